@@ -60,7 +60,7 @@ def main() -> int:
 
         def recorded() -> None:
             with quiet_collector():
-                loop = Loop(prepared.step, protocol, read_machine=watcher.read, difference=watcher.difference)
+                loop = Loop(prepared.step, protocol, read_machine=watcher.read)
                 loop.part(protocol.warmup)
             trials = loop.trials()
             blocks["recorded"].append(trials.columns["latency_ns"][~trials.columns["warmup"]])

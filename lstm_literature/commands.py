@@ -11,9 +11,10 @@ from lstm_literature import completeness, metrics, schedule
 from lstm_literature.preparer import describe_benchmark, interpreters, listing, protocol_of, ready_implementations
 from lstm_literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.cli import common, versions
-from lstm_trt.cli.common import print_answer, print_files, print_progress, sweep_options
+from lstm_trt.cli.common import print_answer, print_files, print_progress
 from lstm_trt.cli.main import Program
 from lstm_trt.cli.main import main as run_program
+from lstm_trt.cli.sweep import exit_status, sweep_arguments, sweep_options
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
@@ -71,7 +72,7 @@ def _recording_arguments(parser: argparse.ArgumentParser, required: bool) -> Non
     add = parser.add_argument
     add("--rounds", type=int, metavar="N", help="rounds, each in new processes (default 1)")
     add("--time-limit", type=float, metavar="S", help="time limit per recording in seconds")
-    common.sweep_arguments(parser)
+    sweep_arguments(parser)
     add("--out", type=Path, required=required, metavar="DIR", help="folder for the recordings")
     common.figure_arguments(parser, "draw the results beside the published ones into this folder")
 
@@ -150,7 +151,6 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    versions.library_arguments(parser)
     document = "workload, with the warm-up and batches of its document"
     names = f"{document}: {', '.join(WORKLOADS)}"
     parser.add_argument("--workload", required=True, metavar="NAME", help=names)
@@ -272,7 +272,7 @@ def _record(arguments: argparse.Namespace, wanted: list[Configuration], named: b
         return common.stopped(arguments.given)
     ids = {configuration.id for configuration in wanted}
     _print_metrics(arguments, _metrics([arguments.out], lambda configuration: configuration.id in ids))
-    return common.exit_status(report)
+    return exit_status(report)
 
 
 def _wanted(arguments: argparse.Namespace, workload: str, implementation: str, mode: str) -> bool:

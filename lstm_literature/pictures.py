@@ -62,7 +62,7 @@ def run_look(mode: str, scaled: bool) -> dict:
 def run_handles(runs: Iterable[tuple[str, bool]]) -> list[Line2D]:
     """Legend entries for the markers of runs: (mode, scaled)."""
     return [
-        Line2D([], [], color=GREY, label=MODE_TITLES[mode] + ", scaled down" * scaled, **run_look(mode, scaled))
+        style.entry(MODE_TITLES[mode] + ", scaled down" * scaled, color=GREY, **run_look(mode, scaled))
         for mode, scaled in sorted(set(runs))
     ]
 
@@ -126,9 +126,7 @@ def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
 
 def _rows(ax: Axes, names: Sequence[str], low: float, high: float) -> None:
     """One row per name from top to bottom, over a log axis of times."""
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)
-    style.log_ticks(ax.xaxis, low, high)
+    style.log_axis(ax.xaxis, low, high)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
 
@@ -148,7 +146,7 @@ def _panel(ax: Axes, side: Side) -> None:
         time_ms = 1e3 * entry.seconds
         ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
         text = f"{number(time_ms)} ms   {multiple(side.ratio(entry) or 1.0)}"
-        ax.annotate(text, (time_ms, place), (8, 0), textcoords="offset points", va="center", size=8.5)
+        style.beside(ax, text, (time_ms, place), (8, 0), size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
         ax.set_xticks([])
@@ -170,8 +168,8 @@ def _missing(ax: Axes, place: int, entry: SideEntry, low: float) -> None:
     text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"
     if failed:
         ax.plot([low * (ax.get_xlim()[1] / low) ** 0.015], [place], color="#a22", **style.FAILED)
-    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center", "bbox": style.BACKGROUND}
-    ax.annotate(_cut(text, 75), (low, place), (18 if failed else 4, 0), textcoords="offset points", **look)
+    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "bbox": style.BACKGROUND}
+    style.beside(ax, _cut(text, 75), (low, place), (18 if failed else 4, 0), **look)
 
 
 #: Families that are drawn over a size: workload -> (field, axis label).
@@ -191,10 +189,10 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
         printed = published.of(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
             title = MODE_TITLES[mode]
-            found = [(workload, sides.printed(printed, workload, mode)) for workload in VARIANTS[name]]
-            found = [(workload, then, _today(rows, workload, mode)) for workload, then in found]
+            found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
             if name == "layer":
-                table = [(workload.label + _scale(now), *_first(then), *_first(now)) for workload, then, now in found]
+                first = [(each, next(iter(then), None), next(iter(now), None)) for each, then, now in found]
+                table = [(each.label + _scale(now), then, now) for each, then, now in first]
                 picture = partial(table_of, table, "layer: batch x sequence x units")
             elif name in SIZES:
                 field, axis = SIZES[name]
@@ -224,12 +222,8 @@ def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side
         return []
 
 
-def _first(sides: list[Side]) -> list[Any]:
-    return sides[:1] or [None]
-
-
-def _scale(now: list[Side]) -> str:
-    return f" ({now[0].name})" if now and now[0].name != "today" else ""
+def _scale(now: Side | None) -> str:
+    return f" ({now.name})" if now and now.name != "today" else ""
 
 
 #: Share of a panel's height for the labels of failures.
@@ -281,9 +275,8 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
         x, y = zip(*good, strict=True) if good else ((), ())
         ax.plot(x, y, label=title + grows, markersize=4.5, linewidth=1.3, **looks[title])
     low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
-    ax.set_yscale("log")
+    style.log_axis(ax.yaxis, low, high)
     ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
-    style.log_ticks(ax.yaxis, low, high)
     style.size_axis(ax, sizes, True)
     ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # space for the labels of failures at the largest size
     if failed:
@@ -346,9 +339,8 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
             ]
             if failed:
                 text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)
-                look = {"va": "center", "size": 8, "color": "#a22", "bbox": style.BACKGROUND}
-                edge = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
-                ax.annotate(text, (0, place), (3, 0), **edge, **look)
+                look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+                style.beside(ax, text, (0, place), (3, 0), **look)
         ax.set_xlabel("time per batch [ms] (log)")
         style.legend_below(body, style.handles_of(ax), ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture

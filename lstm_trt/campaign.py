@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
+#: What the protocol of recordings must share with one that is asked for: trials and arrivals.
+_TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
+
 #: Measures of size for "largest", and their names in texts.
 SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
 
@@ -63,16 +67,15 @@ def largest_that_meets(
     Of networks of equal size it is the one with the smallest maximum.
     """
     question = Question(deadline_us, percentile, confidence)
-    sizes: dict[int, list[Group]] = {}
+    sizes: dict[Any, list[Group]] = {}
     for group in as_runs(runs):
-        size = size_of(group.configuration.workload, by) if group.configuration and group.n else None
-        if size is not None:
-            sizes.setdefault(size, []).append(group)
-    for size in sorted(sizes, reverse=True):
-        verdicts = [(group, judge(group.samples, question, group.until)) for group in sizes[size]]
-        met = [(group, verdict) for group, verdict in verdicts if verdict.verdict == Outcome.MET]
+        if group.configuration and group.n:
+            sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
+    for size in sorted(sizes.keys() - {None}, reverse=True):
+        answers = [(judge(group.samples, question, group.until), group) for group in sizes[size]]
+        met = [(answer.max_us or math.inf, group) for answer, group in answers if answer.verdict == Outcome.MET]
         if met:
-            return min(met, key=lambda pair: pair[1].max_us or math.inf)[0]
+            return min(met, key=itemgetter(0))[1]
     return None
 
 
@@ -94,9 +97,7 @@ def confirm(
     """
     if group.configuration is None or not group.n:
         raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
-    configuration = replace(
-        group.configuration, protocol=replace(group.configuration.protocol, trials=group.n, for_s=None)
-    )
+    configuration = _of_length(group.configuration, group.n)
     folder = project_folder(out) if record else None
     if data is not None and not record:
         with suppress(UsageError):  # nothing was recorded there yet
@@ -111,9 +112,9 @@ def confirm(
     return verdict([fresh], deadline_us, percentile, confidence)
 
 
-def _question(configuration: Configuration) -> dict:
-    """The properties that two recordings must share; their lengths may differ."""
-    return replace(configuration, protocol=replace(configuration.protocol, trials=1, for_s=None)).as_dict()
+def _of_length(configuration: Configuration, trials: int = 1) -> Configuration:
+    """With this number of trials: two recordings must share everything else, but their lengths may differ."""
+    return replace(configuration, protocol=replace(configuration.protocol, trials=trials, for_s=None))
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
@@ -121,17 +122,17 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     if folder is None or not folder.exists():
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
-    machine, asked = group.samples[0].machine, _question(group.configuration)
+    machine, asked = group.samples[0].machine, _of_length(group.configuration).id
     found = [
         item
         for item in folders.read_many(folder)
         if isinstance(item, Recording)
-        and _question(item.configuration) == asked
+        and _of_length(item.configuration).id == asked
         and item.provenance.get("machine_fingerprint") == machine
         and item.provenance.get("started_unix_ns", 0) > last
     ]
-    found.sort(key=lambda item: item.provenance["started_unix_ns"])
-    return groups_of(found[:1])[0] if found else None
+    first = min(found, key=lambda item: item.provenance["started_unix_ns"], default=None)
+    return groups_of([first])[0] if first else None
 
 
 def _record(configuration: Configuration, folder: Path) -> None:
@@ -141,7 +142,7 @@ def _record(configuration: Configuration, folder: Path) -> None:
     workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
     options = replace(configuration.options, cores=())
     here = describe(workload, runtime, protocol, options, configuration.mode)
-    if _question(here) != _question(configuration):
+    if _of_length(here).id != _of_length(configuration).id:
         raise UsageError(
             f"{configuration.name} was recorded on {configuration.device_name} with {configuration.runtime}"
             f" {configuration.runtime_version}, but this machine has {here.device_name} with {here.runtime_version}"
@@ -182,11 +183,9 @@ def load_or_record(
     shapes = list(dict.fromkeys([*shapes, *workloads]))
     wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
-        configurations, skipped = plan_configurations(
-            shapes, runtimes, protocols or [Protocol()], wanted or [Options()], mode
-        )
+        found, skipped = plan_configurations(shapes, runtimes, protocols or None, wanted or None, mode)
         how = {"rounds": rounds, "control": control, "show_progress": show_progress}
-        return record_missing(configurations, out, **how, warnings=skipped)
+        return record_missing(found, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
     if not runs.own:
         return runs
@@ -196,22 +195,18 @@ def load_or_record(
         if item.configuration.workload in shapes
         and item.configuration.mode == (mode or item.configuration.workload.modes[0])
         and (not runtimes or item.configuration.runtime in runtimes)
-        and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
+        and (not protocols or _TIMING(item.configuration.protocol) in map(_TIMING, protocols))
         and (not wanted or any(_chosen(item.configuration.options, each) for each in wanted))
     ]
     for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
         load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
-        asked = " or ".join(
-            f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
-        )
+        lacking = f"none of these networks on {listed(runtimes) if runtimes else 'any runtime'}"
+        asked = (f"{count(each.trials, 'trial')}, arrival {each.arrival_text}" for each in protocols)
+        lacking += f" with {' or '.join(asked)}" if protocols else ""
         precisions = dict.fromkeys(each.precision for each in wanted)
-        systems = listed(runtimes) if runtimes else "any runtime"
-        raise UsageError(
-            f"{runs.source} has none of these networks on {systems}{f' with {asked}' if asked else ''}"
-            f"{f' in {listed(precisions)}' + ' with a graph' * wanted[0].graph if wanted else ''}:"
-            " set record = True to record them here"
-        )
+        lacking += f" in {listed(precisions)}{' with a graph' * wanted[0].graph}" if wanted else ""
+        raise UsageError(f"{runs.source} has {lacking}: set record = True to record them here")
     return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
 
 
@@ -251,11 +246,6 @@ def own_networks(
     symbol = network.facts.time_symbol
     every = [{**sizes, symbol: length} for length in lengths if symbol]
     return [network, *(OnnxNetwork(path, sizes=each, states=states or None) for each in every)]
-
-
-def _matches(protocol: Protocol, wanted: Protocol) -> bool:
-    names = ("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
-    return all(getattr(protocol, name) == getattr(wanted, name) for name in names)
 
 
 def _chosen(options: Options, wanted: Options) -> bool:

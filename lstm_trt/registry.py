@@ -66,10 +66,7 @@ COMMANDS = {
     "rerun": ("notebooks", "run notebooks with other parameters; fails if any cell fails"),
     "inspect": ("networks as files", "show what is in an ONNX file, and which runtimes run it or why not"),
     "export": ("networks as files", "write a network as an ONNX file, or as C code"),
-    "build": (
-        "networks as files",
-        "build a TensorRT engine, also for other GPUs, and count its kernel launches",
-    ),
+    "build": ("networks as files", "build a TensorRT engine, also for other GPUs, and count its kernel launches"),
 }
 
 #: Name in `import lstm_trt as lab` -> where it is defined. Except for the subpackage `plots`, no name may be that of

@@ -20,9 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.errors import RunFailed, UsageError, first_line
-from lstm_trt.config.format import count, duration
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import count, duration, listed
 from lstm_trt.store.files import make_folder
 
 try:
@@ -37,12 +39,9 @@ except ImportError:
 #: Tags of the cell with the defaults, and of the one that papermill adds after it.
 TAG, INJECTED = "parameters", "injected-parameters"
 
-#: Suffix of the output of a notebook that failed.
-FAILED = ".failed.ipynb"
-
 
 @dataclass(frozen=True)
-class Run:
+class Run(JsonFields):
     """Result of one notebook: `failure` is None or one line of text, `cell` the number of the cell that failed.
 
     All cells of the given notebook are counted, from 1, including text cells.
@@ -57,8 +56,7 @@ class Run:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        status = "ok" if self.failure is None else "failed"
-        return {**vars(self), "notebook": str(self.notebook), "output": str(self.output), "status": status}
+        return super().as_dict() | {"status": "ok" if self.failure is None else "failed"}
 
     def __str__(self) -> str:
         if self.failure is None:
@@ -71,7 +69,6 @@ def rerun(
     notebooks: Sequence[str | Path],
     parameters: Mapping[str, object] | None = None,
     *,
-    raw: Mapping[str, str] | None = None,
     out: str | Path = "runs",
     kernel: str | None = None,
     cell_limit_s: int | None = None,
@@ -81,22 +78,17 @@ def rerun(
     """Run notebooks one after the other; the next one runs even if one fails.
 
     The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure; existing files are never
-    overwritten. `raw` are further parameters. Raises `UsageError`, before anything runs, for the errors of
+    overwritten. Raises `UsageError`, before anything runs, for the errors of
     `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
-    values = {**(parameters or {}), **(raw or {})}
-    checked = check_notebooks(notebooks, values, kernel)
+    checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None and cell_limit_s < 1:
         raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
-    folder, runs = make_folder(Path(out)), []
+    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
     for number, (path, cells) in enumerate(checked.items(), 1):
-        output, began = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb", time.monotonic()
-        bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False}
-        bar["disable"] = not (show_progress and sys.stderr.isatty())
+        bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
-        cell, failure = _execute(path, output, values, how)
-        output = output if failure is None else output.with_suffix(FAILED)
-        runs.append(Run(path, output, time.monotonic() - began, cells, failure, cell))
+        runs.append(_run(path, cells, folder, parameters=dict(parameters or {}), **how))
         listener(runs[-1])
     return runs
 
@@ -127,8 +119,7 @@ def check_notebooks(
             continue
         for name, value in values.items():
             if name not in known:
-                assigned = ", ".join(known) or "none"
-                refused.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {assigned}")
+                refused.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}")
             elif isinstance(value, str) and known[name] in ("True", "False"):
                 refused.append(f"{path}: {name} must be True or False, not {value!r}")
         checked[path] = len(notebook.cells)
@@ -137,27 +128,22 @@ def check_notebooks(
     return checked
 
 
-def _escaped(path: Path) -> str:
-    """A path for papermill, which replaces names in braces."""
-    return str(path).replace("{", "{{").replace("}", "}}")
-
-
 class _Quiet(AsyncKernelManager):
     async def start_kernel(self, **options) -> None:
         await super().start_kernel(**{"stderr": subprocess.DEVNULL, **options})
 
 
-def _execute(path: Path, output: Path, values: Mapping[str, object], how: Mapping) -> tuple[int | None, str | None]:
-    """Run a notebook; returns the number of the cell that failed, and the failure."""
-    started = []  # the cells of the given notebook
+def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
+    """Run one notebook; `how` has arguments of papermill."""
+    began, failure, started = time.monotonic(), None, []  # the cells of the given notebook
 
-    def start(cell, cell_index: int) -> None:
+    def start(cell: Any, cell_index: int) -> None:
         if INJECTED not in cell.metadata.tags:
             started.append(cell)
         if "skip-execution" in cell.metadata.tags:
             raise RunFailed("did not complete")
 
-    def end(cell, cell_index: int, execute_reply: dict) -> None:
+    def end(cell: Any, cell_index: int, execute_reply: dict) -> None:
         reply = execute_reply["content"]
         if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
             raise RunFailed("called exit()")
@@ -165,21 +151,22 @@ def _execute(path: Path, output: Path, values: Mapping[str, object], how: Mappin
             raise RunFailed(f"raised {reply['ename']}: {first_line(reply['evalue'])}")
 
     hooks = {"kernel_manager_class": _Quiet, "on_cell_start": start, "on_cell_executed": end}
+    output = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
     output.touch(exist_ok=False)
+    # Papermill replaces names in braces.
+    source, target = (str(each).replace("{", "{{").replace("}", "}}") for each in (path, output))
     logging.disable()  # what papermill and its dependencies log is in the failure
     try:
-        paths = _escaped(path), _escaped(output)
         with warnings.catch_warnings(action="ignore"):
-            papermill.execute_notebook(*paths, dict(values), cwd=path.parent, start_timeout=120, **hooks, **how)
-        return None, None
+            papermill.execute_notebook(source, target, cwd=path.parent, start_timeout=120, **hooks, **how)
     except BaseException as error:
-        output.rename(output.with_suffix(FAILED))  # it contains the cells executed so far
+        output = output.rename(output.with_suffix(".failed.ipynb"))  # it contains the cells executed so far
         if not isinstance(error, Exception):
             gc.collect()  # otherwise asyncio prints a warning about a stopped task at exit
             raise
-        message = str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {first_line(error)}"
+        place = f'"{first_line(started[-1].source)}"' if started else "the kernel did not start:"
+        failure = f"{place} {'' if isinstance(error, RunFailed) else f'{type(error).__name__}: '}{first_line(error)}"
     finally:
         logging.disable(logging.NOTSET)
-    if not started:
-        return None, f"the kernel did not start: {message}"
-    return len(started), f'"{first_line(started[-1].source)}" {message}'
+    cell = len(started) if failure and started else None
+    return Run(path, output, time.monotonic() - began, cells, failure, cell)

@@ -99,7 +99,6 @@ class _TorchStep(FrameworkStep):
         super().__init__(implementation, request)
         self._networks, self._graphs = on_pytorch_networks, 0
         _torch.configure(self._options)
-        _torch.set_precision(self._options)
         self._place(batch)
         with timed(self.costs, "build_s"):
             self._network: Any = on_pytorch_networks.build_network(self._workload, implementation.STYLE)

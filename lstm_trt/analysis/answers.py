@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +34,9 @@ class Answers(Sequence):
     #: JSON values of a configuration that failed, besides its n and the reason.
     _NOTHING_FOUND: ClassVar[dict] = {}
 
+    #: Columns of `frame`; None: those of its rows.
+    _COLUMNS: ClassVar[tuple[str, ...] | None] = None
+
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -43,6 +46,11 @@ class Answers(Sequence):
     def items(self) -> Iterator[tuple[Group, Any]]:
         """Pairs of configuration and answer."""
         return zip(self.runs, self.answers, strict=True)
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the command that prints these answers."""
+        return 0
 
     def __str__(self) -> str:
         return registry.load_entry("TEXTS", type(self).__name__).text(self)
@@ -63,26 +71,23 @@ class Answers(Sequence):
         shared = {**self.runs.how, "warnings": list(self.warnings)}
         objects = []
         for group, answer in self.items():
-            found = (
-                {"n": group.n, **self._NOTHING_FOUND, "failure": str(answer)}
-                if isinstance(answer, NoTrials)
-                else answer.as_dict()
-            )
+            failed = {"n": group.n, **self._NOTHING_FOUND, "failure": str(answer)}
+            found = failed if isinstance(answer, NoTrials) else answer.as_dict()
             objects.append({"group": group.group, "name": group.name, **shared, **found})
         return objects if self.runs.grouped else objects[0]
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row per configuration; if it failed: name, number of trials and reason."""
+        """The answers as a table; see the class for its rows."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "network": group.name,
-                **({"n": group.n, "failure": str(answer)} if isinstance(answer, NoTrials) else self._row(answer)),
-            }
-            for group, answer in self.items()
-        )
+        return pd.DataFrame(self._rows(), columns=self._COLUMNS)
+
+    def _rows(self) -> Iterable[dict]:
+        """Rows of `frame`: one per configuration; if it failed: name, number of trials and reason."""
+        for group, answer in self.items():
+            failed = {"n": group.n, "failure": str(answer)}
+            yield {"network": group.name, **(failed if isinstance(answer, NoTrials) else self._row(answer))}
 
     def _row(self, answer: Any) -> dict:
         """Columns of `frame` for one answer."""
@@ -92,12 +97,11 @@ class Answers(Sequence):
 def runs_to_judge(source: Any) -> Runs:
     """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2 trials after warm-up."""
     runs = as_runs(source)
+    where = runs.source or "the runs"
     if not len(runs):
-        raise UsageError(f"{runs.source or 'the runs'}: there are no configurations to analyze")
+        raise UsageError(f"{where}: there are no configurations to analyze")
     for group in runs:
         if group.failure is None and group.n < 2:
             trials = count(group.n, "trial")
-            raise UsageError(
-                f"{runs.source or 'the runs'}: {group.name} has {trials} after warm-up: at least 2 are needed"
-            )
+            raise UsageError(f"{where}: {group.name} has {trials} after warm-up: at least 2 are needed")
     return runs

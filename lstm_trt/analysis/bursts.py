@@ -28,6 +28,9 @@ NEAR = 400
 #: neighbouring blocks are correlated by more than this number of standard errors.
 BLOCK, FARTHEST, CORRELATED = 128, 1 / 20, 2.0
 
+#: From this number of misses on their law is taken as normal.
+MANY = 5000
+
 #: Slow calls are those above this percentile. Their number of parts, for the standard error of their time.
 SLOW, PARTS = 0.995, 20
 
@@ -140,6 +143,14 @@ def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) ->
 
 
 def trials_for(count: int, allowed: Fraction, confidence: float, longest: float) -> int:
-    """Minimum number of trials in which `count` misses prove MET for bursts up to `longest`; at most 1e9 + 1."""
+    """Minimum number of trials in which `count` misses prove MET for bursts up to `longest`; at most 1e9 + 1.
+
+    For more than `MANY` by the normal law: that many misses have the variance (2 `longest` - 1) times their number.
+    """
+    if count > MANY:
+        from scipy.special import ndtri
+
+        spread = float(ndtri(confidence)) * math.sqrt(2 * longest - 1)
+        return math.ceil(((spread + math.sqrt(spread**2 + 4 * count)) / 2) ** 2 / float(allowed))
     lengths = range(quantiles.LONGEST + 1)
     return bisect_left(lengths, True, key=lambda n: proves_below(count, n, allowed, confidence, longest))

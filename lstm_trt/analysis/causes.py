@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -244,18 +244,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def find_causes(
-    samples: Sequence[Latencies],
-    labels: Sequence[np.ndarray],
-    kinds: Sequence[int],
-    excess_ns: Sequence[tuple[float, float]],
-) -> list[tuple[Cause, ...]]:
+    samples: Sequence[Latencies], labels: Sequence[np.ndarray], excess_ns: Mapping[int, tuple[float, float]]
+) -> dict[int, tuple[Cause, ...]]:
     """For each kind (label), the causes associated with its trials, the most significant first.
 
     `labels`: labels of the timed trials of each sample; those labelled `BULK` are the reference.
     `excess_ns`: range of the excess of each kind's trials over the level; negative for fast trials.
     """
     tested: list[tuple[int, Cause]] = []
-    for place, kind in enumerate(kinds):
+    for kind in excess_ns:
         for by, counters, test in (
             (CountedBy.TRIAL, [sample.causes for sample in samples], _by_run),
             (CountedBy.BLOCK, [sample.block_causes for sample in samples], _by_block),
@@ -270,17 +267,15 @@ def find_causes(
                 table = _table(np.concatenate([has for _, has, _ in counted]), label == kind, label == BULK)
                 parts = test(counted, kind) if any(table[:2]) and any(table[2:]) else None
                 if parts is not None:
-                    tested.append((place, _cause(name, table, parts, by)))
-    found: list[list[Cause]] = [[] for _ in kinds]
-    for (place, cause), p in zip(tested, holm([cause.p for _, cause in tested]), strict=True):
+                    tested.append((kind, _cause(name, table, parts, by)))
+    found: dict[int, list[Cause]] = {kind: [] for kind in excess_ns}
+    for (kind, cause), p in zip(tested, holm([cause.p for _, cause in tested]), strict=True):
         if p <= CAUSE_ALPHA and cause.odds_ratio > 1:
-            found[place].append(replace(cause, p=p))
-    for place, causes in enumerate(found):
+            found[kind].append(replace(cause, p=p))
+    for kind, causes in found.items():
         causes.sort(key=lambda cause: (cause.p, -cause.odds_ratio))
-        control = _control(samples, labels, kinds[place], excess_ns[place])
-        if control is not None:
-            causes.append(control)
-    return [tuple(causes) for causes in found]
+        causes.extend(_control(samples, labels, kind, excess_ns[kind]))
+    return {kind: tuple(causes) for kind, causes in found.items()}
 
 
 def _cause(name: str, table: Table, parts: Table, by: CountedBy) -> Cause:
@@ -364,8 +359,8 @@ def _blocks(sample: Latencies) -> list[tuple[int, int]]:
     return blocks
 
 
-def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Cause | None:
-    """The control run as a cause, if its stalls are frequent enough to explain the slow trials; else None.
+def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> list[Cause]:
+    """The control run as a cause, if its stalls are frequent enough to explain the slow trials; else none.
 
     Stalls count from half to twice the excess of the slow trials. The exact interval of the rate
     ratio is that of a binomial share (Clopper and Pearson), given the total number of events.
@@ -376,15 +371,13 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Caus
     for sample, label in zip(samples, labels, strict=True):
         if sample.control_ns is None or not len(sample.control_ns):
             continue
-        control = np.asarray(sample.control_ns, dtype=np.float64)
-        stall = control - np.median(control)
+        stall = sample.control_ns - np.median(sample.control_ns)
         stalls += int(np.count_nonzero((stall >= excess_ns[0] / 2) & (stall <= 2 * excess_ns[1])))
-        calls += len(control)
+        calls += len(stall)
         count += int(np.count_nonzero(label == kind))
         trials += len(label)
     if not count or not stalls or excess_ns[0] <= 0:
-        return None
-    both = stalls + count
+        return []
 
     def ratio(share: float) -> float:
         return share / (1 - share) * trials / calls if share < 1 else math.inf
@@ -392,7 +385,7 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Caus
     low = ratio(float(betaincinv(stalls, count + 1, 0.025)))
     high = ratio(float(betaincinv(stalls + 1, count, 0.975)))
     rate_ratio = stalls / calls / (count / trials)
-    p = float(bdtrc(stalls - 1, both, SURELY * calls / (SURELY * calls + trials)))
+    p = float(bdtrc(stalls - 1, stalls + count, SURELY * calls / (SURELY * calls + trials)))
     if rate_ratio < EXPLAINS or p > 1 - ODDS_CONFIDENCE:
-        return None
-    return Cause(CONTROL, rate_ratio, low, high, p, min(1.0, rate_ratio), stalls / calls, CountedBy.CONTROL)
+        return []
+    return [Cause(CONTROL, rate_ratio, low, high, p, min(1.0, rate_ratio), stalls / calls, CountedBy.CONTROL)]

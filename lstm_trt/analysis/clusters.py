@@ -26,6 +26,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,15 +48,15 @@ class Reference:
 
         self.spread = spread
         self.last = max(BEYOND, -float(ndtri(min(3 / n, 0.4))))
-        self.slope = float(self._hazard(np.array([self.last]))[0])
+        self.slope = float(self._hazard(self.last))
 
     @staticmethod
-    def _hazard(z: np.ndarray) -> np.ndarray:
+    def _hazard(z: Any) -> Any:
         from scipy.special import log_ndtr
 
         return np.exp(-(z**2) / 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-z))
 
-    def cumulative(self, away: np.ndarray) -> np.ndarray:
+    def cumulative(self, away: Any) -> Any:
         from scipy.special import log_ndtr
 
         z = away / self.spread
@@ -105,8 +106,6 @@ def _ranks(spacings: np.ndarray) -> np.ndarray:
         rank = min(max(rank + 1, int(rank * GROWTH)), k)
         edges.append(rank)
     edges = k - np.array(edges[::-1])
-    if len(edges) == k + 1:
-        return np.arange(k)
     widest = [start + int(np.argmax(spacings[start:stop])) for start, stop in itertools.pairwise(edges)]
     return np.unique([0, *widest, k - 1])
 
@@ -148,14 +147,14 @@ class Mixture:
         self.start, self.stop, self.reference = start, stop, reference
         inside = values[(values >= start) & (values <= stop)]
         self.values, self.counts = _binned(inside, width / 20)
-        self.origin = float(reference.cumulative(np.array([start]))[0])
-        self.length = float(reference.cumulative(np.array([stop]))[0]) - self.origin
+        self.origin = float(reference.cumulative(start))
+        self.length = float(reference.cumulative(stop)) - self.origin
         self.coordinates = reference.cumulative(self.values) - self.origin
         self.rates = reference.rate(self.values)
 
     def fit(
         self, place: float, width: float, weight: float, *, turns: int, within: tuple, wide: tuple, expected: float = 0
-    ) -> None:
+    ) -> Self:
         """Expectation maximization from these start values; `within` and `wide` bound the cluster's place and width."""
         self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
         for _ in range(turns):
@@ -176,6 +175,7 @@ class Mixture:
             moved, gained = abs(self.place - before[0]), abs(self.weight - before[1])
             if moved < SETTLED * self.width and gained < SETTLED * self.weight:
                 break
+        return self
 
     def _densities(self, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray):
         """Densities of the cluster and of the rest at places with these coordinates and rates."""
@@ -195,14 +195,14 @@ class Mixture:
     def found(self) -> Bump:
         """The range in which the cluster is denser than the rest, within 4.5 standard deviations."""
         low, high = max(self.start, self.place - 4.5 * self.width), min(self.stop, self.place + 4.5 * self.width)
-        below, above = np.linspace(low, self.place, 300), np.linspace(self.place, high, 300)
-        bump, rest = self._at(below)
+        below, above = np.linspace(low, self.place, 300)[::-1], np.linspace(self.place, high, 300)
+        return Bump(self.place, self._last_denser(below), float(np.nextafter(self._last_denser(above), math.inf)))
+
+    def _last_denser(self, outward: np.ndarray) -> float:
+        """The last of these places before the rest is denser than the cluster."""
+        bump, rest = self._at(outward)
         lost = np.flatnonzero(bump < rest)
-        low = float(below[min(lost[-1] + 1, 299)]) if len(lost) else low
-        bump, rest = self._at(above)
-        lost = np.flatnonzero(bump < rest)
-        high = float(above[max(lost[0] - 1, 0)]) if len(lost) else high
-        return Bump(self.place, low, float(np.nextafter(high, math.inf)))
+        return float(outward[max(lost[0] - 1, 0) if len(lost) else -1])
 
     def stands_out(self, dip: float) -> bool:
         """Whether the cluster is well outside the bulk, twice as dense as the rest, and preceded by a dip.
@@ -232,7 +232,6 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
     # The densest part is narrower than the whole cluster, which is seldom narrower than the bulk.
     width = max(float(np.subtract(*np.percentile(core, [75, 25]))), 0.5 * reference.spread * (1 + place))
     finest = max(1e-9 * (1 + place), 0.02 * reference.spread)
-    width = max(width, finest)
     expected, reach = width, float(core[-1] - core[0])
     within = (float(core[0]) - reach, float(core[-1]) + reach)
     for _ in range(4):
@@ -243,7 +242,7 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
     return mixture
 
 
-def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Mixture | None:
+def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Bump | None:
     """A cluster of few trials that overlaps the bulk without a significant dip; None if there is none.
 
     The log likelihood of a normal bulk with a normal cluster must exceed that of every smooth tail
@@ -254,26 +253,17 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Mixture
     far = ordered[ordered > (WELL_BEYOND - 0.25) * spread]
     if len(far) < max(LEAST, least / 2):
         return None
-    best = None
-    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
-        place = float(np.quantile(far, share))
+    weight, bounds = 0.7 * len(far) / len(ordered), {"within": (0, math.inf), "wide": (0.5 * spread, math.inf)}
+    mixtures = []
+    for place in np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist():
         mixture = Mixture(ordered, BEYOND * spread, 2 * float(ordered[-1]), 0.0, reference)
-        mixture.fit(
-            place,
-            max(0.15 * place, 0.6 * spread),
-            0.7 * len(far) / len(ordered),
-            turns=50,
-            within=(0, math.inf),
-            wide=(0.5 * spread, math.inf),
-        )
-        if best is None or mixture.log_likelihood() > best.log_likelihood():
-            best = mixture
-    if best.trials < LEAST - 1 or best.decay < 0.6 or best.place < 3 * best.width or not best.stands_out(DIP):
-        return None
-    if best.width > WIDEST * (1 + best.place):
+        mixtures.append(mixture.fit(place, max(0.15 * place, 0.6 * spread), weight, turns=50, **bounds))
+    best = max(mixtures, key=Mixture.log_likelihood)
+    narrow = 3 * best.width <= best.place and best.width <= WIDEST * (1 + best.place)
+    if best.trials < LEAST - 1 or best.decay < 0.6 or not narrow or not best.stands_out(DIP):
         return None
     smooth = _smooth(best.coordinates) + float(np.log(best.rates).sum())
-    return best if best.log_likelihood() - smooth > SHOULDER else None
+    return best.found() if best.log_likelihood() - smooth > SHOULDER else None
 
 
 def _smooth(times: np.ndarray) -> float:
@@ -285,22 +275,21 @@ def _smooth(times: np.ndarray) -> float:
     best = float(np.max(n * (np.log(shapes / means) - 1) + (shapes - 1) * logs.sum()))
     scales = times.mean() * np.geomspace(0.05, 2, 40)[:, None]
     for shape in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0):
-        best = max(
-            best, float((-np.log(scales) - (1 + 1 / shape) * np.log1p(shape * times / scales)).sum(axis=1).max())
-        )
+        pareto = -np.log(scales) - (1 + 1 / shape) * np.log1p(shape * times / scales)
+        best = max(best, float(pareto.sum(axis=1).max()))
     ordered = np.sort(times)
     for share in (0.1, 0.2, 0.35, 0.5):
         cut = min(max(int(n * (1 - share)), 1), n - 1)
         weight, slow, fast = share, float(ordered[cut:].mean()), float(ordered[:cut].mean())
-        for _ in range(60):
+        for _ in range(61):
             rare, usual = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
-            belongs = rare / np.maximum(rare + usual, 1e-300)
+            both = np.maximum(rare + usual, 1e-300)
+            belongs = rare / both
             total = float(belongs.sum())
             if not 1e-6 < total < n - 1e-6:
                 break
             weight, slow, fast = total / n, float(belongs @ times) / total, float((1 - belongs) @ times) / (n - total)
-        rare, usual = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
-        best = max(best, float(np.log(np.maximum(rare + usual, 1e-300)).sum()))
+        best = max(best, float(np.log(both).sum()))
     return best
 
 
@@ -439,10 +428,8 @@ def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bo
         found = _scanned(ordered, reference, least, dip)
         if found is not None:
             return found
-    mixture = shoulder(ordered, reference, least) if shaped and len(ordered) <= FEW else None
-    if mixture is not None and _enough(ordered, mixture.found(), least):
-        return mixture.found()
-    return None
+    found = shoulder(ordered, reference, least) if shaped and len(ordered) <= FEW else None
+    return found if found and _enough(ordered, found, least) else None
 
 
 def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float | None) -> Bump | None:

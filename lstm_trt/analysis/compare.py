@@ -7,11 +7,12 @@ The question is whether *another* process of B would differ from *another* proce
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,18 @@ from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
+from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Latencies
 
-if TYPE_CHECKING:
-    import pandas as pd
+#: The timed trials of each process of A, and of B.
+Sides = Sequence[Sequence[Series]]
+
+#: For A and B a bool array per round: whether a trial is in a band of multiples.
+Inside = Sequence[Sequence[np.ndarray]]
 
 
 # New clusters and clusters that are gone
@@ -53,10 +58,8 @@ class ClusterPair(JsonFields):
     p_corrected: float
 
 
-def changes(
-    a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float
-) -> dict[ClusterChange, tuple[ClusterPair, ...]]:
-    """Match the clusters of both sides (timed trials of each process, in order) by their multiples.
+def changes(sides: Sides, confidence: float) -> dict[ClusterChange, tuple[ClusterPair, ...]]:
+    """Match the clusters of both sides by their multiples.
 
     A cluster without a counterpart is gone, or new, if the other side has significantly fewer trials
     in its band: Fisher's exact test, with counts scaled to the effective sample size, and Holm's
@@ -64,29 +67,28 @@ def changes(
     (exact Mann-Whitney test); with fewer, the shares of all rounds of one side must be above those
     of the other.
     """
-    outliers_of_sides = [quick([Latencies.of(latency_ns) for latency_ns in side]) for side in (a, b)]
-    found = [outliers.clusters for outliers in outliers_of_sides]
+    found = [quick([Latencies.of(process.latency_ns) for process in side]) for side in sides]
     ratios = [
-        [latency_ns / level for latency_ns, level in zip(side, outliers.levels_ns, strict=True)]
-        for side, outliers in zip((a, b), outliers_of_sides, strict=True)
+        [process.latency_ns / level for process, level in zip(side, outliers.levels_ns, strict=True)]
+        for side, outliers in zip(sides, found, strict=True)
     ]
-    tested: list[tuple[ClusterChange, float, _Band]] = []
-    for mine, (clusters, others) in enumerate((found, found[::-1])):
-        for cluster in clusters:
-            counterparts = [other for other in others if _near(cluster, other)]
-            if counterparts and mine == 0:
+    tested: list[tuple[ClusterChange, float, Inside]] = []
+    for mine, kind in enumerate((ClusterChange.GONE, ClusterChange.NEW)):
+        for cluster in found[mine].clusters:
+            same = [other for other in found[1 - mine].clusters if _near(cluster, other)]
+            if same and mine == 0:
                 continue  # counted once, from B's side
-            band = _Band.around(ratios, cluster, counterparts)
-            kind = ClusterChange.KEPT if counterparts else (ClusterChange.GONE, ClusterChange.NEW)[mine]
-            tested.append((kind, cluster.multiplier, band))
-    p_values = holm([band.p_value() for _, _, band in tested])
-    pairs: dict[ClusterChange, list[ClusterPair]] = {kind: [] for kind in ClusterChange}
-    for (kind, multiplier, band), p in zip(tested, p_values, strict=True):
+            inside = _inside(ratios, cluster, same)
+            tested.append((ClusterChange.KEPT if same else kind, cluster.multiplier, inside))
+    p_values = holm([_p_value(inside) for _, _, inside in tested])
+    pairs: dict[ClusterChange, tuple[ClusterPair, ...]] = dict.fromkeys(ClusterChange, ())
+    for (kind, multiplier, inside), p in sorted(zip(tested, p_values, strict=True), key=lambda row: row[0][1]):
         more = 0 if kind == ClusterChange.GONE else 1
-        shares = band.share(0), band.share(1)
-        significant = kind == ClusterChange.KEPT or (p <= 1 - confidence and band.rounds_agree(more, confidence))
-        pairs[kind if significant else ClusterChange.UNCLEAR].append(ClusterPair(multiplier, shares[more], *shares, p))
-    return {kind: tuple(sorted(found, key=lambda pair: pair.multiplier)) for kind, found in pairs.items()}
+        significant = p <= 1 - confidence and _rounds_agree(inside[more], inside[1 - more], confidence)
+        share_a, share_b = map(_share, inside)
+        pair = ClusterPair(multiplier, (share_a, share_b)[more], share_a, share_b, p)
+        pairs[kind if significant or kind == ClusterChange.KEPT else ClusterChange.UNCLEAR] += (pair,)
+    return pairs
 
 
 def _near(a: Cluster, b: Cluster) -> bool:
@@ -95,45 +97,37 @@ def _near(a: Cluster, b: Cluster) -> bool:
     return apart <= NEAR or b.low <= a.multiplier <= b.high or a.low <= b.multiplier <= a.high
 
 
-@dataclass(frozen=True)
-class _Band:
-    """Trials in a band of multiples: for A and B a bool array per round, whether a trial is inside."""
+def _inside(ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, same: Sequence[Cluster]) -> Inside:
+    """The trials in the band of a cluster, and of those of the other side that are the same."""
+    low = min(cluster.multiplier - NEAR, *(each.low for each in (cluster, *same)))
+    high = max(cluster.multiplier + NEAR, *(each.high for each in (cluster, *same)))
+    halfway = (1 + cluster.multiplier) / 2  # the band ends halfway to the bulk
+    low, high = (max(low, halfway), high) if cluster.multiplier > 1 else (low, min(high, halfway))
+    return [[(ratio >= low) & (ratio <= high) for ratio in side] for side in ratios]
 
-    inside: tuple[tuple[np.ndarray, ...], ...]
 
-    @classmethod
-    def around(cls, ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, counterparts: Sequence[Cluster]) -> _Band:
-        low = min(cluster.multiplier - NEAR, *(same.low for same in (cluster, *counterparts)))
-        high = max(cluster.multiplier + NEAR, *(same.high for same in (cluster, *counterparts)))
-        halfway = (1 + cluster.multiplier) / 2  # the band ends halfway to the bulk
-        low, high = (max(low, halfway), high) if cluster.multiplier > 1 else (low, min(high, halfway))
-        return cls(tuple(tuple((ratio >= low) & (ratio <= high) for ratio in side) for side in ratios))
+def _share(rounds: Sequence[np.ndarray]) -> float:
+    return float(np.concatenate(rounds).mean())
 
-    def share(self, side: int) -> float:
-        return sum(int(inside.sum()) for inside in self.inside[side]) / sum(map(len, self.inside[side]))
 
-    def p_value(self) -> float:
-        """Two-sided p-value of equal shares."""
-        from scipy.stats import fisher_exact
+def _p_value(inside: Inside) -> float:
+    """Two-sided p-value of equal shares."""
+    from scipy.stats import fisher_exact
 
-        table = []
-        for side in (0, 1):
-            trials = sum(effective_n(inside) for inside in self.inside[side])
-            count = round(self.share(side) * trials)
-            table.append([count, max(0, round(trials) - count)])
-        tested: Any = fisher_exact(table)
-        return float(tested.pvalue)
+    table = []
+    for rounds in inside:
+        trials = sum(map(effective_n, rounds))
+        count = round(_share(rounds) * trials)
+        table.append([count, max(0, round(trials) - count)])
+    tested: Any = fisher_exact(table)
+    return float(tested.pvalue)
 
-    def rounds_agree(self, more: int, confidence: float) -> bool:
-        """Whether the rounds of side `more` have significantly larger shares."""
-        above, below = ([float(inside.mean()) for inside in self.inside[side]] for side in (more, 1 - more))
-        against = sum(higher <= lower for higher in above for lower in below)
-        rank = (
-            quantiles.ratio_rank(len(above), len(below), confidence)
-            if min(len(above), len(below)) >= quantiles.ROUNDS
-            else 1
-        )
-        return against < rank
+
+def _rounds_agree(more: Sequence[np.ndarray], less: Sequence[np.ndarray], confidence: float) -> bool:
+    """Whether the rounds of one side have significantly larger shares than those of the other."""
+    against = sum(float(above.mean()) <= float(below.mean()) for above in more for below in less)
+    enough = min(len(more), len(less)) >= quantiles.ROUNDS
+    return against < (quantiles.ratio_rank(len(more), len(less), confidence) if enough else 1)
 
 
 # Comparison of one percentile
@@ -150,137 +144,126 @@ class PercentileChange:
     """
 
     change: Change
-    ratio: float | None
-    low: float | None
-    high: float | None
-    values_us: tuple[tuple[float, ...], ...]
     reason: str
-    rounds_needed: int
+    rounds_needed: int = 0
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    values_us: tuple[tuple[float, ...], ...] = ((), ())
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """The fields of a `Comparison` that begin with this name."""
+        ratios = {"": self.change, "_ratio": self.ratio, "_ratio_low": self.low, "_ratio_high": self.high}
+        rounds = dict(zip(("_us_rounds_a", "_us_rounds_b"), self.values_us, strict=True))
+        return {name + end: value for end, value in (ratios | rounds).items()}
 
 
-def compare_percentile(
-    name: str,
-    share: Fraction,
-    sides: list[list[np.ndarray]],
-    effect: float,
-    confidence: float,
-    machine: float,
-) -> PercentileChange:
-    """Compare the percentile `share` of A's and B's processes (`sides`: trials in ns, in order, an array per process).
+@dataclass(frozen=True)
+class _Question:
+    """The processes of both sides, and when they differ: by more than `effect`, at this confidence.
 
     `confidence` applies to the intervals within processes. The intervals over rounds of median and tail have this
     confidence jointly. `machine`: the ratio B / A of the control runs, or 1.
     """
-    each = 1 - (1 - confidence) / 2
-    ordered = [[np.sort(latency_ns) for latency_ns in side] for side in sides]
-    values = [np.array([quantiles.percentile(latency_ns, share) for latency_ns in side]) for side in ordered]
-    ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
-    ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
-    m, n = len(values[0]), len(values[1])
-    rank = quantiles.ratio_rank(m, n, each)
-    bounds = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else None
-    values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
-    needed = next(
-        (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each)), 100
-    )
-    if min(m, n) < quantiles.ROUNDS:
-        change, reason = _by_processes(share, sides, ordered, values, ratio, effect, confidence, machine)
-    elif bounds:
-        change, reason = _by_rounds(*bounds, effect)
-        needed = 2 * max(m, n)
-    else:
-        change = Change.AMBIGUOUS
-        reason = f"{m} and {n} rounds give no interval at {100 * confidence:g} % confidence; record {needed} per side"
-    needed = needed if change == Change.AMBIGUOUS else 0
-    return PercentileChange(change, ratio, *(bounds or (None, None)), values_us, f"{name}: {reason}", needed)
 
+    sides: Sides
+    effect: float
+    confidence: float
+    machine: float
 
-def _by_rounds(low: float, high: float, effect: float) -> tuple[Change, str]:
-    least, most = 1 / (1 + effect), 1 + effect
-    bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
-    if high < least:
-        return Change.FASTER, f"{bounds}, which differs from 1 by more than {100 * effect:g} %"
-    if low > most:
-        return Change.SLOWER, f"{bounds}, which differs from 1 by more than {100 * effect:g} %"
-    if least <= low and high <= most:
-        return Change.SAME, f"{bounds}, which is within {100 * effect:g} % of 1"
-    return Change.AMBIGUOUS, f"{bounds}, neither entirely within {100 * effect:g} % of 1 nor entirely beyond"
+    def compare(self, name: str, share: Fraction) -> PercentileChange:
+        """Compare the percentile `share` of A's and B's processes."""
+        each = 1 - (1 - self.confidence) / 2
+        values = [np.array([quantiles.percentile(part.ordered_ns, share) for part in side]) for side in self.sides]
+        ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
+        ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
+        m, n = map(len, values)
+        rank = quantiles.ratio_rank(m, n, each)
+        bounds = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
+        enough = (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each))
+        needed = next(enough, 100)
+        if min(m, n) < quantiles.ROUNDS:
+            change, reason = self._by_processes(share, values, ratio)
+        elif bounds:
+            needed = 2 * max(m, n)
+            change, reason = self._by_rounds(*bounds)
+        else:
+            change = Change.AMBIGUOUS
+            reason = f"{m} and {n} rounds give no interval at {100 * self.confidence:g} % confidence"
+            reason += f"; record {needed} per side"
+        needed = needed if change == Change.AMBIGUOUS else 0
+        values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
+        return PercentileChange(change, f"{name}: {reason}", needed, ratio, *(bounds or (None, None)), values_us)
 
+    def _by_rounds(self, low: float, high: float) -> tuple[Change, str]:
+        least, most, effect = 1 / (1 + self.effect), 1 + self.effect, f"{100 * self.effect:g} %"
+        bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
+        if high < least or low > most:
+            change = Change.FASTER if high < least else Change.SLOWER
+            return change, f"{bounds}, which differs from 1 by more than {effect}"
+        if least <= low and high <= most:
+            return Change.SAME, f"{bounds}, which is within {effect} of 1"
+        return Change.AMBIGUOUS, f"{bounds}, neither entirely within {effect} of 1 nor entirely beyond"
 
-def _by_processes(
-    share: Fraction,
-    sides: list[list[np.ndarray]],
-    ordered: list[list[np.ndarray]],
-    values: list[np.ndarray],
-    ratio: float,
-    effect: float,
-    confidence: float,
-    machine: float,
-) -> tuple[Change, str]:
-    """The comparison with fewer than 5 rounds per side."""
-    smallest = max(quantiles.ONE_PROCESS_RATIO, 1 + effect)
-    m, n = len(values[0]), len(values[1])
-    rounds = f"{m} processes per side" if m == n else f"{m} and {n} processes"
-    rounds = "one process per side" if m == n == 1 else rounds
-    apart = max(ratio, 1 / ratio)
-    if apart <= smallest:
-        inconclusive = (
-            f"a difference under {100 * (smallest - 1):.3g} % is inconclusive; record {quantiles.ROUNDS} per side"
+    def _by_processes(self, share: Fraction, values: list[np.ndarray], ratio: float) -> tuple[Change, str]:
+        """The comparison with fewer than 5 rounds per side."""
+        smallest = max(quantiles.ONE_PROCESS_RATIO, 1 + self.effect)
+        m, n = map(len, values)
+        rounds = f"{m} processes per side" if m == n else f"{m} and {n} processes"
+        rounds = "one process per side" if m == n == 1 else rounds
+        apart = max(ratio, 1 / ratio)
+        if apart <= smallest:
+            inconclusive = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive"
+            return Change.AMBIGUOUS, f"with {rounds}, {inconclusive}; record {quantiles.ROUNDS} per side"
+        within = max(float(value.max() / value.min()) for value in values)
+        if apart <= within:
+            return Change.AMBIGUOUS, f"rounds of one side already differ by a ratio of {within:.2f}"
+        slow = int(ratio > 1)
+        state = max(1.0, self.machine if slow else 1 / self.machine)
+        if apart <= smallest * state:
+            also = f"and the control runs (an empty step) also differ by a ratio of {state:.2f}"
+            return Change.AMBIGUOUS, f"{rounds}, {also}"
+        part = self._effective_share(share, values)
+        lows, highs = (
+            [quantiles.interval(process.ordered_ns, share, self.confidence, part)[end] for process in self.sides[side]]
+            for side, end in ((slow, 0), (1 - slow, 1))
         )
-        return Change.AMBIGUOUS, f"with {rounds}, {inconclusive}"
-    within = max(float(value.max() / value.min()) for value in values)
-    if apart <= within:
-        return Change.AMBIGUOUS, f"rounds of one side already differ by a ratio of {within:.2f}"
-    slow = 1 if ratio > 1 else 0
-    state = max(1.0, machine if slow else 1 / machine)
-    if apart <= smallest * state:
-        return Change.AMBIGUOUS, f"{rounds}, and the control runs (an empty step) also differ by a ratio of {state:.2f}"
-    part = _effective_share(sides, values, share)
-    lows, highs = (
-        [
-            (quantiles.interval(latency_ns, share, confidence, part)[end], value)
-            for latency_ns, value in zip(ordered[side], values[side], strict=True)
-        ]
-        for side, end in ((slow, 0), (1 - slow, 1))
-    )
-    low, high = ([bound for bound, _ in bounds if bound is not None] for bounds in (lows, highs))
-    if len(low) < len(lows) or len(high) < len(highs):
-        correlated = f"trials are too correlated for an interval (effective sample size {100 * part:.0f} % of n)"
-        return Change.AMBIGUOUS, f"with {rounds}, {correlated}"
-    if max(high) >= min(low):
-        return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
-    # The uncertainty within processes adds in quadrature to the difference between processes.
-    chance = [max(math.log(value / bound) for bound, value in lows), max(math.log(b / v) for b, v in highs)]
-    needed = math.exp(math.hypot(math.log(smallest), *chance))
-    if apart <= needed:
-        uncertain = f"and the uncertainty within each process, a ratio below {needed:.2f} is inconclusive"
-        return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
-    apart = f"{100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
-    assumed = f"assumes that processes of one configuration differ by less than {apart}"
-    change = Change.SLOWER if slow else Change.FASTER
-    return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; {assumed}"
+        if None in (*lows, *highs):
+            correlated = f"trials are too correlated for an interval (effective sample size {100 * part:.0f} % of n)"
+            return Change.AMBIGUOUS, f"with {rounds}, {correlated}"
+        low, high = np.array(lows), np.array(highs)
+        if high.max() >= low.min():
+            return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
+        # The uncertainty within processes adds in quadrature to the difference between processes.
+        chance = (math.log((values[slow] / low).max()), math.log((high / values[1 - slow]).max()))
+        needed = math.exp(math.hypot(math.log(smallest), *chance))
+        if apart <= needed:
+            uncertain = f"and the uncertainty within each process, a ratio below {needed:.2f} is inconclusive"
+            return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
+        assumed = f"processes of one configuration differ by less than {100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
+        change = Change.SLOWER if slow else Change.FASTER
+        return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; assumes that {assumed}"
 
+    def _effective_share(self, share: Fraction, values: list[np.ndarray]) -> float:
+        """Effective sample size over the number of trials, the minimum of all processes.
 
-def _effective_share(sides: list[list[np.ndarray]], values: list[np.ndarray], share: Fraction) -> float:
-    """Effective sample size over the number of trials, the minimum of all processes.
-
-    Computed for exceedances of each process's own percentile, and of the geometric mean of all percentiles
-    if that is in the tail. The minimum, because a burst of slow calls in one process leaves no trace in the
-    others.
-    """
-    middle = math.exp(np.mean(np.log(np.concatenate(values))))
-    shares = []
-    for side, own in zip(sides, values, strict=True):
-        for latency_ns, value in zip(side, own, strict=True):
-            beyond = latency_ns > middle
-            shares.append(effective_n(latency_ns > value) / len(latency_ns))
+        Computed for exceedances of each process's own percentile, and of the geometric mean of all percentiles
+        if that is in the tail. The minimum, because a burst of slow calls in one process leaves no trace in the
+        others.
+        """
+        pooled = np.concatenate(values)
+        middle = math.exp(np.mean(np.log(pooled)))
+        shares = []
+        for process, value in zip(itertools.chain(*self.sides), pooled, strict=True):
+            beyond = process.latency_ns > middle
+            shares.append(effective_n(process.latency_ns > value) / process.n)
             if beyond.mean() <= TAIL * (1 - share):
-                shares.append(effective_n(beyond) / len(latency_ns))
-    return min(shares)
+                shares.append(effective_n(beyond) / process.n)
+        return min(shares)
 
 
 #: The tail is compared at the highest of these percentiles that has an exact upper bound in every process.
-TAIL_PERCENTILES = (99.99, 99.9, 99.0, 90.0)
+TAILS = {percentile: quantiles.share_of(percentile) for percentile in (99.99, 99.9, 99.0, 90.0)}
 
 
 @dataclass(frozen=True)
@@ -328,6 +311,13 @@ class Comparison(JsonFields):
     confidence: float
 
 
+#: Columns of a comparison in tables.
+COMPARED = (
+    *("median", "median_ratio", "median_ratio_low", "median_ratio_high"),
+    *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
+)
+
+
 def compare_groups(
     a: Group, b: Group, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
 ) -> Comparison:
@@ -348,50 +338,30 @@ def compare_groups(
     Raises `UsageError` if a side has no trials, a latency is not positive, or the effect or the
     confidence is out of range.
     """
-    quantiles.check_confidence(confidence)
-    check_effect(effect)
+    check_question(effect, confidence)
     sides = [_timed(side) for side in (a, b)]
-    tail = _tail_percentile([len(latency_ns) for side in sides for latency_ns in side], confidence)
-    machine = control_ratio(a, b)
-    by_median = compare_percentile("median", Fraction(1, 2), sides, effect, confidence, machine)
+    question = _Question(sides, effect, confidence, control_ratio(a, b))
+    by_median = question.compare("median", Fraction(1, 2))
+    least = min(process.n for side in sides for process in side)
+    tail = next((name for name, share in TAILS.items() if quantiles.interval_ranks(least, share, confidence)[1]), None)
     if tail is None:
-        least = min(len(latency_ns) for side in sides for latency_ns in side)
-        reason = f"tail: n = {least} is too small for an upper bound of p90"
-        by_tail = PercentileChange(Change.AMBIGUOUS, None, None, None, ((), ()), reason, 0)
+        reason = f"tail: n = {least} is too small for an upper bound of p{min(TAILS):g}"
+        by_tail = PercentileChange(Change.AMBIGUOUS, reason)
     else:
-        by_tail = compare_percentile(f"p{tail:g}", quantiles.share_of(tail), sides, effect, confidence, machine)
-    common = shared(a, b)
-    reasons = [by_median.reason, by_tail.reason]
-    if common:
-        reasons.insert(0, _on_both_sides(common, sides))
+        by_tail = question.compare(f"p{tail:g}", TAILS[tail])
     rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
+    command = None
     if rounds and a.configuration is not None and b.configuration is not None:
         command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
-    else:
-        command = None
-    clusters = changes(sides[0], sides[1], confidence)
+    found = {**by_median.fields("median"), **by_tail.fields("tail")}
+    found |= {f"clusters_{kind}": pairs for kind, pairs in changes(sides, confidence).items()}
+    for letter, side in zip("ab", sides, strict=True):
+        found |= {f"rounds_{letter}": len(side), f"n_{letter}": sum(process.n for process in side)}
+        found[f"max_us_{letter}"] = max(process.max_us for process in side)
     return Comparison(
-        median=by_median.change,
-        tail=by_tail.change,
+        **found,
         tail_percentile=tail,
-        median_ratio=by_median.ratio,
-        median_ratio_low=by_median.low,
-        median_ratio_high=by_median.high,
-        tail_ratio=by_tail.ratio,
-        tail_ratio_low=by_tail.low,
-        tail_ratio_high=by_tail.high,
-        **{f"clusters_{kind}": pairs for kind, pairs in clusters.items()},
-        rounds_a=len(sides[0]),
-        rounds_b=len(sides[1]),
-        n_a=sum(map(len, sides[0])),
-        n_b=sum(map(len, sides[1])),
-        max_us_a=max(float(latency_ns.max()) for latency_ns in sides[0]) / 1e3,
-        max_us_b=max(float(latency_ns.max()) for latency_ns in sides[1]) / 1e3,
-        median_us_rounds_a=by_median.values_us[0],
-        median_us_rounds_b=by_median.values_us[1],
-        tail_us_rounds_a=by_tail.values_us[0],
-        tail_us_rounds_b=by_tail.values_us[1],
-        reasons=tuple(reasons),
+        reasons=(*_on_both_sides(shared(a, b), sides), by_median.reason, by_tail.reason),
         differences=tuple(differences(a, b)),
         command=command,
         rounds_needed=rounds,
@@ -401,43 +371,35 @@ def compare_groups(
     )
 
 
-def check_effect(effect: float) -> None:
-    """Raise `UsageError` if the effect is not at least 0 and below 1."""
+def check_question(effect: float, confidence: float) -> None:
+    """Raise `UsageError` if the effect is not at least 0 and below 1, or the confidence is out of range."""
+    quantiles.check_confidence(confidence)
     if not 0 <= effect < 1:  # also for NaN
         raise UsageError(f"the effect must be a share such as 0.02, at least 0 and below 1, not {effect:g}")
 
 
-def _timed(side: Group) -> list[np.ndarray]:
+def _timed(side: Group) -> tuple[Series, ...]:
     if side.failure is not None:
         raise UsageError(f"{side.name} has no trials to compare: {side.failure}")
-    timed = [sample.timed_ns for sample in side.samples if len(sample.timed_ns)]
+    timed = rounds_of(side)
     if not timed:
         raise UsageError(f"{side.name} has no trials after warm-up to compare")
-    if not all(float(latency_ns.min()) > 0 for latency_ns in timed):
+    if not all(process.latency_ns.min() > 0 for process in timed):
         raise UsageError(f"{side.name} has latencies that are not positive")
     return timed
 
 
-def _tail_percentile(sizes: Sequence[int], confidence: float) -> float | None:
-    """The highest of `TAIL_PERCENTILES` with an exact upper bound in every process."""
-    for value in TAIL_PERCENTILES:
-        if all(quantiles.interval_ranks(n, quantiles.share_of(value), confidence)[1] is not None for n in set(sizes)):
-            return value
-    return None
-
-
-def _on_both_sides(count: int, sides: list[list[np.ndarray]]) -> str:
+def _on_both_sides(count: int, sides: Sides) -> list[str]:
     if count == len(sides[0]) == len(sides[1]):
-        return "A and B are the same recording"
-    return f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"
+        return ["A and B are the same recording"]
+    return [f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"] if count else []
 
 
 @dataclass(frozen=True)
 class NotCompared:
-    """A configuration that is on one side only, or failed on one side; `group` identifies it."""
+    """A configuration that is on one side only, or failed on one side."""
 
     name: str
-    group: dict
     reason: str
 
     def as_dict(self) -> dict:
@@ -447,7 +409,10 @@ class NotCompared:
 
 @dataclass(frozen=True, eq=False)
 class Comparisons(Answers):
-    """Comparisons of the configurations of A (`runs`) and B (`other`), a `NotCompared` for each without one."""
+    """Comparisons of the configurations of A (`runs`) and B (`other`), a `NotCompared` for each without one.
+
+    `frame` has a row per configuration of both sides: the fields they share, ratios, and their intervals over rounds.
+    """
 
     other: Runs = field(kw_only=True)
     pairs: Pairs = field(kw_only=True)
@@ -458,35 +423,26 @@ class Comparisons(Answers):
 
         Configurations that are on one side only do not count.
         """
-        found = {
-            change
-            for answer in self.answers[: len(self.pairs.pairs)]
-            for change in ((answer.median, answer.tail) if isinstance(answer, Comparison) else (Change.AMBIGUOUS,))
-        }
+        names = ("median", "tail")
+        found = {getattr(answer, name, Change.AMBIGUOUS) for _, answer in self._compared() for name in names}
         return 1 if Change.SLOWER in found else 3 if Change.AMBIGUOUS in found else 0
 
     def as_dict(self) -> dict | list:
         sides = {name: {"source": runs.source, **runs.how} for name, runs in (("a", self.runs), ("b", self.other))}
-        groups = [group for group, _, _ in self.pairs.pairs]
-        groups += [answer.group for answer in self.answers[len(groups) :]]
         shared = {**sides, "warnings": list(self.warnings)}
-        plain = [
-            {**shared, "group": group, **answer.as_dict()} for group, answer in zip(groups, self.answers, strict=True)
-        ]
+        found = zip(self.pairs.pairs, self.answers, strict=True)
+        plain = [{**shared, "group": fields, **answer.as_dict()} for (fields, _, _), answer in found]
         return plain if self.pairs.several else {**plain[0], "group": {}}
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row per configuration of both sides: the fields they share, ratios, and their intervals over rounds."""
-        import pandas as pd
+    def _rows(self) -> Iterator[dict]:
+        for fields, answer in self._compared():
+            yield fields | {name: getattr(answer, name, None) for name in (*COMPARED, "rounds_a", "rounds_b")}
 
-        # Configurations on one side only are the last answers and have no row.
-        names = ("median", "median_ratio", "median_ratio_low", "median_ratio_high")
-        names += ("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high", "rounds_a", "rounds_b")
-        return pd.DataFrame(
-            {**group, **{name: getattr(answer, name, None) for name in names}}
-            for (group, _, _), answer in zip(self.pairs.pairs, self.answers, strict=False)
-        )
+    def _compared(self) -> Iterator[tuple[dict, Comparison | NotCompared]]:
+        """Fields and answer of each configuration that is on both sides."""
+        for (fields, *groups), answer in zip(self.pairs.pairs, self.answers, strict=True):
+            if None not in groups:
+                yield fields, answer
 
 
 def compare(
@@ -499,18 +455,18 @@ def compare(
     Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after warm-up, or no
     configurations match.
     """
-    quantiles.check_confidence(confidence)
-    check_effect(effect)
+    check_question(effect, confidence)
     a, b = runs_to_judge(a), runs_to_judge(b)
     pairs = pair(a, b)
     answers: list[Comparison | NotCompared] = []
-    for shared_fields, *groups in pairs.pairs:
-        failed = next((side for side in zip((a, b), groups, strict=True) if side[1].failure is not None), None)
-        if failed is None:
-            answers.append(compare_groups(groups[0], groups[1], effect, confidence))
+    for _, *both in pairs.pairs:
+        sides = [(runs.source, group) for runs, group in zip((a, b), both, strict=True) if group is not None]
+        failed = [f"{source}: {group.failure}" for source, group in sides if group.failure is not None]
+        source, group = sides[0]
+        if len(sides) < 2:
+            answers.append(NotCompared(group.name, f"only in {source}"))
+        elif failed:
+            answers.append(NotCompared(f"{group.name}: not compared", failed[0]))
         else:
-            reason = f"{failed[0].source}: {failed[1].failure}"
-            answers.append(NotCompared(f"{groups[0].name}: not compared", shared_fields, reason))
-    for runs, groups in ((a, pairs.only_a), (b, pairs.only_b)):
-        answers += [NotCompared(group.name, group.group, f"only in {runs.source}") for group in groups]
+            answers.append(compare_groups(group, sides[1][1], effect, confidence))
     return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)

@@ -14,7 +14,7 @@ that one process, or its end, misses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -260,7 +260,7 @@ class Verdicts(Answers):
 
     @property
     def exit_status(self) -> int:
-        return exit_status(verdict.verdict for verdict in self.answers)
+        return min({EXIT_STATUS[answer.verdict] for answer in self.answers} - {0}, default=0)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -273,10 +273,9 @@ class Verdicts(Answers):
         return frame.sort_values("max_us", ascending=False, na_position="last", ignore_index=True)
 
     def _row(self, answer: Verdict) -> dict:
-        names = ("verdict", "max_us", "n", "misses")
         lacking = answer.verdict == Outcome.NOT_ENOUGH_EVIDENCE
         return {
-            **{name: getattr(answer, name) for name in names},
+            **{name: getattr(answer, name) for name in ("verdict", "max_us", "n", "misses")},
             "miss_rate_upper_percent": None if answer.miss_rate_high is None else 100 * answer.miss_rate_high,
             "effective_n": answer.effective_n,
             "trials_needed": answer.trials_needed if lacking else None,
@@ -369,17 +368,13 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         effective = Outcome.NOT_ENOUGH_EVIDENCE
     tau = bursts.autocorrelation_time(misses, sizes)
     reasons: list[str] = []
-    slow_length = slow_length_low = None
     decided = sequential.outcome_of(evidence) if evidence else independent
-    if (
-        not evidence
-        and independent == Outcome.MISSED
-        and not quantiles.proves_above(missed / tau, n / tau, *question.test)
-    ):
+    slow_length, slow_length_low = (None, None) if decided != Outcome.MET else bursts.time_of_slow_calls(timed)
+    few = not evidence and not quantiles.proves_above(missed / tau, n / tau, *question.test)
+    if decided == Outcome.MISSED and few:
         counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
-        slow_length, slow_length_low = bursts.time_of_slow_calls(timed)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
@@ -393,29 +388,18 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
 
     needed = quantiles.trials_for_share(missed, n, *question.test)
-    trials_needed = needed
-    if needed is not None and dependence.at_deadline and effective == Outcome.NOT_ENOUGH_EVIDENCE:
-        trials_needed = _repeated(question, needed, timed, misses)
-    elif needed is not None:
+    if evidence:
+        trials_needed = sequential.trials_for(missed, n, float(1 - question.share), burst_length, question.confidence)
+    else:
+        bursty = effective == Outcome.NOT_ENOUGH_EVIDENCE and dependence.at_deadline
         # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.
         drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
         factor = 1.0 if drifting else dependence.factor
-
-        def dependent(expected: int) -> int:
-            return math.ceil(quantiles.trials_for(math.ceil(factor * expected - 1e-9), *question.test) / factor)
-
-        trials_needed = _settled(math.ceil(needed / factor), missed, n, dependent)
-    if trials_needed is not None and burst_length > 1:
-        trials_needed = _settled(
-            trials_needed, missed, n, lambda expected: bursts.trials_for(expected, *question.test, burst_length)
-        )
-    if evidence:
-        trials_needed = sequential.trials_for(missed, n, float(1 - question.share), burst_length, question.confidence)
-        if decided == Outcome.NOT_ENOUGH_EVIDENCE:
-            reasons.append(f"{count(n, 'trial')} did not decide it")
+        trials_needed = _trials_needed(question, needed, timed, misses, None if bursty else factor, burst_length)
+    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
+        reasons.append(f"{count(n, 'trial')} did not decide it")
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, n, needed, trials_needed, dependence.how))
-    met = verdict == Outcome.MET
     assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
     ordered_us = np.sort(np.concatenate(timed)) / 1e3
     least_us, most_us = quantiles.interval(ordered_us, question.share, 2 * question.confidence - 1, effective_n / n)
@@ -442,7 +426,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=assumed if met else None,
+        assumed_burst_length=assumed if verdict == Outcome.MET else None,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=max((seen.log_missed for seen in evidence), default=None),
@@ -470,17 +454,39 @@ def failed(reason: object, question: Question) -> Verdict:
     )
 
 
-def exit_status(verdicts: Iterable[str]) -> int:
-    """Exit status of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
-    return min({EXIT_STATUS[Outcome(verdict)] for verdict in verdicts} - {0}, default=0)
-
-
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
     """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss prove; None below 299 trials at 95 %."""
     for percentile in ("99.999", "99.99", "99.9", "99"):
         if quantiles.proves_below(0, n, 1 - quantiles.share_of(percentile), confidence):
             return percentile
     return None
+
+
+def _trials_needed(
+    question: Question,
+    needed: int | None,
+    timed: Sequence[np.ndarray],
+    misses: Sequence[np.ndarray],
+    factor: float | None,
+    burst_length: float,
+) -> int | None:
+    """Length of a new recording that proves MET; `needed` of independent trials.
+
+    `factor`: effective sample size over n; None if the recording itself has to be repeated to know it.
+    """
+    n, missed = sum(map(len, timed)), sum(map(len, misses))
+    trials = needed
+    if needed is not None and factor is None:
+        trials = _repeated(question, needed, timed, misses)
+    elif needed is not None and factor is not None:
+
+        def dependent(expected: int) -> int:
+            return math.ceil(quantiles.trials_for(math.ceil(factor * expected - 1e-9), *question.test) / factor)
+
+        trials = _settled(math.ceil(needed / factor), missed, n, dependent)
+    if trials is None or burst_length == 1:
+        return trials
+    return _settled(trials, missed, n, lambda expected: bursts.trials_for(expected, *question.test, burst_length))
 
 
 def _settled(trials: int, misses: int, n: int, least: Callable[[int], int]) -> int | None:
@@ -518,9 +524,7 @@ def _missing(question: Question, misses: int, n: int, needed: int | None, trials
         return f"the observed miss rate, {misses} of {n}, is not below the allowed rate"
     if trials_needed is None:
         return "more than 1e9 new trials would be needed at the observed miss rate"
-    if misses:
-        reason = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
-    else:
-        reason = f"{count(n, 'trial')} without a miss are too few"
-    reason += f": {trials_needed} are needed"
+    close = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
+    few = f"{count(n, 'trial')} without a miss are too few"
+    reason = f"{close if misses else few}: {trials_needed} are needed"
     return reason if trials_needed == needed else f"{reason}, because slow calls come in bursts: {how}"

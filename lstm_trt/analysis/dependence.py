@@ -254,21 +254,16 @@ def _intervals(gaps: np.ndarray) -> float:
 
 def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
     """Dispersion of the counts of misses per round, and per block of trials, if it is significant."""
-    total, n = sum(map(len, misses)), sum(sizes)
-    found = []
-    if len(sizes) > 1:
-        counts = np.array([len(late) for late in misses])
-        found.append(_counted(counts, np.array(sizes) / n, alpha, f"{len(sizes)} rounds"))
-    if total >= COUNTED:
-        starts = np.cumsum([0, *sizes[:-1]])
-        pooled = np.concatenate([start + late for start, late in zip(starts, misses, strict=True)])
-        blocks = total // 5
+    bounds = np.cumsum([0, *sizes])
+    n, pooled = bounds[-1], np.concatenate([start + late for start, late in zip(bounds, misses, strict=False)])
+    cuts = [(bounds, alpha, f"{len(sizes)} rounds")] if len(sizes) > 1 else []
+    if len(pooled) >= COUNTED:
+        blocks = len(pooled) // 5
         most = [blocks >> halved for halved in range(blocks.bit_length()) if blocks >> halved >= 2][:8]
         for number in most:
             edges = np.linspace(0, n, number + 1).round()
-            parts = f"{number} equal parts of the recording"
-            found.append(_counted(np.histogram(pooled, edges)[0], np.diff(edges) / n, alpha / len(most), parts))
-    return found
+            cuts.append((edges, alpha / len(most), f"{number} equal parts of the recording"))
+    return [_counted(np.histogram(pooled, cut)[0], np.diff(cut) / n, each, parts) for cut, each, parts in cuts]
 
 
 def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -> Dependence:

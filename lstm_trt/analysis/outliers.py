@@ -17,7 +17,7 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
-from lstm_trt.analysis.clusters import find_bumps
+from lstm_trt.analysis.clusters import Bump, find_bumps
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
@@ -108,7 +108,7 @@ class OutlierRound(JsonFields):
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outliers:
     """Outliers of one configuration.
 
@@ -125,8 +125,8 @@ class Outliers:
     clusters: tuple[Cluster, ...]
     tail: Tail | None
     rounds: tuple[OutlierRound, ...]
-    period_by: TimesBy | None
-    causes_counted: tuple[str, ...]
+    period_by: TimesBy | None = None
+    causes_counted: tuple[str, ...] = ()
     labels: tuple[np.ndarray, ...] = field(repr=False)
     levels_ns: tuple[np.ndarray, ...] = field(repr=False)
 
@@ -138,20 +138,16 @@ class Outliers:
     @property
     def partition(self) -> dict[str, int]:
         """Number of trials in the bulk, in slow clusters, in fast clusters and in the tail; they add up to n."""
-        labels = np.concatenate(self.labels)
-        return {
-            "bulk": int(np.count_nonzero(labels == BULK)),
-            "slow_clusters": sum(cluster.count for cluster in self.clusters if not cluster.fast),
-            "fast_clusters": sum(cluster.count for cluster in self.clusters if cluster.fast),
-            "tail": int(np.count_nonzero(labels == TAIL)),
-        }
+        fast = sum(cluster.count for cluster in self.clusters if cluster.fast)
+        clusters, tail = sum(cluster.count for cluster in self.clusters), self.tail.count if self.tail else 0
+        bulk = self.n - clusters - tail
+        return {"bulk": bulk, "slow_clusters": clusters - fast, "fast_clusters": fast, "tail": tail}
 
     def as_dict(self) -> dict:
         """JSON values."""
-        several = len(self.rounds) > 1
         found = {name: json_value(value) for name, value in vars(self).items() if name not in ("labels", "levels_ns")}
         segments = [
-            {**segment.as_dict(), **({"round": part.round} if several else {})}
+            segment.as_dict() | ({"round": part.round} if len(self.rounds) > 1 else {})
             for part in self.rounds
             for segment in part.segments
         ]
@@ -193,21 +189,12 @@ class OutlierAnswers(Answers):
         import pandas as pd
 
         columns = ("network", "multiplier", "trials", "percent", "percent_low", "percent_high", "period_ms", "causes")
-        rows = [
-            (
-                group.name,
-                cluster.multiplier,
-                cluster.count,
-                100 * cluster.share,
-                100 * cluster.share_low,
-                100 * cluster.share_high,
-                cluster.period_ms,
-                causes_text(cluster, found),
-            )
-            for group, found in self.items()
-            if isinstance(found, Outliers)
-            for cluster in found.clusters
-        ]
+        rows = []
+        for group, found in self.items():
+            for cluster in found.clusters if isinstance(found, Outliers) else ():
+                percents = (100 * share for share in (cluster.share, cluster.share_low, cluster.share_high))
+                why = causes_text(cluster, found)
+                rows.append((group.name, cluster.multiplier, cluster.count, *percents, cluster.period_ms, why))
         return pd.DataFrame(rows, columns=columns)
 
 
@@ -254,19 +241,9 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     return OutlierAnswers(runs, found, runs.warnings)
 
 
-def explain(samples: Sequence[Latencies]) -> Outliers:
-    """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
-    found, samples = _find(samples)
-    return _explain(found, samples)
-
-
 def quick(samples: Sequence[Latencies]) -> Outliers:
     """As `explain`, without causes and periods."""
-    return _find(samples)[0]
-
-
-def _find(samples: Sequence[Latencies]) -> tuple[Outliers, list[Latencies]]:
-    samples = [sample for sample in samples if not np.all(sample.warmup)]
+    samples = [sample for sample in samples if not sample.warmup.all()]
     if not samples:
         raise UsageError("there are no trials after warm-up: record more trials")
     timed = [np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples]
@@ -277,18 +254,13 @@ def _find(samples: Sequence[Latencies]) -> tuple[Outliers, list[Latencies]]:
     ratios = np.concatenate([latency / level for latency, level in zip(spread, levels, strict=True)])
     step = max(clock_step(latency) / float(np.median(latency)) for latency in timed)
     bumps = find_bumps(ratios, step=step)
-    if bumps:
+    bulk = _labels(ratios, bumps) == BULK
+    if bumps and bulk.sum() >= len(ratios) / 2:
         # Large clusters shift the level: repeat with the level of the bulk alone.
-        bulk = np.ones(len(ratios), dtype=bool)
-        for bump in bumps:
-            bulk &= (ratios < bump.low) | (ratios >= bump.high)
-        if bulk.sum() >= len(ratios) / 2:
-            centre = float(np.median(ratios[bulk]))
-            ratios, levels = ratios / centre, [level * centre for level in levels]
-            bumps = find_bumps(ratios, bulk, step) or bumps
-    labels = np.full(len(ratios), BULK, dtype=np.int64)
-    for place, bump in enumerate(bumps):
-        labels[(labels == BULK) & (ratios >= bump.low) & (ratios < bump.high)] = place
+        centre = float(np.median(ratios[bulk]))
+        ratios, levels = ratios / centre, [level * centre for level in levels]
+        bumps = find_bumps(ratios, bulk, step) or bumps
+    labels = _labels(ratios, bumps)
     tail = _tail(ratios, labels)
     pooled = np.concatenate(timed)
     n, median_ns = len(pooled), median(pooled)
@@ -311,31 +283,29 @@ def _find(samples: Sequence[Latencies]) -> tuple[Outliers, list[Latencies]]:
                 counts=tuple(int(np.count_nonzero(part == place)) for part in parts),
             )
         )
+    course_of = [(course.steady_state, course.drift, course.segments) for course in courses]
     rounds = tuple(
-        OutlierRound(
-            round=sample.round,
-            n=len(latency),
-            outliers=count_outliers(latency),
-            median_us=median(latency) / 1e3,
-            steady_state=course.steady_state,
-            drift=course.drift,
-            segments=course.segments,
-        )
-        for sample, latency, course in zip(samples, timed, courses, strict=True)
+        OutlierRound(sample.round, len(latency), count_outliers(latency), median(latency) / 1e3, *level)
+        for sample, latency, level in zip(samples, timed, course_of, strict=True)
     )
-    found = Outliers(
+    return Outliers(
         n=n,
         outliers=count_outliers(pooled),
         median_us=median_ns / 1e3,
         clusters=tuple(clusters),
         tail=tail,
         rounds=rounds,
-        period_by=None,
-        causes_counted=(),
         labels=tuple(parts),
         levels_ns=tuple(levels),
     )
-    return found, samples
+
+
+def _labels(ratios: np.ndarray, bumps: Sequence[Bump]) -> np.ndarray:
+    """For each trial `BULK`, or the index of the first cluster whose range it is in."""
+    labels = np.full(len(ratios), BULK, dtype=np.int64)
+    for place, bump in enumerate(bumps):
+        labels[(labels == BULK) & (ratios >= bump.low) & (ratios < bump.high)] = place
+    return labels
 
 
 def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
@@ -377,36 +347,32 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
     return "decays like an exponential"
 
 
-def _explain(found: Outliers, samples: list[Latencies]) -> Outliers:
-    starts, by = _starts(samples)
-    kinds = [*range(len(found.clusters)), *([TAIL] if found.tail else [])]
-    ranges = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
-    ranges += [(found.tail.start, found.tail.stop)] if found.tail else []
+def explain(samples: Sequence[Latencies]) -> Outliers:
+    """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
+    found, samples = quick(samples), [sample for sample in samples if not sample.warmup.all()]
+    starts = [_starts(sample) for sample in samples]
     scale_ns = found.median_us * 1e3
-    excess = [((low - 1) * scale_ns, (high - 1) * scale_ns) for low, high in ranges]
-    causes = find_causes(samples, found.labels, kinds, excess)
+    ranges = {kind: (cluster.multiplier, cluster.multiplier) for kind, cluster in enumerate(found.clusters)}
+    ranges |= {TAIL: (found.tail.start, found.tail.stop)} if found.tail else {}
+    excess_ns = {kind: ((low - 1) * scale_ns, (high - 1) * scale_ns) for kind, (low, high) in ranges.items()}
+    causes = find_causes(samples, found.labels, excess_ns)
 
-    def explained(part: Cluster | Tail, kind: int, causes: tuple[Cause, ...]) -> Cluster | Tail:
-        period = find_period(starts, [label == kind for label in found.labels], found.median_us * 1e3)
-        if period is None:
-            return replace(part, causes=causes)
-        return replace(part, period_ms=period.ms, hint=None if causes else period.hint, causes=causes)
+    def explained(part: Cluster | Tail, kind: int) -> Any:
+        period = find_period(starts, [label == kind for label in found.labels], scale_ns)
+        ms, hint = (period.ms, period.hint) if period else (None, None)
+        return replace(part, causes=causes[kind], period_ms=ms, hint=None if causes[kind] else hint)
 
-    clusters = tuple(explained(cluster, place, causes[place]) for place, cluster in enumerate(found.clusters))
-    tail = found.tail and explained(found.tail, TAIL, causes[-1])
     counted = sorted({name for sample in samples for name in (*sample.causes, *sample.block_causes)})
     counted += [CONTROL] if any(sample.control_ns is not None for sample in samples) else []
+    clusters = tuple(explained(cluster, kind) for kind, cluster in enumerate(found.clusters))
+    tail = found.tail and explained(found.tail, TAIL)
+    by = TimesBy.TIMESTAMPS if all(sample.start_ns is not None for sample in samples) else TimesBy.SUMMED_LATENCIES
     return replace(found, clusters=clusters, tail=tail, period_by=by, causes_counted=tuple(counted))
 
 
-def _starts(samples: list[Latencies]) -> tuple[list[np.ndarray], TimesBy]:
+def _starts(sample: Latencies) -> np.ndarray:
     """Start times of the timed trials; if not recorded, the sums of the preceding latencies, as in a closed loop."""
-    starts, by = [], TimesBy.TIMESTAMPS
-    for sample in samples:
-        if sample.start_ns is None:
-            by = TimesBy.SUMMED_LATENCIES
-            ends = np.cumsum(np.asarray(sample.latency_ns, dtype=np.float64))
-            starts.append(sample.timed(ends - sample.latency_ns))
-        else:
-            starts.append(np.asarray(sample.timed(sample.start_ns), dtype=np.float64))
-    return starts, by
+    start_ns = sample.start_ns
+    if start_ns is None:
+        start_ns = np.cumsum(sample.latency_ns) - sample.latency_ns
+    return np.asarray(sample.timed(start_ns), dtype=np.float64)

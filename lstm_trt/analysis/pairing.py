@@ -7,8 +7,9 @@ configurations and must be equal.
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,15 +28,14 @@ _MINOR = (*telling(Tells.MINOR), "machine", "config_id")
 
 @dataclass(frozen=True)
 class Pairs:
-    """`pairs`: (shared fields, group of A, group of B). `only_a` and `only_b` have no match.
+    """Groups of both sides that match, then those without a match.
 
+    `pairs`: (shared fields, group of A, group of B); without a match (fields, group, None) or (fields, None, group).
     `several`: the sources have several configurations. `differ`: name -> (value in A, value in B) of fields with a
     single value in each source.
     """
 
-    pairs: tuple[tuple[dict, Group, Group], ...]
-    only_a: tuple[Group, ...] = ()
-    only_b: tuple[Group, ...] = ()
+    pairs: tuple[tuple[dict, Group | None, Group | None], ...]
     several: bool = False
     differ: dict[str, tuple] = field(default_factory=dict)
 
@@ -46,36 +46,33 @@ def pair(a: Runs, b: Runs) -> Pairs:
     Two single groups are always compared. Raises `UsageError` if nothing matches, or if the match
     is not unique.
     """
-    if len(a.groups) == len(b.groups) == 1:
-        return Pairs(((_shared_fields(a[0], b[0]), a[0], b[0]),), several=bool(a.group_by or b.group_by))
-    sides = [[_identity(group) for group in runs] for runs in (a, b)]
-    names = [name for name in sides[0][0] if all(name in fields for side in sides for fields in side)]
-    values = [{name: {repr(fields[name]) for fields in side} for name in names} for side in sides]
+    sides = [[(_identity(group), group) for group in runs] for runs in (a, b)]
+    if len(a) == len(b) == 1:
+        return Pairs((_paired(sides[0][0], sides[1][0]),), several=bool(a.group_by or b.group_by))
+    every = [fields for side in sides for fields, _ in side]
+    names = [name for name in every[0] if all(name in fields for fields in every)]
+    values = [{name: {repr(fields[name]) for fields, _ in side} for name in names} for side in sides]
     fixed = [name for name in names if len(values[0][name]) == len(values[1][name]) == 1]
     free = [name for name in names if name not in fixed]
-    major = [name for name in free if name not in _MINOR]
-    keyed = [_by(side, runs.groups, major) for side, runs in zip(sides, (a, b), strict=True)]
+    keyed = [_by(side, [name for name in free if name not in _MINOR]) for side in sides]
     if not all(keyed):
-        keyed = [_by(side, runs.groups, free) for side, runs in zip(sides, (a, b), strict=True)]
+        keyed = [_by(side, free) for side in sides]
     for side, runs in zip(keyed, (a, b), strict=True):
         if not side:
             raise UsageError(
                 f"{runs.source} has several configurations that {', '.join(free) or 'no field'} cannot distinguish:"
                 " give one configuration per side, or the same --group-by columns"
             )
-    matched = [key for key in keyed[0] if key in keyed[1]]
-    differ = {name: (sides[0][0][name], sides[1][0][name]) for name in fixed if values[0][name] != values[1][name]}
+    of_a, of_b = keyed
+    matched = [_paired(of_a[key], of_b[key]) for key in of_a if key in of_b]
     if not matched:
-        have = [", ".join(group.name for group in runs[:3]) for runs in (a, b)]
-        raise UsageError(f"nothing to compare: {a.source} has {have[0]}, {b.source} has {have[1]}")
-    both = [(keyed[0][key], keyed[1][key]) for key in matched]
-    return Pairs(
-        tuple((_shared_fields(*groups), *groups) for groups in both),
-        tuple(group for key, group in keyed[0].items() if key not in keyed[1]),
-        tuple(group for key, group in keyed[1].items() if key not in keyed[0]),
-        True,
-        {name: values for name, values in differ.items() if name not in _MINOR},
-    )
+        have = [f"{runs.source} has {', '.join(group.name for group in runs[:3])}" for runs in (a, b)]
+        raise UsageError(f"nothing to compare: {have[0]}, {have[1]}")
+    only_a = [(group.group, group, None) for key, (_, group) in of_a.items() if key not in of_b]
+    only_b = [(group.group, None, group) for key, (_, group) in of_b.items() if key not in of_a]
+    differ = [name for name in fixed if values[0][name] != values[1][name] and name not in _MINOR]
+    first_a, first_b = (side[0][0] for side in sides)
+    return Pairs((*matched, *only_a, *only_b), True, {name: (first_a[name], first_b[name]) for name in differ})
 
 
 def _identity(group: Group) -> dict:
@@ -88,15 +85,15 @@ def _identity(group: Group) -> dict:
     return {**found, "machine": group.samples[0].machine if group.samples else None, "config_id": configuration.id}
 
 
-def _shared_fields(a: Group, b: Group) -> dict:
-    fields_b = _identity(b)
-    return {name: value for name, value in _identity(a).items() if name in fields_b and fields_b[name] == value}
+def _paired(a: tuple[dict, Group], b: tuple[dict, Group]) -> tuple[dict, Group, Group]:
+    """The fields that two groups share, and the groups."""
+    return {name: value for name, value in a[0].items() if name in b[0] and b[0][name] == value}, a[1], b[1]
 
 
-def _by(side: Sequence[dict], groups: Sequence[Group], names: Sequence[str]) -> dict[tuple, Group]:
+def _by(side: Sequence[tuple[dict, Group]], names: Sequence[str]) -> dict[tuple, tuple[dict, Group]]:
     """The groups by their values of these fields; empty if two groups have the same values."""
-    keyed = {tuple(repr(fields[name]) for name in names): group for fields, group in zip(side, groups, strict=True)}
-    return keyed if len(keyed) == len(groups) else {}
+    keyed = {tuple(repr(fields[name]) for name in names): (fields, group) for fields, group in side}
+    return keyed if len(keyed) == len(side) else {}
 
 
 #: Prefix of package versions; a package that only one side has loaded is not a difference.
@@ -109,9 +106,8 @@ def differences(a: Group, b: Group) -> list[str]:
     found = []
     for name in dict.fromkeys([*values_a, *values_b]):
         in_a, in_b = values_a.get(name), values_b.get(name)
-        if in_a == in_b or (name.startswith(VERSION) and None in (in_a, in_b)):
-            continue
-        found.append(f"{name.replace('_', ' ')}: {_text(in_a)} -> {_text(in_b)}")
+        if in_a != in_b and not (name.startswith(VERSION) and None in (in_a, in_b)):
+            found.append(f"{name.replace('_', ' ')}: {_text(in_a)} -> {_text(in_b)}")
     for side, all_values in (("A", values_a), ("B", values_b)):
         found += [f"{name} differs between rounds of {side}" for name, values in all_values.items() if len(values) > 1]
     ratio = control_ratio(a, b)
@@ -134,37 +130,25 @@ def control_ratio(a: Group, b: Group) -> float:
 
 def shared(a: Group, b: Group) -> int:
     """Number of recordings that are on both sides."""
-    return sum(
-        any(
-            in_a.started_unix_ns == in_b.started_unix_ns and np.array_equal(in_a.latency_ns, in_b.latency_ns)
-            for in_b in b.samples
-        )
-        for in_a in a.samples
-    )
+    of_a, of_b = ([(each.started_unix_ns, each.latency_ns.tobytes()) for each in side.samples] for side in (a, b))
+    return sum(recording in of_b for recording in of_a)
 
 
-def _values_of(side: Group) -> dict[str, frozenset[str]]:
+def _values_of(side: Group) -> dict[str, set[str]]:
     """Name -> values on this side; several if the rounds differ."""
-    found: dict[str, set[str]] = {}
-
-    def add(values: Mapping[str, object]) -> None:
-        for name, value in values.items():
-            if value is not None:
-                found.setdefault(name, set()).add(str(value))
-
-    add(side.group if side.configuration is None else flat(side.configuration))
+    parts = [side.group if side.configuration is None else flat(side.configuration)]
     for sample in side.samples:
-        add({"machine": sample.machine})
-        add({VERSION + name: version or None for name, version in sample.versions.items()})
-        add({"trials per process": len(sample.timed_ns)})
-    found.pop("trials", None)  # as configured; "trials per process" is as recorded
-    return {name: frozenset(values) for name, values in found.items()}
+        versions = {VERSION + name: version or None for name, version in sample.versions.items()}
+        parts.append({"machine": sample.machine, **versions, "trials per process": len(sample.timed_ns)})
+    found: dict[str, set[str]] = {}
+    for name, value in itertools.chain(*(part.items() for part in parts)):
+        if value is not None and name != "trials":  # as configured; "trials per process" is as recorded
+            found.setdefault(name, set()).add(str(value))
+    return found
 
 
 def _text(values: Iterable[str] | None) -> str:
-    ordered = sorted(values or (), key=lambda text: (len(text), text))
-    if not ordered:
-        return "none"
+    ordered = sorted(values or ("none",), key=lambda text: (len(text), text))
     return " and ".join(ordered) if len(ordered) < 4 else f"{ordered[0]} to {ordered[-1]}"
 
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
-from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, ShapeTime, Times, read_times
+from lstm_trt.analysis.times import ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs, as_runs, is_path
 
-if TYPE_CHECKING:
-    import pandas as pd
+#: Confidence of the intervals of medians for comparing pairs of recordings.
+PAIR_CONFIDENCE = 0.99
 
 
 def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
@@ -39,12 +39,14 @@ def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
     """
     if not (faster.rounds and slower.rounds):
         return None
-    both = (*faster.rounds, *slower.rounds)
     few = min(len(faster.rounds), len(slower.rounds)) < ROUNDS
-    overlap = max(part.high_us for part in faster.rounds) >= min(part.low_us for part in slower.rounds)
+    # A bound that does not exist at this number of trials may lie anywhere.
+    highs_us = [part.interval_us("median_us", PAIR_CONFIDENCE)[1] or math.inf for part in faster.rounds]
+    lows_us = [part.interval_us("median_us", PAIR_CONFIDENCE)[0] or 0.0 for part in slower.rounds]
+    overlap = max(highs_us) >= min(lows_us)
     found = {
         Doubt.FEW_ROUNDS: few,
-        Doubt.LEVEL_CHANGES: any(part.level_range > SAME_LEVEL for part in both),
+        Doubt.LEVEL_CHANGES: any(part.level_range > SAME_LEVEL for part in (*faster.rounds, *slower.rounds)),
         Doubt.NOT_SEPARATED: overlap or (not few and _least_ratio(faster, slower) <= 1 + EFFECT),
     }
     return tuple(doubt for doubt, applies in found.items() if applies)
@@ -163,36 +165,32 @@ class Findings:
     def as_dict(self) -> dict:
         """JSON values; `certain` and `uncertain_because` only with trials, `system` only if there are several."""
 
-        def plain(found: Line | Inversion | Penalty | Batching, *names: str) -> dict:
-            system = ["system"] if len(self.times.systems) > 1 else []
-            certain = ["certain", "uncertain_because"] if getattr(found, "certain", None) is not None else []
-            return {name: getattr(found, name) for name in (*names, *system, *certain)}
-
-        fitted = ("axis", "fixed", *FITTED)
+        system = ["system"] if len(self.times.systems) > 1 else []
+        certain = [*system, "certain", "uncertain_because"] if self.times.raw else system
         batching = [name for name in Batching.__dataclass_fields__ if name != "system"]
+
+        def plain(found: Sequence, *names: str) -> list[dict]:
+            return [{name: getattr(each, name) for name in names} for each in found]
+
         return {
-            "linearity": [plain(line, *fitted) for line in self.linearity],
-            "inversions": [plain(pair, "axis", "smaller", "larger", "ratio") for pair in self.inversions],
-            "batch1_penalties": [plain(pair, "shape", "ratio") for pair in self.batch1_penalties],
-            "batching": [plain(found, *batching) for found in self.batching],
+            "linearity": plain(self.linearity, "axis", "fixed", *FITTED, *system),
+            "inversions": plain(self.inversions, "axis", "smaller", "larger", "ratio", *certain),
+            "batch1_penalties": plain(self.batch1_penalties, "shape", "ratio", *certain),
+            "batching": plain(self.batching, *batching, *system),
             "counts": {**vars(self.times.counts), "pairs": self.pairs, "unused_columns": list(self.times.unused)},
             "systems": self.times.systems,
         }
 
-    def longest_line(self, system: str, axis: str) -> int:
-        """Largest number of sizes along an axis of one system, with the other sizes fixed."""
-        found = (line for name, along, _, line in lines(self.times) if (name, along) == (system, axis))
-        return max(map(len, found), default=0)
-
-    def with_batches_1_and_2(self, system: str) -> int:
-        """Number of networks of a system with both batch 1 and batch 2."""
-        return sum(
-            {1, 2} <= line.keys() for name, axis, _, line in lines(self.times) if (name, axis) == (system, "batch")
-        )
+    def lines(self, system: str, axis: str) -> list[dict[int, ShapeTime]]:
+        """Times along an axis of one system by size, with the other sizes fixed."""
+        return [line for name, along, _, line in lines(self.times) if (name, along) == (system, axis)]
 
 
 class ScalingAnswers(Answers):
-    """The `Findings` of all configurations together, as the only answer."""
+    """The `Findings` of all configurations together, as the only answer.
+
+    `frame` has a row per series: its fitted line, and the first size that leaves it.
+    """
 
     @property
     def findings(self) -> Findings:
@@ -202,16 +200,10 @@ class ScalingAnswers(Answers):
         """JSON values of the findings, the column and unit of a table, and the warnings."""
         return {**self.findings.as_dict(), **self.findings.times.how, "warnings": list(self.warnings)}
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row per series: its fitted line, and the first size that leaves it."""
-        import pandas as pd
-
-        fit = ("slope_us", "intercept_us", *FITTED[1:])
-        return pd.DataFrame(
-            {"system": line.system, "axis": line.axis, **line.fixed, **{name: getattr(line, name) for name in fit}}
-            for line in self.findings.linearity
-        )
+    def _rows(self) -> Iterator[dict]:
+        for line in self.findings.linearity:
+            fitted = {name: getattr(line, name) for name in ("slope_us", "intercept_us", *FITTED[1:])}
+            yield {"system": line.system, "axis": line.axis, **line.fixed, **fitted}
 
 
 def scaling(
@@ -252,7 +244,7 @@ def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
             if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
                 continue
             why = doubts(faster=more, slower=less)
-            smaller, larger = (_shape(times, fixed, axis, size) for size in (small, large))
+            smaller, larger = ({name: (fixed | {axis: size})[name] for name in times.axes} for size in (small, large))
             ratio = more.latency_us / less.latency_us
             found.inversions.append(Inversion(ratio, why, system, axis=axis, smaller=smaller, larger=larger))
             if penalty:
@@ -322,36 +314,22 @@ def break_of(sizes: Sequence[int], times_us: Sequence[float]) -> int | None:
 def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:
     sizes, times_us = tuple(line), tuple(cell.latency_us for cell in line.values())
     slope, intercept, r2 = fit(sizes, times_us)
-    expected = intercept + slope * np.array(sizes)
-    departure = float(np.max(np.abs(1 - expected / np.array(times_us))))
-    breaks_at = break_of(sizes, times_us)
-    grown = power(sizes, times_us)
-    return Line(axis, fixed, slope, intercept, r2, breaks_at, sizes, times_us, system, *grown, departure)
-
-
-def _shape(times: Times, fixed: dict[str, int], axis: str, size: int) -> dict[str, int]:
-    whole = {**fixed, axis: size}
-    return {name: whole[name] for name in AXES if name in times.axes}
+    departure = float(np.max(np.abs(1 - (intercept + slope * np.array(sizes)) / np.array(times_us))))
+    found = (slope, intercept, r2, break_of(sizes, times_us), sizes, times_us)
+    return Line(axis, fixed, *found, system, *power(sizes, times_us), departure)
 
 
 def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Batching:
     sizes, times_us = list(line), [cell.latency_us for cell in line.values()]
-    effective = list(np.minimum.accumulate(times_us[::-1])[::-1])
-    stops = next(
-        (
-            place
-            for place in range(1, len(sizes))
-            if effective[place] / effective[place - 1]
-            > FREE_DOUBLING ** math.log2(sizes[place] / sizes[place - 1]) * (1 + 1e-9)
-        ),
-        None,
-    )
+    effective = np.minimum.accumulate(times_us[::-1])[::-1]
+    increases = effective[1:] / effective[:-1]
+    stops = np.flatnonzero(increases > FREE_DOUBLING ** np.diff(np.log2(sizes)) * (1 + 1e-9))
     per_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
     best = int(np.argmin(per_sample))
     return Batching(
         fixed=fixed,
-        free_up_to=sizes[-1 if stops is None else stops - 1],
-        stops_at=None if stops is None else sizes[stops],
+        free_up_to=sizes[stops[0] if len(stops) else -1],
+        stops_at=sizes[stops[0] + 1] if len(stops) else None,
         cheapest=sizes[best],
         cheapest_us_per_sample=per_sample[best],
         smallest=sizes[0],

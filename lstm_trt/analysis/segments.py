@@ -19,6 +19,7 @@ import numpy as np
 
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.quantiles import median
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.machine import facts
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
@@ -38,8 +39,8 @@ CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Timed trials `start` to `stop` (half open), and their median in ns.
+class Segment(JsonFields):
+    """Timed trials `start` to `stop` (half open), their number, and their median.
 
     `change`: relative change of the level from the first to the last of these trials, 0 if there
     is no significant slope.
@@ -47,18 +48,9 @@ class Segment:
 
     start: int
     stop: int
-    median_ns: float
-    change: float = 0.0
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {
-            "start": self.start,
-            "stop": self.stop,
-            "trials": self.stop - self.start,
-            "median_us": self.median_ns / 1e3,
-            "change": self.change,
-        }
+    trials: int
+    median_us: float
+    change: float
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ def find_segments(latency_ns: np.ndarray) -> Segments:
             trials = np.arange(start, stop)
             levels[start:stop] += per_trial * (trials - trials.mean())
             change = math.expm1(per_trial * (stop - start - 1))
-        segments.append(Segment(start, stop, median(latency_ns[start:stop]), change))
+        segments.append(Segment(start, stop, stop - start, median(latency_ns[start:stop]) / 1e3, change))
     levels = np.exp(levels)
     drift = float(levels[-1] / levels[0] - 1)
     return Segments(tuple(segments), _steady_state(levels), drift, levels)

@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, PERCENTILES, interval, is_outlier, percentile
+from lstm_trt.analysis.segments import find_segments
+from lstm_trt.store.samples import Group
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class Series:
     def outliers(self) -> int:
         return int(self.is_outlier.sum())
 
+    @cached_property
+    def level_range(self) -> float:
+        """The highest level of the trials over the lowest, minus 1 (see `segments.py`)."""
+        level_ns = find_segments(self.latency_ns).level_ns
+        return float(level_ns.max() / level_ns.min() - 1)
+
     @property
     def median_us(self) -> float:
         return self.statistic("median_us")
@@ -71,3 +79,8 @@ class Series:
         """The exact interval of a percentile in us; None for a bound that does not exist at this n."""
         low, high = interval(self.ordered_ns, PERCENTILES[name], confidence)
         return None if low is None else low / 1e3, None if high is None else high / 1e3
+
+
+def rounds_of(group: Group) -> tuple[Series, ...]:
+    """The rounds of a group that have trials after warm-up."""
+    return tuple(Series(sample.timed_ns) for sample in group.samples if len(sample.timed_ns))

@@ -25,12 +25,10 @@ from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, Latencies, NoTrials, largest_error
+from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
 from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from lstm_trt.config.configuration import Configuration
 
 
@@ -127,7 +125,9 @@ FIELDS = tuple(column.name for column in fields(SummaryRow))
 
 
 class Summary(Answers):
-    """Rows of configurations, or of their rounds; `str` gives the text table."""
+    """Rows of configurations, or of their rounds; `str` gives the text table, `frame` all fields of `SummaryRow`."""
+
+    _COLUMNS = FIELDS
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
@@ -144,12 +144,8 @@ class Summary(Answers):
             writer.writerow({**row, **others, **lists})
         return file.getvalue()
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row per configuration or round, with all fields of `SummaryRow`."""
-        import pandas as pd
-
-        return pd.DataFrame(self.as_dict(), columns=list(FIELDS))
+    def _rows(self) -> list[dict]:
+        return self.as_dict()
 
 
 def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:
@@ -164,14 +160,10 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
-        last = {
-            (item.configuration.id, item.provenance.get("machine_fingerprint"), item.round): item for item in failures
-        }
+        last = {(*group_key(item)[:2], item.round): item for item in failures}
         for (_, machine, number), item in last.items():
-            configuration = item.configuration
-            group = configuration.workload.group_fields(configuration.mode)
-            failure = NoTrials(item.stage, item.reason)
-            rows.append(_failed(configuration, group, failure, machine, number))
+            group = item.configuration.workload.group_fields(item.configuration.mode)
+            rows.append(_failed(item.configuration, group, NoTrials(item.stage, item.reason), machine, number))
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing))
 
@@ -219,7 +211,6 @@ def _configured(configuration: Configuration | None) -> dict:
 
 def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, clusters: bool) -> SummaryRow:
     timed = [sample.timed_ns for sample in samples]
-    floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
     outliers = quick(samples) if clusters else None
     alone = [sample.alone for sample in samples if sample.alone is not None]
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
@@ -229,7 +220,7 @@ def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, cl
         clusters=outliers and outliers.clusters,
         steady_state=outliers and outliers.steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
-        floor_us=min(floors) if floors else None,
+        floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
         not_alone=alone.count(False) if alone else None,
         graph_captured=samples[0].graph_captured,
@@ -245,12 +236,5 @@ def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, cl
 def _failed(
     configuration: Configuration | None, group: dict, failure: NoTrials, machine: str | None, number: int | None = None
 ) -> SummaryRow:
-    return SummaryRow(
-        **_configured(configuration),
-        status="failed",
-        round=number,
-        stage=failure.stage,
-        reason=failure.reason,
-        machine=machine,
-        group=group,
-    )
+    known = _configured(configuration) | vars(failure)
+    return SummaryRow(**known, status="failed", round=number, machine=machine, group=group)

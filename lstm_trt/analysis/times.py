@@ -8,62 +8,30 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.segments import SAME_LEVEL
+from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import flat, labels, telling
+from lstm_trt.store import tables
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, paths_of
 from lstm_trt.store.samples import Group
 from lstm_trt.store.schema import Failure
-from lstm_trt.store.tables import (
-    UNIT_NS,
-    Table,
-    file_names,
-    listed_names,
-    normal_name,
-    read_tables,
-    time_column,
-    times,
-)
+from lstm_trt.store.tables import UNIT_NS, Table, normal_name
 
 AXES = ("layers", "hidden", "sequence", "batch")
 
-#: Confidence of the intervals of medians for comparing pairs of recordings.
-PAIR_CONFIDENCE = 0.99
-
 #: Names of columns of times, in order of preference: trials, or rows of `summarize`.
 KINDS = ("latency", "median", "mean")
-
-
-@dataclass(frozen=True)
-class MedianOfRound:
-    """The median of one process, and its exact interval at `PAIR_CONFIDENCE`.
-
-    The bounds are order statistics; 0 and infinity if there are too few trials. `latency_ns`: its trials in order.
-    """
-
-    median_us: float
-    low_us: float
-    high_us: float
-    n: int
-    latency_ns: np.ndarray | None = field(default=None, repr=False, compare=False)
-
-    @cached_property
-    def level_range(self) -> float:
-        """The highest level of the trials over the lowest, minus 1 (see `segments.py`)."""
-        if self.latency_ns is None:
-            return 0.0
-        level_ns = find_segments(self.latency_ns).level_ns
-        return float(level_ns.max() / level_ns.min() - 1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +39,11 @@ class ShapeTime:
     """The time of one shape on one system; `rounds` is empty if it comes from a table of averages."""
 
     latency_us: float
-    rounds: tuple[MedianOfRound, ...] = ()
+    rounds: tuple[Series, ...] = ()
+
+
+#: The system, the sizes in the order of the axes, and their time; None if it is not known.
+Measured = tuple[dict, tuple[int, ...], ShapeTime | None]
 
 
 @dataclass
@@ -138,16 +110,14 @@ def read_times(
     if not is_path(source):
         return from_runs(as_runs(source))
     warnings: list[str] = []
-    tables = read_tables(paths_of(source), warnings)
-    if tables is None:
+    found = tables.read_tables(paths_of(source), warnings)
+    if found is None:
         return from_runs(load(source, rename=rename, column=column, unit=unit))
     known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
         if new and normal_name(new) not in known:
             raise UsageError(f"--rename: unknown column name {new!r}: choose from {', '.join(known)}")
-    parts = [from_table(table.renamed(rename), column, unit) for table in tables]
-    found = _together(parts, file_names(tables)) if len(parts) > 1 else parts[0]
-    return replace(found, warnings=(*warnings, *found.warnings))
+    return from_tables([table.renamed(rename) for table in found], column, unit, warnings)
 
 
 def from_runs(runs: Runs) -> Times:
@@ -157,120 +127,98 @@ def from_runs(runs: Runs) -> Times:
     columns that it was grouped by.
     """
     where = runs.source or "the recordings"
-    failed = [group for group in runs if not group.samples]
-    measured = [(group, _sizes(group), _system(group)) for group in runs if group.samples]
+    measured = [(group, _fields(group)) for group in runs if group.samples]
+    sizes_of = [{axis: size for axis in AXES if isinstance(size := fields.get(axis), int)} for _, fields in measured]
+    axes = tuple(axis for axis in AXES if any(axis in sizes for sizes in sizes_of))
     samples = sum(len(group.samples) for group in runs)
-    counts = Counts(rows=samples, failed=len(failed))
-    if runs.recordings:
-        counts.failed = sum(isinstance(item, Failure) for item in runs.recordings)
-        counts.rows = len(runs.recordings) - counts.failed
+    failed = sum(isinstance(item, Failure) for item in runs.recordings)
+    counts = Counts(rows=len(runs.recordings) - failed, failed=failed)
+    if not runs.recordings:
+        counts = Counts(rows=samples, failed=len(runs) - len(measured))
     counts.duplicates = counts.rows - samples
-    axes = tuple(axis for axis in AXES if any(axis in sizes for _, sizes, _ in measured))
-    cells: list[tuple[dict, tuple[int, ...], ShapeTime]] = []
-    for group, sizes, system in measured:
-        rounds = tuple(_round(sample.timed_ns) for sample in group.samples if not sample.warmup.all())
-        if sizes.keys() != set(axes) or not rounds:
-            counts.blank += len(group.samples)
-            continue
-        counts.blank += len(group.samples) - len(rounds)
+    found: list[Measured] = []
+    for (group, fields), sizes in zip(measured, sizes_of, strict=True):
+        system = {name: value for name, value in fields.items() if name not in AXES}
+        rounds = rounds_of(group) if sizes.keys() == set(axes) else ()
         counts.used += len(rounds)
-        latency_us = statistics.median_low(round.median_us for round in rounds)
+        latency_us = statistics.median_low(part.median_us for part in rounds) if rounds else math.inf
         if latency_us <= 0:
             raise UsageError(f"{where}: the median of {sizes} is 0")
-        cells.append((system, tuple(sizes[axis] for axis in axes), ShapeTime(latency_us, rounds)))
-    if not axes or not cells:
+        found.append((system, tuple(sizes.values()), ShapeTime(latency_us, rounds) if rounds else None))
+    counts.blank = samples - counts.used
+    if not (axes and counts.used):
         raise UsageError(f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM")
-    found = _times(where, axes, [system for _, _, system in measured], cells, counts)
-    return replace(found, how=runs.how, warnings=runs.warnings)
+    return _times(found, counts, where=where, axes=axes, how=runs.how, warnings=runs.warnings)
 
 
-def _sizes(group: Group) -> dict[str, int]:
-    """The sizes of a group, by axis."""
+def _fields(group: Group) -> dict:
+    """All fields of a group; those in `AXES` are its sizes, the others describe the system."""
     if group.configuration is None:
-        fields = {normal_name(name): value for name, value in group.group.items()}
-    else:
-        fields = group.configuration.workload.axes
-    return {axis: size for axis in AXES if isinstance(size := fields.get(axis), int)}
+        return {normal_name(name): value for name, value in group.group.items()}
+    workload = group.configuration.workload
+    plain, sizes = workload.as_dict(), {axis: workload.axes[axis] for axis in AXES}
+    fields = flat(group.configuration).items()
+    others = {name: value for name, value in fields if name not in plain and value is not None}
+    return {**others, **plain, **sizes, "machine": group.samples[0].machine}
 
 
-def _system(group: Group) -> dict:
-    """All fields of a group except the four sizes."""
-    if group.configuration is None:
-        return {normal_name(name): value for name, value in group.group.items() if normal_name(name) not in AXES}
-    workload, fields = group.configuration.workload.as_dict(), flat(group.configuration)
-    found = {name: value for name, value in fields.items() if name not in workload and value is not None}
-    found |= {name: value for name, value in workload.items() if name not in AXES}
-    return {**found, "machine": group.samples[0].machine}
+def from_tables(
+    several: Sequence[Table], column: str | None = None, unit: str | None = None, warnings: Iterable[str] = ()
+) -> Times:
+    """Times of tables with a column per axis and a column of times (`tables.time_column`, `KINDS`).
 
-
-def _round(latency_ns: np.ndarray) -> MedianOfRound:
-    series = Series(latency_ns)
-    low, high = series.interval_us("median_us", PAIR_CONFIDENCE)
-    return MedianOfRound(series.median_us, low or 0.0, math.inf if high is None else high, series.n, latency_ns)
-
-
-def from_table(table: Table, column: str | None = None, unit: str | None = None) -> Times:
-    """Times of a table with a column per axis and a column of times (`tables.time_column`, `KINDS`).
-
-    Several rows of one shape are replaced by their median. These rows, and rows with a blank cell, are counted. Raises
-    `UsageError`, with row and column, if a value is invalid.
+    Several rows of one shape are replaced by their median, in each table and then of all tables. These rows, and rows
+    with a blank cell, are counted. One of several tables without columns of the system is a system of its own, with the
+    name of the file. Raises `UsageError`, with row and column, if a value is invalid.
     """
-    time_name, stated, warnings = time_column(table, column, unit, KINDS)
-    axes = {axis: name for axis in AXES if (name := table.find(axis))}
-    if not axes:
-        raise UsageError(
-            f"{table.where} has none of the columns {', '.join(AXES)}; its columns are {listed_names(table.names)};"
-            ' rename them, for example with --rename "Num LSTM layers=layers"'
-        )
-    known = SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ())
-    system_names = {name: found for name in known if (found := table.find(name))}
-    times_us = times(table, time_name, blanks=True) * (UNIT_NS[stated] / UNIT_NS["us"])
-    sizes = np.array([_whole_sizes(table, name) for name in axes.values()])
-    system_cells = [["" if cell is None else str(cell) for cell in table.cells(name)] for name in system_names.values()]
-    used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
-    counts = Counts(rows=table.data.num_rows, used=len(used), blank=table.data.num_rows - len(used))
-    if not len(used):
-        raise UsageError(
-            f"{table.where}: no row has a time and {', '.join(axes)} ({count(counts.rows, 'row')} with blanks)"
-        )
-    several: dict[tuple, list[float]] = {}
-    for row in used:
-        key = tuple(cells[row] for cells in system_cells), tuple(int(size) for size in sizes[:, row])
-        several.setdefault(key, []).append(float(times_us[row]))
-    counts.duplicates = counts.used - len(several)
-    measured = [
-        (dict(zip(system_names, system, strict=True)), shape, ShapeTime(statistics.median(rows_us)))
-        for (system, shape), rows_us in several.items()
-    ]
-    taken = {time_name, *axes.values(), *system_names.values()}
-    unused = tuple(name for name in table.names if name not in taken)
-    found = _times(table.where, tuple(axes), [system for system, _, _ in measured], measured, counts, unused)
-    return replace(found, how={"column": time_name, "unit": stated}, warnings=tuple(warnings))
+    counts, several_us = Counts(), defaultdict[Any, dict[str, list[float]]](dict)
+    read, warned, unused, axes = [], [*warnings], [], ()
+    for table, file in zip(several, tables.file_names(several), strict=True):
+        time_name, stated, more = tables.time_column(table, column, unit, KINDS)
+        columns = _columns(table, AXES)
+        if not columns:
+            lacks = f"none of the columns {', '.join(AXES)}; its columns are {tables.listed_names(table.names)}"
+            example = '--rename "Num LSTM layers=layers"'
+            raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
+        described = _columns(table, SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ()))
+        times_us = tables.times(table, time_name, blanks=True) * (UNIT_NS[stated] / UNIT_NS["us"])
+        sizes = np.array([_whole_sizes(table, name) for name in columns.values()])
+        used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
+        if not len(used):
+            rows = count(table.data.num_rows, "row")
+            raise UsageError(f"{table.where}: no row has a time and {', '.join(columns)} ({rows} with blanks)")
+        texts = [["" if cell is None else str(cell) for cell in table.cells(name)] for name in described.values()]
+        alone = ((FILE, file),) * (len(several) > 1)
+        for row in used:
+            system = tuple(zip(described, (cells[row] for cells in texts), strict=True)) or alone
+            of_shape = several_us[system, tuple(map(int, sizes[:, row]))]
+            of_shape.setdefault(file, []).append(float(times_us[row]))
+        counts.rows += table.data.num_rows
+        counts.used += len(used)
+        taken = {time_name, *columns.values(), *described.values()}
+        unused += [name for name in table.names if name not in taken]
+        warned += more
+        read.append({"column": time_name, "unit": stated})
+        axes = axes or tuple(columns)
+        if tuple(columns) != axes:
+            differ = f"{several[0].where} has the sizes {', '.join(axes)}, {table.where} has {', '.join(columns)}"
+            raise UsageError(f"{differ}: analyze them separately")
+    counts.blank, counts.duplicates = counts.rows - counts.used, counts.used - len(several_us)
+    medians_us = {key: statistics.median(map(statistics.median, us.values())) for key, us in several_us.items()}
+    return _times(
+        [(dict(system), shape, ShapeTime(median_us)) for (system, shape), median_us in medians_us.items()],
+        counts,
+        where=listed((table.where for table in several), 3),
+        axes=axes,
+        unused=tuple(dict.fromkeys(unused)),
+        how={name: ", ".join(dict.fromkeys(each[name] for each in read)) for name in ("column", "unit")},
+        warnings=tuple(dict.fromkeys(warned)),
+    )
 
 
-def _together(found: Sequence[Times], names: Sequence[str]) -> Times:
-    """The times of several tables; a table without columns of the system is a system of its own, with this name."""
-    first = found[0]
-    for other in found:
-        if other.axes != first.axes:
-            sizes = f"{first.where} has the sizes {', '.join(first.axes)}, {other.where} has {', '.join(other.axes)}"
-            raise UsageError(f"{sizes}: analyze them separately")
-    several: dict[tuple, tuple[dict, list[float]]] = {}
-    for part, name in zip(found, names, strict=True):
-        for label, cells in part.cells.items():
-            system = part.systems[label] or {FILE: name}
-            for sizes, cell in cells.items():
-                several.setdefault((_key(system), sizes), (system, []))[1].append(cell.latency_us)
-    measured = [(system, sizes, ShapeTime(statistics.median(us))) for (_, sizes), (system, us) in several.items()]
-    summed = ("rows", "used", "blank", "duplicates")
-    counts = Counts(**{name: sum(getattr(part.counts, name) for part in found) for name in summed})
-    counts.duplicates += sum(len(us) - 1 for _, us in several.values())
-    how = {name: ", ".join(dict.fromkeys(part.how[name] for part in found)) for name in first.how}
-    warnings = dict.fromkeys(text for part in found for text in part.warnings)
-    unused = tuple(dict.fromkeys(name for part in found for name in part.unused))
-    where = listed((part.where for part in found), 3)
-    together = _times(where, first.axes, [system for system, _, _ in measured], measured, counts, unused)
-    return replace(together, how=how, warnings=tuple(warnings))
+def _columns(table: Table, names: Iterable[str]) -> dict[str, str]:
+    """Normal name -> name of the column, of those that the table has."""
+    return {name: found for name in names if (found := table.find(name))}
 
 
 def _whole_sizes(table: Table, name: str) -> np.ndarray:
@@ -278,50 +226,28 @@ def _whole_sizes(table: Table, name: str) -> np.ndarray:
     sizes = table.numbers(name).astype(np.float64)
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))
     if wrong.any():
-        row = int(np.argmax(wrong))
-        raise UsageError(
-            f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be a whole number of at least 1"
-        )
+        row, allowed = int(np.argmax(wrong)), "a whole number of at least 1"
+        raise UsageError(f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be {allowed}")
     return sizes
 
 
-def _times(
-    where: str,
-    axes: tuple[str, ...],
-    systems: Iterable[dict],
-    measured: Iterable[tuple[dict, tuple[int, ...], ShapeTime]],
-    counts: Counts,
-    unused: tuple[str, ...] = (),
-) -> Times:
-    """Sorted `Times`, with a short label for each system; counts shapes and holes. `measured`: (system, sizes, cell).
-
-    `systems`: all systems, including those without a time.
-    """
-    system_of = {_key(system): system for system in systems}
-    label_of = dict(zip(system_of, _labels(system_of.values()), strict=True))
+def _times(measured: Sequence[Measured], counts: Counts, **more: Any) -> Times:
+    """Sorted `Times`, with a short label for each system; counts shapes and holes."""
+    labelled = zip(_labels([system for system, _, _ in measured]), measured, strict=True)
     cells: dict[str, dict[tuple[int, ...], ShapeTime]] = {}
-    for system, sizes, cell in sorted(measured, key=lambda row: (label_of[_key(row[0])], row[1])):
-        cells.setdefault(label_of[_key(system)], {})[sizes] = cell
+    systems: dict[str, dict] = {}
+    for label, (system, sizes, cell) in sorted(labelled, key=lambda row: (row[0], row[1][1])):
+        systems[label] = system
+        if cell is not None:
+            cells.setdefault(label, {})[sizes] = cell
     for shapes in cells.values():
         counts.shapes += len(shapes)
         counts.holes += math.prod(len(set(values)) for values in zip(*shapes, strict=True)) - len(shapes)
-    return Times(
-        where,
-        axes,
-        cells,
-        {label_of[key]: system_of[key] for key in sorted(system_of, key=lambda key: label_of[key])},
-        counts,
-        unused,
-    )
+    return Times(cells=cells, systems=systems, counts=counts, **more)
 
 
-def _key(system: dict) -> tuple:
-    return tuple((name, str(value)) for name, value in system.items())
-
-
-def _labels(systems: Iterable[dict]) -> list[str]:
+def _labels(systems: Sequence[dict]) -> list[str]:
     """A short name for each system: the runtime, and the fields that differ."""
-    systems = list(systems)
     named = ("runtime", "framework")
     rest = [{name: value for name, value in system.items() if name not in named} for system in systems]
     heads = [str(system.get("runtime") or system.get("framework") or "") for system in systems]

@@ -40,14 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--aux-streams", type=int, metavar="N", help=streams)
     add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
     for axis in _RANGES:
-        sizes = ("MIN", "OPT", "MAX")
-        add(
-            f"--{axis}-range",
-            type=int,
-            nargs=3,
-            metavar=sizes,
-            help=f"keep the {FIELDS[axis].heading} symbolic, within this range",
-        )
+        symbolic = f"keep the {FIELDS[axis].heading} symbolic, within this range"
+        add(f"--{axis}-range", type=int, nargs=3, metavar=("MIN", "OPT", "MAX"), help=symbolic)
     add("--layers-table", action="store_true", help="print loops, kernels per time step and kernel launches")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
@@ -60,16 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = common.given(arguments, LstmShape)
     if arguments.onnx is not None and sizes:
         raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
-    options = EngineOptions(
-        arguments.runtime,
-        precision=arguments.precision,
-        compute_capability=arguments.compute_capability,
-        optimization_level=arguments.optimization_level,
-        max_aux_streams=arguments.aux_streams,
-        workspace_bytes=None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6,
-        profile=_profile(arguments),
-        detailed=True,
-    )
+    settings = {name: getattr(arguments, name) for name in ("precision", "compute_capability", "optimization_level")}
+    settings |= {"max_aux_streams": arguments.aux_streams, "profile": _profile(arguments), "detailed": True}
+    workspace_bytes = None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6
+    options = EngineOptions(arguments.runtime, workspace_bytes=workspace_bytes, **settings)
     engine = build_engine(arguments.onnx or common.shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
@@ -90,9 +78,7 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
     if not any(ranges.values()):
         return None
     if arguments.onnx is None:
-        for axis, given in ranges.items():
-            if given:
-                setattr(arguments, axis, given[1])
+        vars(arguments).update({axis: given[1] for axis, given in ranges.items() if given})
         shape = common.shape_of(arguments, "--onnx FILE")
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)

@@ -17,17 +17,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
+from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
-from lstm_trt.config.errors import NotATable, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:
+    from lstm_trt.analysis.answers import Answers
     from lstm_trt.config.workload import Workload
-    from lstm_trt.recorder.sweep import SweepReport
     from lstm_trt.store.runs import Runs
 
 PATH_HELP = (
@@ -36,11 +36,6 @@ PATH_HELP = (
 )
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
-
-CONTROL_HELP = (
-    "also time an empty step after each recording, which measures the delays of the machine itself"
-    " (doubles the run time)"
-)
 
 
 #: Most trials of `--until decided`.
@@ -62,28 +57,21 @@ def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Col
             parser.add_argument(field.flag, action="store_const", const=not default, dest=name, help=help)
             continue
         number: Any = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
-        metavar = {None: "NAME", int: "N", float: field.unit.upper()}[number]
-        parser.add_argument(
-            field.flag,
-            type=number,
-            nargs="+" if name in several else None,
-            choices=field.choices,
-            metavar=None if field.choices else metavar,
-            help=help,
-        )
+        metavar = None if field.choices else {None: "NAME", int: "N", float: field.unit.upper()}[number]
+        nargs = "+" if name in several else None
+        parser.add_argument(field.flag, type=number, nargs=nargs, choices=field.choices, metavar=metavar, help=help)
 
 
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add what is recorded: the sizes of a stacked LSTM, or ONNX files, or a step; of lists if `several`."""
     field_arguments(parser, LstmShape, several=AXES if several else ())
-    many: dict[str, Any] = {"nargs": "+"} if several else {}
     own = parser.add_argument_group("your own network or step")
     onnx_arguments(own, several=several)
     add = own.add_argument
     inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
     add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
     step = "function without arguments that returns what is timed: a callable, or an object with a method step"
-    add("--step", metavar="MODULE:FUNCTION", help=step, **many)
+    add("--step", nargs="+" if several else 1, metavar="MODULE:FUNCTION", help=step)
     mode = (
         "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
     )
@@ -92,9 +80,8 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
 
 def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
     """Add ONNX files (one, or a list if `several`), their symbolic sizes and their states."""
-    many: dict[str, Any] = {"nargs": "+"} if several else {}
     file = f"ONNX file{'s' * several} instead of a stacked LSTM"
-    parser.add_argument("--onnx", type=Path, metavar="FILE", help=file, **many)
+    parser.add_argument("--onnx", type=Path, nargs="+" if several else 1, metavar="FILE", help=file)
     size_argument(parser, several=several)
     state = "input and output that a stream carries (default: those that are recognized by their names)"
     parser.add_argument("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
@@ -102,19 +89,9 @@ def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False)
 
 def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
     """Add --size."""
-    example = "--size time=16,64" if several else "--size time=64"
-    values = "value or values" if several else "value"
-    size = f"{values} of a symbolic size of the ONNX file, for example {example}"
+    values, example = ("value or values", "16,64") if several else ("value", "64")
+    size = f"{values} of a symbolic size of the ONNX file, for example --size time={example}"
     parser.add_argument("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
-
-
-def symbolic_sizes(arguments: argparse.Namespace) -> dict[str, int]:
-    """The given symbolic sizes; raises `UsageError` for several values of one."""
-    found = _size_values(arguments.size)
-    for name, values in found.items():
-        if len(values) > 1:
-            raise UsageError(f"--size {name} needs one value, not {', '.join(map(str, values))}")
-    return {name: value for name, (value,) in found.items()}
 
 
 def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
@@ -122,29 +99,26 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
 
     Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
     """
-    steps, inputs = (getattr(arguments, name, None) for name in ("step", "inputs"))
-    files, steps = ([] if given is None else _as_list(given) for given in (arguments.onnx, steps))
-    chosen = {
-        "--onnx": files,
-        "--step": steps,
-        "--grid": getattr(arguments, "grid", None),
-        **{f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()},
-    }
+    files = arguments.onnx or []
+    grid, steps, state, inputs = (getattr(arguments, name, None) for name in ("grid", "step", "state", "inputs"))
+    axes = {f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()}
+    chosen = {"--onnx": files, "--step": steps, "--grid": grid, **axes}
     flags = [flag for flag, value in chosen.items() if value]
     if (files or steps) and len(flags) > 1:
         raise UsageError(f"{flags[0]} and {flags[1]} exclude each other: give one of them")
     if not files:
-        for flag, value in (("size", arguments.size), ("state", arguments.state), ("inputs", inputs)):
+        for flag, value in (("size", arguments.size), ("state", state), ("inputs", inputs)):
             if value:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
-        return own_steps(steps)
+        here = os.getcwd()
+        if steps and not {"", here} & set(sys.path):  # so that its modules can be imported, as with `python -m`
+            sys.path.insert(0, here)
+        return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
     from lstm_trt.export.read_onnx import read_symbols
 
-    sizes, states = (
-        _size_values(arguments.size),
-        dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state),
-    )
+    sizes = _size_values(arguments.size)
+    states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
     known = {path: read_symbols(path) for path in files}
     for name in sizes:
         if not any(name in symbols for symbols in known.values()):
@@ -158,27 +132,14 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     ]
 
 
-def own_steps(functions: Sequence[str]) -> list[Step]:
-    """The steps with these names; modules of the current folder can be imported, as with `python -m`."""
-    here = os.getcwd()
-    if functions and not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
-    return [Step(function) for function in functions]
-
-
 def one_workload(arguments: argparse.Namespace) -> Workload:
     """The workload of a command that takes one; raises `UsageError` for none or several."""
     own = own_workloads(arguments)
     if len(own) > 1:
-        raise UsageError(
-            f"--size gives {count(len(own), 'network')}, but one is needed: lstm-trt sweep records several"
-        )
+        networks = count(len(own), "network")
+        raise UsageError(f"--size gives {networks}, but one is needed: lstm-trt sweep records several")
     step = ", or --step" if hasattr(arguments, "step") else ""
     return own[0] if own else shape_of(arguments, f"--onnx FILE{step}")
-
-
-def _as_list(value: Any) -> list:
-    return value if isinstance(value, list) else [value]
 
 
 def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
@@ -192,9 +153,9 @@ def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
     return found
 
 
-def _pair(flag: str, form: str, text: str) -> tuple[str, str]:
+def _pair(flag: str, form: str, text: str, empty: bool = False) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
-    if not equals or not name.strip() or not value.strip():
+    if not equals or not name.strip() or not (empty or value.strip()):
         raise UsageError(f"{flag} takes {form}, not {text!r}")
     return name.strip(), value.strip()
 
@@ -207,11 +168,9 @@ def shape_of(arguments: argparse.Namespace, instead: str) -> LstmShape:
     return LstmShape(**given(arguments, LstmShape))
 
 
-def runtime_arguments(
-    parser: argparse.ArgumentParser, *, several: bool = False, options: type[Options] = Options
-) -> None:
+def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
-    field_arguments(parser.add_argument_group("runtime options"), options, several=["precision"] if several else ())
+    field_arguments(parser.add_argument_group("runtime options"), Options, several=["precision"] if several else ())
     protocol = parser.add_argument_group("protocol")
     deadline_argument(protocol, "deadline of --until decided" + ", also shown in the figures" * several)
     field_arguments(protocol, Protocol)
@@ -222,28 +181,10 @@ def runtime_arguments(
     parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
 
 
-def sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that record several configurations."""
-    parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
-    parser.add_argument("--quiet", action="store_true", help="do not print progress")
-    wait_argument(parser)
-
-
 def wait_argument(parser: argparse.ArgumentParser) -> None:
     """Add --no-wait."""
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
     parser.add_argument("--no-wait", action="store_true", help=no_wait)
-
-
-def sweep_options(arguments: argparse.Namespace) -> dict:
-    """The keyword arguments of `run_sweep`, except the seed."""
-    return {
-        "rounds": arguments.rounds,
-        "time_limit_s": arguments.time_limit,
-        "retry_failed": arguments.retry_failed,
-        "show_progress": not arguments.quiet,
-        "wait": not arguments.no_wait,
-    }
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
@@ -256,11 +197,6 @@ def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
 def options_of(arguments: argparse.Namespace) -> Options:
     """The given options."""
     return Options(**given(arguments, Options))
-
-
-def each_options_of(arguments: argparse.Namespace) -> list[Options]:
-    """The given options with each of the precisions."""
-    return Options.each(**{"precision": Options.precision, **given(arguments, Options)})
 
 
 def given(arguments: argparse.Namespace, kind: type) -> dict:
@@ -312,31 +248,13 @@ def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path]) -> Run
     return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
 
 
-def load_sides(arguments: argparse.Namespace, *paths: Path) -> list[Runs]:
-    """Load the runs of each path; the options of `table_arguments` are for those that are tables, at least one."""
-    from lstm_trt.store.runs import load
-
-    sides, refused = [], []
-    for path in paths:
-        try:
-            sides.append(load_runs(arguments, path))
-        except NotATable as error:
-            refused.append(error)
-            sides.append(load(path))
-    if len(refused) == len(paths):
-        raise refused[0]
-    return sides
-
-
 def renames(given: Iterable[str]) -> dict[str, str]:
     """`["Num LSTM layers=layers"]` -> `{"Num LSTM layers": "layers"}`; raises `UsageError` without a `=`."""
     names: dict[str, str] = {}
     for text in given:
-        old, equals, new = text.rpartition("=")
-        if not equals or not old.strip():
-            raise UsageError(f'--rename takes OLD=NEW, for example "Average time (s)=latency_s", not {text!r}')
-        if names.setdefault(old.strip(), new.strip()) != new.strip():
-            raise UsageError(f"--rename gives {old.strip()!r} two names")
+        old, new = _pair("--rename", 'OLD=NEW, for example "Average time (s)=latency_s"', text, empty=True)
+        if names.setdefault(old, new) != new:
+            raise UsageError(f"--rename gives {old!r} two names")
     return names
 
 
@@ -356,29 +274,12 @@ def _us_of_ms(text: str) -> float:
         raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
 
 
-def comparison_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the smallest relevant difference and the confidence of a comparison."""
-    from lstm_trt.analysis.quantiles import EFFECT
-
-    effect = "smallest relative difference that is relevant (default %(default)s)"
-    parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
-    confidence_argument(parser, "confidence of each comparison")
-
-
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
     from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 
-    parser.add_argument(
-        "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
-    )
-
-
-def burst_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --burst-length and --burst-ms."""
-    meaning = "mean length of bursts of misses for which MET must hold"
-    parser.add_argument("--burst-length", type=float, default=1.0, metavar="B", help=f"{meaning}, in calls (default 1)")
-    parser.add_argument("--burst-ms", type=float, metavar="T", help=f"{meaning}, in ms: divided by the time of a call")
+    meaning = f"{meaning} (default %(default)s)"
+    parser.add_argument("--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=meaning)
 
 
 def print_json(value: Any) -> None:
@@ -397,6 +298,19 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
         print(answer.markdown_text(), end="")
     else:
         show(answer)
+
+
+def print_answers(arguments: argparse.Namespace, answers: Answers, figures: str = "", *shown: Any, **how: Any) -> int:
+    """Print answers with their warnings; with --figures also draw `shown` with the function `figures` of `plots`.
+
+    Returns the exit status of the answers.
+    """
+    print_answer(answers, arguments.format, answers.warnings)
+    if figures and arguments.figures:
+        from lstm_trt import plots
+
+        print_files(getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how))
+    return answers.exit_status
 
 
 def print_progress(line: str) -> None:
@@ -439,8 +353,3 @@ def verdict_status(runs: Any, protocol: Protocol) -> int:
     answers = verdict(runs, protocol.deadline_us or 0, protocol.percentile or 0)
     print_progress(str(answers))
     return answers.exit_status
-
-
-def exit_status(report: SweepReport) -> int:
-    """Exit status of a completed sweep: failed if it has no recording at all."""
-    return 0 if report.recorded + report.done_before else EXIT_FAILED

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.analysis.compare import check_effect, compare
-from lstm_trt.analysis.quantiles import check_confidence
+from lstm_trt.analysis.compare import check_question, compare
+from lstm_trt.analysis.quantiles import EFFECT
 from lstm_trt.cli import common
+from lstm_trt.config.errors import NotATable
+from lstm_trt.store.runs import Runs, load
 
 EXAMPLE = (
     "lstm-trt compare before after\n"
@@ -20,15 +22,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `compare`."""
     parser.add_argument("a", type=Path, metavar="A", help=common.PATH_HELP)
     parser.add_argument("b", type=Path, metavar="B", help="second recordings or table, compared with A")
-    common.comparison_arguments(parser)
+    comparison_arguments(parser)
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
-    check_confidence(arguments.confidence)
-    check_effect(arguments.effect)
-    a, b = common.load_sides(arguments, arguments.a, arguments.b)
-    answers = compare(a, b, arguments.effect, arguments.confidence)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    return answers.exit_status
+    check_question(arguments.effect, arguments.confidence)  # before the recordings are loaded, which may take long
+    a, b = _sides(arguments)
+    return common.print_answers(arguments, compare(a, b, arguments.effect, arguments.confidence))
+
+
+def _sides(arguments: argparse.Namespace) -> list[Runs]:
+    """Load the runs of A and B; the options of `table_arguments` are for those that are tables, at least one."""
+    sides, refused = [], []
+    for path in (arguments.a, arguments.b):
+        try:
+            sides.append(common.load_runs(arguments, path))
+        except NotATable as error:
+            refused.append(error)
+            sides.append(load(path))
+    if len(refused) == len(sides):
+        raise refused[0]
+    return sides
+
+
+def comparison_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the smallest relevant difference and the confidence of a comparison."""
+    effect = "smallest relative difference that is relevant (default %(default)s)"
+    parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
+    common.confidence_argument(parser, "confidence of each comparison")

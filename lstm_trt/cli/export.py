@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     code = "write C code: a function run for --sequence samples, and a function step for one, which carries the state"
     add("--c", action="store_true", help=code)
-    target = f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}"
-    add("--target", metavar="NAME", help=target)
+    add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
     add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
     onnx_arguments(group)
 
@@ -53,11 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         for flag in ("target", "name", "onnx"):
             if getattr(arguments, flag) is not None:
                 raise UsageError(f"--{flag} is for C code: add --c")
-        settings = {
-            "symbolic": arguments.symbolic,
-            "seed": arguments.seed,
-            "mode": arguments.mode or LstmShape.modes[0],
-        }
-        written = export_onnx(network, arguments.out, **settings)
+        settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}
+        written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, **settings)
     print_answer(written, arguments.format)
     return 0

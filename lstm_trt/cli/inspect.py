@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from lstm_trt.cli.common import print_answer, print_progress, size_argument, symbolic_sizes
+from lstm_trt.cli.common import one_workload, print_answer, print_progress, size_argument
 from lstm_trt.recorder.inspect import inspect
 from lstm_trt.recorder.pool import waiting_text
 
@@ -14,7 +15,7 @@ EXAMPLE = "lstm-trt inspect model.onnx --size batch=1 --size time=64"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `inspect`."""
-    parser.add_argument("path", type=Path, metavar="FILE", help="ONNX file")
+    parser.add_argument("onnx", type=Path, nargs=1, metavar="FILE", help="ONNX file")
     size_argument(parser)
 
 
@@ -25,5 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
         if message["event"] == "waiting":
             print_progress(waiting_text(message))
 
-    print_answer(inspect(arguments.path, symbolic_sizes(arguments), listener=listener), arguments.format)
+    network: Any = one_workload(arguments)
+    print_answer(inspect(network, listener=listener), arguments.format)
     return 0

@@ -100,7 +100,14 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
     for each, (_, summary) in program.commands.items():
         subparser = subcommands.add_parser(each)
         if each == command:
-            _add_command(subparser, program.load(each), summary)
+            module = program.load(each)
+            formats = getattr(module, "FORMATS", ("text", "json"))
+            subparser.description = f"{summary[0].upper()}{summary[1:]}."
+            subparser.epilog = f"example:\n  {module.EXAMPLE}"
+            help = f"output format (default {formats[0]})"
+            subparser.add_argument("--format", choices=formats, default=formats[0], help=help)
+            subparser.set_defaults(run=module.run)
+            module.add_arguments(subparser)
     return parser
 
 
@@ -128,15 +135,6 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
     return arguments
 
 
-def _add_command(parser: argparse.ArgumentParser, command, summary: str) -> None:
-    formats = getattr(command, "FORMATS", ("text", "json"))
-    parser.description = f"{summary[0].upper()}{summary[1:]}."
-    parser.epilog = f"example:\n  {command.EXAMPLE}"
-    parser.add_argument("--format", choices=formats, default=formats[0], help=f"output format (default {formats[0]})")
-    parser.set_defaults(run=command.run)
-    command.add_arguments(parser)
-
-
 def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
     signal.signal(signal.SIGTERM, _stop)
@@ -155,10 +153,12 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         return EXIT_PIPE
-    except OSError as error:
-        return _refuse(program, error, LabError.exit_status) if error.errno in _ENVIRONMENT_ERRORS else _bug(program)
-    except Exception:
-        return _bug(program)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRORS:
+            return _refuse(program, error, LabError.exit_status)
+        traceback.print_exc()
+        print(f"{program.name}: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
+        return EXIT_BUG
 
 
 def _stop(signal_number: int, frame: Any) -> NoReturn:
@@ -184,9 +184,3 @@ def show(answer: Any, file: Any = None) -> None:
 def _refuse(program: Program, error: Exception | str, status: int) -> int:
     show(f"{program.name}: {' '.join(str(error).split())}", sys.stderr)
     return status
-
-
-def _bug(program: Program) -> int:
-    traceback.print_exc()
-    print(f"{program.name}: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
-    return EXIT_BUG

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.outliers import outliers
 from lstm_trt.analysis.text.outliers import AT_LENGTH
 from lstm_trt.cli import common
@@ -24,9 +23,4 @@ def run(arguments: argparse.Namespace) -> int:
     runs = common.load_runs(arguments, arguments.path)
     short = len(runs) > AT_LENGTH and arguments.format != "json" and not arguments.figures
     answers = outliers(runs, causes=not short)  # the short form shows no causes and periods
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(
-            plots.draw_outliers(answers.runs, answers.answers, arguments.figures, formats=arguments.formats)
-        )
-    return 0
+    return common.print_answers(arguments, answers, "draw_outliers", answers.runs, answers.answers)

@@ -13,11 +13,7 @@ from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool
-from lstm_trt.recorder.control import control_text
-from lstm_trt.recorder.loop import clock_text
-from lstm_trt.recorder.parity import nan_text
 from lstm_trt.runtimes.base import preparer_of
-from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
 
 EXAMPLE = (
@@ -45,15 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     workload = common.one_workload(arguments)
-    settings = {
-        "runtime": arguments.runtime,
-        "protocol": common.protocol_of(arguments),
-        "options": common.options_of(arguments),
-        "mode": arguments.mode,
-        "control": arguments.control,
-        "wait": not arguments.no_wait,
-        "out": arguments.out,
-    }
+    settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
+    settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
+    settings["wait"] = not arguments.no_wait
     name = workload.title(arguments.mode or workload.modes[0])
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
@@ -64,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for name in ("trials", "tier", "time_limit"):
         if getattr(arguments, name) is not None:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--for and --{flag} exclude each other: give one of them")
+            raise UsageError(f"--for and --{name.replace('_', '-')} exclude each other: give one of them")
     try:
         done = soak.soak(workload, soak.seconds_of(arguments.for_time), **settings)
     except KeyboardInterrupt:
@@ -77,23 +66,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     """Print the main numbers of one recording, its control run, what a NaN does, and its path."""
-    common.warn(recording.provenance["warnings"])
-    path = files.make_folder(arguments.out) / recording.file_name
+    provenance, path = recording.provenance, arguments.out / recording.file_name
+    checks = {"control": provenance["control"], "clock": provenance["clock"]}
+    checks["nan_reaches_output"] = provenance["parity"]["nan_reaches_output"]
+    common.warn(provenance["warnings"])
     protocol = recording.configuration.protocol
-    control, clock = recording.provenance["control"], recording.provenance["clock"]
-    nan = recording.provenance["parity"]["nan_reaches_output"]
     if arguments.format == "json":
         from lstm_trt.analysis.summary import summarize
 
-        (row,), warnings = summarize([recording]), recording.provenance["warnings"]
-        described = {"control": control, "clock": clock, "nan_reaches_output": nan, "warnings": warnings}
-        common.print_json({"path": str(path), "summary": row.as_dict(), **described})
-        return common.verdict_status(recording, protocol) if protocol.until else 0
-    show(latencies_text(recording))
-    for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan) * (nan is False)):
-        if text:
-            show(text)
-    print(path)
+        (row,) = summarize([recording])
+        common.print_json({"path": str(path), "summary": row.as_dict(), **checks, "warnings": provenance["warnings"]})
+    else:
+        show("\n".join([latencies_text(recording), *pool.remarks(**checks)]))
+        print(path)
     return common.verdict_status(recording, protocol) if protocol.until else 0
 
 

@@ -22,6 +22,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `replay`; returns the exit status."""
     runs = common.load_runs(arguments, arguments.path)
-    answers = replay(runs, arguments.period_us, arguments.deadline_us)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    return 0
+    return common.print_answers(arguments, replay(runs, arguments.period_us, arguments.deadline_us))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
 from lstm_trt.cli import common
 
@@ -13,14 +12,13 @@ EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `scaling`."""
-    add = parser.add_argument
     path = (
         "recordings (file or folder), or a CSV or Parquet table with columns layers, hidden, sequence, batch and"
         " latency_us (or _ns, _ms, _s); columns such as runtime and device_name distinguish systems"
     )
     common.path_argument(parser, path)
     ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
-    add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
+    parser.add_argument("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
     common.figure_arguments(parser, "draw the figures into this folder")
     common.table_arguments(parser, grouped=False)
 
@@ -29,7 +27,4 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `scaling`; returns the exit status."""
     names = common.renames(arguments.rename)
     answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(plots.draw_scaling(answers.findings, arguments.figures, formats=arguments.formats))
-    return 0
+    return common.print_answers(arguments, answers, "draw_scaling", answers.findings)

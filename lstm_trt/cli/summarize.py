@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
@@ -19,9 +18,8 @@ FORMATS = ("table", "csv", "json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
-    add = parser.add_argument
     common.path_argument(parser)
-    add("--by-round", action="store_true", help="one row per round (one recording in its own process)")
+    parser.add_argument("--by-round", action="store_true", help="one row per round (one recording in its own process)")
     common.figure_arguments(parser, "draw the figures into this folder")
     common.deadline_argument(parser, "deadline to show in the figures")
     common.table_arguments(parser)
@@ -33,7 +31,4 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.figures and not runs.own:
         raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: remove it")
     answers = summarize(runs, arguments.by_round)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us, formats=arguments.formats))
-    return 0
+    return common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)

@@ -7,15 +7,23 @@ from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.cli import common
+from lstm_trt.cli.main import EXIT_FAILED
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
-from lstm_trt.recorder.sweep import sweep
+from lstm_trt.recorder.sweep import SweepReport, sweep
 from lstm_trt.store.runs import load
 
 EXAMPLE = (
     "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"
     " --runtime onnxruntime pytorch --out recordings"
+)
+
+
+CONTROL_HELP = (
+    "also time an empty step after each recording, which measures the delays of the machine itself"
+    " (doubles the run time)"
 )
 
 
@@ -29,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.runtime_arguments(parser, several=True)
     rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
-    add("--control", action="store_true", help=common.CONTROL_HELP)
-    common.sweep_arguments(parser)
+    add("--control", action="store_true", help=CONTROL_HELP)
+    sweep_arguments(parser)
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
     common.figure_arguments(parser, "draw the figures of the sweep into this folder")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
@@ -49,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
         common.own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
         protocol,
-        common.each_options_of(arguments),
+        Options.each(**{"precision": Options.precision, **common.given(arguments, Options)}),
         out=arguments.out,
         mode=arguments.mode,
-        **common.sweep_options(arguments),
+        **sweep_options(arguments),
         seed=protocol.seed,
         control=arguments.control,
         memory_limit=None if limit is None else int(limit * 1e9),
@@ -66,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if protocol.until:
         return common.verdict_status(load(arguments.out, until=protocol.until, deadline_us=deadline_us), protocol)
-    return common.exit_status(report)
+    return exit_status(report)
 
 
 def _grid(arguments: argparse.Namespace) -> Grid:
@@ -79,3 +87,21 @@ def _grid(arguments: argparse.Namespace) -> Grid:
         if axis not in sizes:
             raise UsageError(f"--{axis} is missing: give its values, or --grid {next(iter(GRIDS))}, or --onnx FILE")
     return Grid(**sizes)
+
+
+def sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that record several configurations."""
+    parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
+    parser.add_argument("--quiet", action="store_false", dest="show_progress", help="do not print progress")
+    common.wait_argument(parser)
+
+
+def sweep_options(arguments: argparse.Namespace) -> dict:
+    """The keyword arguments of `run_sweep`, except the seed."""
+    found = {name: getattr(arguments, name) for name in ("rounds", "retry_failed", "show_progress")}
+    return found | {"time_limit_s": arguments.time_limit, "wait": not arguments.no_wait}
+
+
+def exit_status(report: SweepReport) -> int:
+    """Exit status of a completed sweep: failed if it has no recording at all."""
+    return 0 if report.recorded + report.done_before else EXIT_FAILED

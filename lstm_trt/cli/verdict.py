@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.deadline import Question, verdict
 from lstm_trt.cli import common
 
@@ -23,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
-    common.burst_arguments(parser)
+    bursts = "mean length of bursts of misses for which MET must hold"
+    add("--burst-length", type=float, default=1.0, metavar="B", help=f"{bursts}, in calls (default 1)")
+    add("--burst-ms", type=float, metavar="T", help=f"{bursts}, in ms: divided by the time of a call")
     common.figure_arguments(parser, "draw a report page per configuration into this folder")
     common.table_arguments(parser)
 
@@ -34,9 +35,4 @@ def run(arguments: argparse.Namespace) -> int:
     bursts = {name: getattr(arguments, name) for name in ("burst_length", "burst_ms")}
     Question(*question, **bursts)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), *question, **bursts)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(
-            plots.draw_verdicts(answers.runs, answers.answers, arguments.figures, formats=arguments.formats)
-        )
-    return answers.exit_status
+    return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.cli import common
+from lstm_trt.cli.compare import comparison_arguments
 from lstm_trt.cli.main import EXIT_FAILED
+from lstm_trt.cli.sweep import CONTROL_HELP, sweep_arguments, sweep_options
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
@@ -23,31 +25,23 @@ FORMATS = ("text", "csv", "json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    library_arguments(parser)
     common.field_arguments(parser, LstmShape)
     common.onnx_arguments(parser.add_argument_group("your own network"))
     recording_arguments(parser)
 
 
-def library_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the library and its versions."""
+def recording_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the library and its versions, and how a workload is recorded and compared."""
     add = parser.add_argument
     add("library", metavar="LIBRARY", help="name of the package on PyPI, such as onnxruntime, torch, tensorrt")
     add("versions", nargs="+", metavar="VERSION", help="two or more versions; the first is the baseline")
-
-
-def recording_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add how a workload is recorded and compared."""
-    add = parser.add_argument
-    mode = "forward, stream or training, if the workload has it (default: its first)"
-    add("--mode", metavar="MODE", help=mode)
-    runtime = "runtime, if the library has several; lstm-trt doctor lists them"
-    add("--runtime", metavar="NAME", help=runtime)
+    add("--mode", metavar="MODE", help="forward, stream or training, if the workload has it (default: its first)")
+    add("--runtime", metavar="NAME", help="runtime, if the library has several; lstm-trt doctor lists them")
     common.runtime_arguments(parser)
     add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
-    add("--control", action="store_true", help=common.CONTROL_HELP)
-    common.comparison_arguments(parser)
-    common.sweep_arguments(parser)
+    add("--control", action="store_true", help=CONTROL_HELP)
+    comparison_arguments(parser)
+    sweep_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -57,13 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol) -> int:
-    """Record a workload with the arguments of `library_arguments` and `recording_arguments`, and print the answer."""
+    """Record a workload with the arguments of `recording_arguments`, and print the answer."""
     given = {name: getattr(arguments, name) for name in ("out", "mode", "runtime", "control", "effect", "confidence")}
-    given |= {"protocol": protocol, "options": common.options_of(arguments), **common.sweep_options(arguments)}
-    tell = (lambda line: None) if arguments.quiet else common.print_progress
+    given |= {"protocol": protocol, "options": common.options_of(arguments), **sweep_options(arguments)}
+    tell = common.print_progress if arguments.show_progress else lambda line: None
     answer = record_versions(arguments.library, arguments.versions, workload, tell=tell, **given)
     common.print_progress(str(answer.report))
     if answer.report.stopped:
         return common.stopped(arguments.given)
     common.print_answer(answer, arguments.format, answer.warnings)
-    return 0 if any(answer.comparisons) else EXIT_FAILED
+    return 0 if any(answer.comparisons.values()) else EXIT_FAILED

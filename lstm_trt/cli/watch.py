@@ -28,16 +28,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `watch`; returns the exit status."""
     as_json = arguments.format == "json"
     rewrite = sys.stdout.isatty() and not (as_json or arguments.once)
-    before: Any = None
+    shown: Any = None
     snapshot: Any = None
     try:
         for snapshot in follow(arguments.path, arguments.deadline_us):
             if rewrite:
                 width = shutil.get_terminal_size().columns - 1
                 print(f"\r{str(snapshot)[:width]}\x1b[K", end="", flush=True)
-            elif before is None or (snapshot.state, snapshot.files) != (before.state, before.files):
+            elif shown != (snapshot.state, snapshot.files):
                 print(json.dumps(snapshot.as_dict()), flush=True) if as_json else show(snapshot)
-            before = snapshot
+            shown = (snapshot.state, snapshot.files)
             if arguments.once:
                 break
     finally:

@@ -10,12 +10,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.config.fields import Tells, described, identity_fields, known_fields
+from lstm_trt.config.errors import UsageError, one_of, refused
+from lstm_trt.config.fields import Tells, described, identity_fields, json_value, known_fields
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
@@ -31,7 +31,9 @@ ARRIVALS = tuple(WAITS)
 #: Numbers of trials by name. 30 000 trials without a miss prove p99.99 at 95 % confidence.
 TIERS = {"look": 1_000, "compare": 10_000, "certify": 30_000}
 
-MOST_TRIALS = 100_000_000
+#: Limits of the whole numbers of a protocol.
+_LEAST = {"trials": 1, "warmup": 0, "seed": 0, "block_trials": 1, "block_ms": 1, "settle": 0}
+_MOST = {"trials": 100_000_000, "warmup": 100_000_000, "seed": 2**63 - 1}
 
 LONGEST_GAP_S = 3600.0
 
@@ -158,15 +160,8 @@ class Protocol:
     )
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("trials", 1, MOST_TRIALS),
-            ("warmup", 0, MOST_TRIALS),
-            ("seed", 0, 2**63 - 1),
-            ("block_trials", 1, None),
-            ("block_ms", 1, None),
-            ("settle", 0, None),
-        ):
-            check_whole(name, getattr(self, name), least, most)
+        for name, least in _LEAST.items():
+            check_whole(name, getattr(self, name), least, _MOST.get(name))
         one_of("arrival", self.arrival, ARRIVALS)
         self._check_arrival()
         self._check_until()
@@ -274,15 +269,7 @@ class Configuration:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""
-        return {
-            "workload": self.workload.as_dict(),
-            "mode": self.mode,
-            "runtime": self.runtime,
-            "runtime_version": self.runtime_version,
-            "options": self.options.as_dict(),
-            "protocol": self.protocol.as_dict(),
-            "device_name": self.device_name,
-        }
+        return {name: json_value(value) for name, value in identity_fields(self).items()}
 
     @cached_property
     def id(self) -> str:
@@ -297,18 +284,11 @@ class Configuration:
         Raises `UnknownConfiguration` for a workload kind or a field that this version does not have,
         `UsageError` if a field is missing or its value is invalid.
         """
-        try:
-            return cls(
-                workload=workload_from_dict(plain["workload"]),
-                runtime=plain["runtime"],
-                runtime_version=plain["runtime_version"],
-                device_name=plain["device_name"],
-                options=known_fields(Options, plain["options"]),
-                protocol=known_fields(Protocol, plain["protocol"]),
-                mode=plain["mode"],
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"invalid configuration: {error}") from None
+        with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
+            parts: dict[str, Any] = {"workload": workload_from_dict(plain["workload"])}
+            for name, kind in (("options", Options), ("protocol", Protocol)):
+                parts[name] = known_fields(kind, plain[name])
+            return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.
@@ -319,13 +299,10 @@ def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float)
     """Warnings about a loop of `rows` trials, which took `inside_ns` of its `wall_ns`."""
     outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        warnings.append(
-            f"{100 * outside:.0f} % of the loop was spent outside the trials:"
-            " a call is short compared with the recorder's overhead"
-        )
+        share = f"{100 * outside:.0f} % of the loop was spent outside the trials"
+        warnings.append(f"{share}: a call is short compared with the recorder's overhead")
     if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
-        warnings.append(
-            f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us:"
-            " the backlog kept growing, so the latencies depend on the length of the recording"
-        )
+        late = f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us"
+        effect = "the backlog kept growing, so the latencies depend on the length of the recording"
+        warnings.append(f"{late}: {effect}")
     return warnings

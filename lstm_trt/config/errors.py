@@ -7,8 +7,8 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
@@ -18,25 +18,20 @@ STAGES = ("export", "build", "parity", "run", "memory", "time")
 _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
 
 
-def one_line(error: object, limit: int = 300) -> str:
+def one_line(error: object) -> str:
     """An exception or message without line breaks and without locations in the source code of TensorRT."""
-    text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split())
-    text = text or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def first_line(error: BaseException) -> str:
     """First line of an error's text, with the second if the first ends in a colon; the class name if empty."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def printable(text: str, keep: str = "") -> str:
     """The text with control characters, except those in `keep`, as escapes such as `\\x1b`."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -85,12 +80,28 @@ def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
 
 
 @contextmanager
-def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> Generator[None, None, None]:
-    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
+def refused(what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError) -> Generator[None]:
+    """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), reason, hint."""
     try:
         yield
-    except OSError as error:
-        raise kind(f"cannot {what}: {error.strerror or error}{hint}") from None
+    except causes as error:
+        raise kind(f"{what}: {getattr(error, 'strerror', None) or first_line(error)}{hint}") from None
+
+
+def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> AbstractContextManager[None]:
+    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
+    return refused(f"cannot {what}", OSError, hint=hint, kind=kind)
+
+
+@contextmanager
+def any_error(kind: type[LabError], what: str, text: Callable[..., str] = first_line) -> Generator[None, None, None]:
+    """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed on unchanged."""
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:  # every library has its own classes
+        raise kind(f"{what}: {text(error)}") from error
 
 
 class RuntimeUnavailable(LabError):
@@ -132,8 +143,6 @@ class ParityFailed(ConfigurationFailed):
 class RunFailed(ConfigurationFailed):
     """The timed loop was interrupted or failed its self-check."""
 
-    stage = "run"
-
 
 class MemoryExhausted(ConfigurationFailed):
     """Not enough host or device memory."""
@@ -151,19 +160,13 @@ class TimeLimitReached(ConfigurationFailed):
 #: How frameworks, CUDA, TensorRT and the system report that memory ran out, in lower case. Most raise a general error
 #: and TensorRT only logs it, so the text is the only way to recognize it.
 _NO_MEMORY = (
-    "out of memory",
-    "outofmemory",
-    "could not be allocated",
-    "not enough memory",
-    "allocate memory",
-    "resource exhausted",
-    "oom when allocating",
-    "_status_alloc_failed",
+    *("out of memory", "outofmemory", "could not be allocated", "not enough memory", "allocate memory"),
+    *("resource exhausted", "oom when allocating", "_status_alloc_failed"),
 )
 
 
 @contextmanager
-def building(name: str, what: str) -> Generator[None, None, None]:
+def building(name: str, what: str) -> Generator[None]:
     """Turn any exception raised inside into a one-line `MemoryExhausted` or `BuildFailed`.
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.

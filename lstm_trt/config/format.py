@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -58,15 +58,13 @@ def microseconds(value_us: float | None) -> str:
 
 def latency(value_us: float, digits: int = 4) -> str:
     """A time given in microseconds, in a suitable unit: 84.12 us, 1.235 ms, 2 s."""
-    for size_us, unit in ((1e6, "s"), (1e3, "ms")):
-        if value_us >= size_us:
-            return f"{value_us / size_us:.{digits}g} {unit}"
-    return f"{value_us:.{digits}g} us"
+    scaled, unit = _in_unit(value_us, {"s": 1e6, "ms": 1e3, "us": 1})
+    return f"{scaled:.{digits}g} {unit}"
 
 
-def milliseconds(value_ms: float, digits: int = 3) -> str:
+def milliseconds(value_ms: float) -> str:
     """A time given in milliseconds, in a suitable unit: 20 ms, 50 us, 1.5 s."""
-    return latency(1e3 * value_ms, digits)
+    return latency(1e3 * value_ms, 3)
 
 
 def duration(seconds: float) -> str:
@@ -80,11 +78,14 @@ def duration(seconds: float) -> str:
 
 def rate(period_us: float) -> str:
     """The frequency of a period in microseconds: 1000 -> 1 kHz."""
-    hertz = 1e6 / period_us
-    for size, unit in ((1e6, "MHz"), (1e3, "kHz")):
-        if hertz >= size:
-            return f"{hertz / size:.4g} {unit}"
-    return f"{hertz:.4g} Hz"
+    scaled, unit = _in_unit(1e6 / period_us, {"MHz": 1e6, "kHz": 1e3, "Hz": 1})
+    return f"{scaled:.4g} {unit}"
+
+
+def _in_unit(value: float, units: Mapping[str, float]) -> tuple[float, str]:
+    """The value in the first of the units, each with its size, that it reaches, or in the last; and that unit."""
+    unit = next((unit for unit, size in units.items() if value >= size), list(units)[-1])
+    return value / units[unit], unit
 
 
 def percent(share: float | None, separator: str = "") -> str:
@@ -142,24 +143,17 @@ def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
     return f"{ratio:,.{decimals}f}{sign}".replace(",", separator)
 
 
-def count(number: int, noun: str, plural: str | None = None, separator: str = "") -> str:
-    """`1 trial`, `12 trials`, `no trials`; `plural` is for irregular nouns."""
+def count(number: int, noun: str, separator: str = "") -> str:
+    """`1 trial`, `12 trials`, `no trials`, `2 misses`."""
     if number != 1:
-        noun = plural or noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+        noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{f'{number:,}'.replace(',', separator) if number else 'no'} {noun}"
-
-
-def whole(number: int, separator: str = "") -> str:
-    """A count without a noun: 12345, in figures 12 345."""
-    return f"{number:,}".replace(",", separator)
 
 
 def bytes_text(size: int) -> str:
     """Decimal units, three significant digits: 512 B, 4.10 kB, 1.21 MB, 4.40 GB."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= scale:
-            return f"{number(size / scale)} {unit}"
-    return f"{size} B"
+    scaled, unit = _in_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1})
+    return f"{number(scaled, 1 if unit == 'B' else 3)} {unit}"
 
 
 def scientific(value: float) -> str:
@@ -211,11 +205,12 @@ def table(
     If a terminal is narrower than the table, the columns `drop` are left out, the first one first, as many as
     necessary; a line at the end names them.
     """
-    header, dropped = header or (), []
-    lines = table_lines(header, rows, **layout)
-    for name in drop:
-        complete = [line for line, row in zip(lines[1:], rows, strict=True) if len(row) == len(header)]
-        if max(map(len, [lines[0], *complete])) <= (WIDTH.get() or sys.maxsize):
+    header, dropped, lines = list(header or ()), [], []
+    for name in (*drop, None):
+        lines = table_lines(header, rows, **layout)
+        sizes = zip(lines, [header, *rows] if header else rows, strict=True)
+        widest = max((len(line) for line, row in sizes if len(row) == len(header)), default=0)
+        if name is None or widest <= (WIDTH.get() or sys.maxsize):
             break
         place = header.index(name)
         # The last cell of a row with fewer cells than the header is free text.
@@ -223,12 +218,9 @@ def table(
             [*row[:place], *row[place + 1 :]] if len(row) == len(header) or place < len(row) - 1 else row
             for row in rows
         ]
-        header = [*header[:place], *header[place + 1 :]]
-        dropped.append(name)
-        lines = table_lines(header, rows, **layout)
-    lines += (
-        [f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"] if dropped else []
-    )
+        dropped.append(header.pop(place))
+    if dropped:
+        lines.append(f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them")
     return "\n".join(lines)
 
 
@@ -250,41 +242,26 @@ def table_lines(
 
     With `wrap` the last column is wrapped onto several lines, of at most `width` characters (default: `WIDTH`).
     """
-    width = width or WIDTH.get()
-    rows = [list(map(printable, row)) for row in rows]
-    size = max((len(row) for row in ([header] if header else rows)), default=0)
-    columns = [[row[k] for row in rows if k < len(row) - (len(row) < size)] for k in range(size)]
-    names = list(header) if header else [""] * size
-    to_right = [
-        names[k] in right or (names[k] not in left and all(_NUMBER.fullmatch(cell) for cell in columns[k]))
-        for k in range(size)
-    ]
-    starred = [to_right[k] and any(cell.endswith("*") for cell in columns[k]) for k in range(size)]
-
-    def spaced(row: Sequence[str]) -> list[str]:
-        cells = [cell + " " * (starred[k] and not cell.endswith("*")) for k, cell in enumerate(row)]
-        return cells if len(row) == size else [*cells[:-1], row[-1]]
-
-    lines = [spaced(row) for row in ([header] if header else []) + list(rows)]
-    counted = [line if len(line) == size else line[:-1] for line in lines]
-    widths = [max((len(line[k]) for line in counted if k < len(line)), default=0) for k in range(size)]
-    start = indent + sum(widths[:-1]) + 2 * (size - 1)
-
-    def text(line: list[str]) -> str:
-        cells = [
-            cell if k == len(line) - 1 < size - 1 else _aligned(cell, widths[k], to_right[k])
-            for k, cell in enumerate(line)
-        ]
-        if wrap and width is not None and len(line) == size:
-            parts = textwrap.wrap(line[-1], max(LEAST_WIDTH, width - start), break_on_hyphens=False) or [""]
-            cells[-1] = f"\n{' ' * start}".join(parts)
-        return (" " * indent + "  ".join(cells)).rstrip()
-
-    return [text(line) for line in lines]
-
-
-def _aligned(cell: str, width: int, to_right: bool) -> str:
-    return cell.rjust(width) if to_right else cell.ljust(width)
+    width, start = width or WIDTH.get(), indent
+    lines = [list(map(printable, row)) for row in ([header] if header else []) + list(rows)]
+    size = len(header) if header else max(map(len, lines), default=0)
+    for k in range(size):
+        name = header[k] if header else ""
+        column = [line for line in lines if k < len(line) - (len(line) < size)]
+        cells = [line[k] for line in column[bool(header) :]]
+        to_right = name in right or (name not in left and all(map(_NUMBER.fullmatch, cells)))
+        starred = to_right and any(cell.endswith("*") for cell in cells)
+        for line in column:
+            line[k] += " " * (starred and not line[k].endswith("*"))
+        widest = max((len(line[k]) for line in column), default=0)
+        for line in column:
+            if wrap and width and k == size - 1:
+                parts = textwrap.wrap(line[k], max(LEAST_WIDTH, width - start), break_on_hyphens=False) or [""]
+                line[k] = f"\n{' ' * start}".join(parts)
+            else:
+                line[k] = line[k].rjust(widest) if to_right else line[k].ljust(widest)
+        start += widest + 2
+    return [(" " * indent + "  ".join(line)).rstrip() for line in lines]
 
 
 def _exponent(value: float, digits: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -31,7 +30,7 @@ def flat(configuration: Configuration) -> dict[str, object]:
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(configuration)},
         **configuration.options.as_dict(),
-        **asdict(configuration.protocol),
+        **vars(configuration.protocol),
     }
 
 
@@ -69,8 +68,8 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
     line = configuration.workload.command(configuration, out, rounds)
     if line is not None or configuration.workload.flags is None:
         return line
-    words = [*_program(configuration, "sweep" if rounds else "record"), *_flags(configuration)]
-    return command_line(words, out, rounds)
+    program, command = configuration.workload.PROGRAM, "sweep" if rounds else "record"
+    return command_line([program, command, *_flags(configuration)], out, rounds)
 
 
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
@@ -98,11 +97,7 @@ def versions_command(
     """The shell command that records alternating rounds of one configuration under versions of a library."""
     # The default of --warmup depends on the workload.
     flags = _flags(configuration, ("trials", "warmup"))
-    return command_line([*_program(configuration, "versions"), library, *versions, *flags], out, rounds)
-
-
-def _program(configuration: Configuration, command: str) -> tuple[str, str]:
-    return configuration.workload.PROGRAM, command
+    return command_line([configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds)
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:

@@ -59,9 +59,8 @@ class LstmShape(Workload):
     @property
     def parameters(self) -> int:
         """Number of parameters, with PyTorch's two bias vectors per layer and direction."""
-        gates = 4 * self.hidden
-        lstm = sum(gates * (width + self.hidden + 2) for width in self.layer_inputs())
-        return self.directions * lstm + self.hidden * self.directions + 1
+        shapes = [shape for layer in self.recurrent_layers for shape in layer.weight_shapes.values()]
+        return sum(map(math.prod, shapes)) + self.hidden * self.directions + 1
 
     @property
     def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
@@ -109,10 +108,8 @@ class LstmShape(Workload):
     def check_mode(self, mode: str) -> None:
         super().check_mode(mode)
         if mode == "stream" and self.directions == 2:
-            raise UsageError(
-                f"{self.label} cannot be used in the mode stream: a bidirectional network reads the whole sequence"
-                " before its first output"
-            )
+            reason = "a bidirectional network reads the whole sequence before its first output"
+            raise UsageError(f"{self.label} cannot be used in the mode stream: {reason}")
 
     def group_fields(self, mode: str) -> dict[str, object]:
         return {} if mode == "forward" else {"mode": mode}

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from lstm_trt import registry
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.errors import UnknownConfiguration, UsageError, refused
 from lstm_trt.config.fields import ADDED as ADDED
 from lstm_trt.config.fields import JsonFields, identity_fields, known_fields
 
@@ -133,10 +134,8 @@ class Workload(ABC):
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`; raises `UsageError` if a field is missing or unknown."""
-        try:
+        with refused(f"not a {cls.KIND} of this version", TypeError):
             return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
-        except TypeError as error:
-            raise UsageError(f"not a {cls.KIND} of this version: {error}") from None
 
     @property
     @abstractmethod
@@ -216,13 +215,11 @@ def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
 
     Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid fields.
     """
-    kind = plain.get("kind", "stacked-lstm")
-    try:
-        found = registry.load_entry("WORKLOADS", kind) if isinstance(kind, str) and "." not in kind else None
-    except KeyError:
-        found = None
-    except (ImportError, AttributeError) as error:
-        raise UnknownConfiguration(f"the workload kind {kind!r} cannot be loaded: {error}") from None
+    kind, found = plain.get("kind", "stacked-lstm"), None
+    what = f"the workload kind {kind!r} cannot be loaded"
+    if isinstance(kind, str) and "." not in kind:
+        with refused(what, ImportError, AttributeError, kind=UnknownConfiguration), suppress(KeyError):
+            found = registry.load_entry("WORKLOADS", kind)
     if found is None:
         known = ", ".join(registry.table("WORKLOADS"))
         raise UnknownConfiguration(f"unknown workload kind {kind!r}: this version has {known}")

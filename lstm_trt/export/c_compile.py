@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, first_line
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, any_error
 from lstm_trt.export.c_file import CFile
 from lstm_trt.machine.facts import cpu_name
 from lstm_trt.machine.linux import cpuinfo_flags, run_command
@@ -144,10 +144,9 @@ class LoadedNetwork:
     def __init__(self, file: CFile, compiler: Compiler) -> None:
         source = f"{file.source}\nconst unsigned long {file.name}_size = sizeof(struct {file.name});\n"
         path, self.cached = shared_library(compiler, file.name, source, file.header, file.compile_flags)
-        try:
+        # The cache is in a file system without executable files, for example.
+        with any_error(BuildFailed, "the compiled network cannot be loaded"):
             self._name, self._library = file.name, ctypes.PyDLL(str(path))
-        except OSError as error:  # the cache is in a file system without executable files, for example
-            raise BuildFailed(f"the compiled network cannot be loaded: {first_line(error)}") from None
         size = ctypes.c_ulong.in_dll(self._library, f"{file.name}_size").value
         weights_at = -(-size // ALIGNMENT) * ALIGNMENT
         self._memory = mmap.mmap(-1, weights_at + len(file.weights))  # zero, at the beginning of a page

@@ -11,16 +11,15 @@ import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
-from lstm_trt.export.c_network import Affine, Copy, Dense, Layer, Pointwise, Reader, Recurrent, parameter
+from lstm_trt.export.c_network import BASE, Affine, Dense, Layer, Pointwise, Reader, Recurrent
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
@@ -71,37 +70,6 @@ def native_target() -> Target:
     if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
         return Target("native", 16, ("-march=native",))
     return Target("native", 8 if {"avx2", "fma"} <= flags else 4, ("-march=native",))
-
-
-@dataclass(frozen=True)
-class CFile:
-    """C code of one network: the texts of NAME.c and NAME.h, and the weights, which are in the source if `included`.
-
-    `weights` is float32, to be loaded at an address that is a multiple of 64. `window` and `step` are the rows of
-    `NAME_run` and `NAME_step`, None without one; `outputs` the names of the outputs, in the order of the arguments.
-    """
-
-    name: str
-    target: Target
-    source: str
-    header: str
-    weights: bytes
-    included: bool
-    window: int | None
-    step: int | None
-    outputs: tuple[str, ...]
-
-    @property
-    def compile_flags(self) -> tuple[str, ...]:
-        """Flags of gcc and clang, without input and output."""
-        return ("-std=gnu99", "-O3", *self.target.flags)
-
-    def write(self, folder: str | Path) -> list[Path]:
-        """Write the source, the header and, if they are not included, the weights as NAME.bin; returns the paths."""
-        folder = files.make_folder(Path(folder))
-        contents = {f"{self.name}.c": self.source.encode(), f"{self.name}.h": self.header.encode()}
-        contents |= {} if self.included else {f"{self.name}.bin": self.weights}
-        return [files.put(folder / name, content) for name, content in contents.items()]
 
 
 # Packing weights
@@ -171,6 +139,22 @@ def packed(layer: Layer, weights: Weights) -> int:
 # Writing C
 
 
+@dataclass(frozen=True)
+class Pass:
+    """`run` or `step`: its statements, the functions that they call, and the floats that it needs in the struct."""
+
+    reader: Reader
+    functions: dict[str, str]
+    lines: list[str]
+    buffer: int
+    gates: int
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """Inputs and outputs: parameter -> size."""
+        return {**self.reader.inputs, **{name: size for name, (_, size) in self.reader.outputs.items()}}
+
+
 def c_file(
     model: bytes | None,
     step: bytes | None,
@@ -179,75 +163,36 @@ def c_file(
     *,
     states: Sequence[State] = (),
     include_weights: bool | None = None,
-    error: str = "not measured",
 ) -> CFile:
     """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
 
     Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are those that `step` has as
-    inputs and outputs; without any, the state of all its layers is carried. `error` is a line for the head of the
-    source. Raises `BuildFailed` with the operator or attribute that the kernel lacks.
+    inputs and outputs; without any, the state of all its layers is carried. Raises `BuildFailed` with the operator or
+    attribute that the kernel lacks.
     """
     weights = Weights(target.vector_length)
-    window = Reader(model, (), name) if model else None
-    step_reader = Reader(step, states, name) if step else None
-    if step_reader and any(stage.reverse for stage in step_reader.stages if isinstance(stage, Recurrent)):
+    readers = {"run": Reader(model, (), name)} if model else {}
+    readers |= {"step": Reader(step, states, name)} if step else {}
+    if step and any(stage.reverse for stage in readers["step"].stages if isinstance(stage, Recurrent)):
         raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
-    passes = {function: reader for function, reader in (("run", window), ("step", step_reader)) if reader}
-    first, *others = passes.values()
-    layers = [(layer, packed(layer, weights)) for layer in first.layers]
-    if any([packed(layer, weights) for layer in reader.layers] != [at for _, at in layers] for reader in others):
+    packings = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
+    layers, *others = packings
+    if any([at for _, at in other] != [at for _, at in layers] for other in others):
         raise BuildFailed("the window and the step have different layers")
-    bodies = {function: _body(reader, layers, weights) for function, reader in passes.items()}
+    passes = {function: _pass(reader, layers, weights) for function, reader in readers.items()}
     content = np.concatenate([np.zeros(HEAD, np.float32), *weights.parts])
     digest = cache.sha256(content.tobytes())
     content[:HEAD] = np.frombuffer(bytes.fromhex(digest), ">u2")  # 16 whole numbers
-    file = CFile(
-        name=name,
-        target=target,
-        source="",
-        header="",
-        weights=content.tobytes(),
-        included=content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights,
-        window=window.rows if window else None,
-        step=step_reader.rows if step_reader else None,
-        outputs=tuple(first.outputs),
-    )
-    writer = _Writer(file, passes, layers, bodies, content)
-    head = writer.head(cache.sha256(model or step or b""), digest, error)
-    return replace(file, header=head + writer.header(), source=head + writer.source())
+    included = content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights
+    return CFile(name, target, passes, layers, content, included, cache.sha256(model or step or b""), digest)
 
 
-def _sizes(reader: Reader) -> str:
-    """The layers in words."""
-    parts = []
-    for stage in reader.stages:
-        if isinstance(stage, Recurrent):
-            layer = reader.layers[stage.layer]
-            kind = "LSTM" if layer.kind == "LSTM" else "GRU"
-            parts.append(f"{kind} {layer.features} -> {layer.units}{' backwards' * stage.reverse}")
-        elif isinstance(stage, Dense):
-            parts.append(f"dense {' -> '.join(map(str, stage.matrix.shape))}")
-        elif isinstance(stage, Pointwise):
-            parts.append(stage.function)
-    return ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class _Body:
-    """Statements of one pass, the functions that they call, and the floats that they need in the struct."""
-
-    functions: dict[str, str]
-    lines: list[str]
-    buffer: int
-    gates: int
-
-
-def _body(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights) -> _Body:
+def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights) -> Pass:
     functions: dict[str, str] = {}
     calls: list[str] = []
     gates = 0
     for stage in reader.stages:
-        x, y = stage.x, reader.bases[stage.writes]
+        x, y, into = reader.place(stage.x), reader.bases[stage.y // BASE], stage.y % BASE
         if isinstance(stage, Recurrent):
             layer, offset = layers[stage.layer]
             sizes = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {int(stage.reverse)}"
@@ -261,7 +206,7 @@ def _body(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             number = stage.layer
             prepared = "0" if number in reader.given else f"PREPARED({number})"
             state = f"{prepared}, net->h{number}, net->c{number}, net->gates"
-            calls.append(f"{name}({x}, w + {offset}, {state}, {y} + {stage.place});")
+            calls.append(f"{name}({x}, w + {offset}, {state}, {y} + {into});")
         elif isinstance(stage, Dense):
             k, columns = stage.matrix.shape
             few = columns <= FEW_COLUMNS
@@ -275,13 +220,13 @@ def _body(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
         elif isinstance(stage, Affine):
             both = [f"w + {weights.add(weights.vector(part))}" for part in (stage.scale, stage.shift)]
             calls.append(f"affine({stage.rows}, {stage.size // stage.rows}, {x}, {', '.join(both)}, {y});")
-        elif isinstance(stage, Copy):
-            calls.append(f"memcpy({y} + {stage.place}, {x}, {4 * stage.size});")
+        else:
+            calls.append(f"memcpy({y} + {into}, {x}, {4 * stage.size});")
     places, size = _buffers(reader)
     pointers = {base: f"net->buffer + {place}" for base, place in places.items()}
-    pointers |= {base: parameter for parameter, (base, _) in _outputs(reader).items()}
+    pointers |= {base: name for name, (base, _) in reader.outputs.items()}
     begin = [f"float *{reader.bases[base]} = {pointer};" for base, pointer in pointers.items()]
-    return _Body(functions, [*begin, *calls], size, gates)
+    return Pass(reader, functions, [*begin, *calls], size, gates)
 
 
 def _rounded_up(size: int, unit: int) -> int:
@@ -294,108 +239,144 @@ def _number(value: float) -> str:
     return f"{'-' * (value < 0)}__builtin_inff()" if math.isinf(value) else f"{np.float32(value)!s}f"
 
 
-def _outputs(reader: Any) -> dict[str, tuple[int, int]]:
-    """Parameter of each output -> base and size."""
-    return {parameter("y", name, list(reader.outputs)): found for name, found in reader.outputs.items()}
-
-
 def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
     """Base -> place of each buffer in floats, and the size of all: a place is used again after the last reading."""
     outputs = [base for base, _ in reader.outputs.values()]
-    last = {stage.reads: number for number, stage in enumerate(reader.stages)}
+    last = {stage.x // BASE: number for number, stage in enumerate(reader.stages)}
     free: list[tuple[int, int]] = []
     places: dict[int, tuple[int, int]] = {}
     total = 0
     for number, stage in enumerate(reader.stages):
-        if stage.writes in reader.buffers.keys() - {*places, *outputs}:
-            needed = _rounded_up(reader.buffers[stage.writes], 16)
+        reads, writes = stage.x // BASE, stage.y // BASE
+        if writes in reader.buffers.keys() - {*places, *outputs}:
+            needed = _rounded_up(reader.buffers[writes], 16)
             fitting = min((entry for entry in free if entry[0] >= needed), default=None)
             if fitting:
                 free.remove(fitting)
             else:
                 fitting = (needed, total)
                 total += needed
-            places[stage.writes] = fitting
-        if last[stage.reads] == number and stage.reads in places:
-            free.append(places[stage.reads])
+            places[writes] = fitting
+        if last[reads] == number and reads in places:
+            free.append(places[reads])
     return {base: place for base, (_, place) in places.items()}, total
 
 
 @dataclass(frozen=True)
-class _Writer:
-    """The texts of the two files; `passes` and `bodies` are by function, `layers` with the offset of their weights."""
+class CFile:
+    """C code of one network: NAME.c and NAME.h, and the weights, which are in the source if `included`.
 
-    file: CFile
-    passes: Mapping[str, Reader]
+    `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights; `content`: the
+    weights in float32, to be loaded at an address that is a multiple of 64; `error`: a line for the head.
+    """
+
+    name: str
+    target: Target
+    passes: Mapping[str, Pass]
     layers: Sequence[tuple[Layer, int]]
-    bodies: Mapping[str, _Body]
     content: np.ndarray
+    included: bool
+    network_sha256: str
+    weights_sha256: str
+    error: str = "not measured"
 
-    def head(self, network_sha256: str, weights_sha256: str, error: str) -> str:
+    @property
+    def weights(self) -> bytes:
+        """The content of NAME.bin."""
+        return self.content.tobytes()
+
+    @property
+    def samples(self) -> dict[str, int]:
+        """Function -> samples of a call."""
+        return {function: each.reader.rows for function, each in self.passes.items()}
+
+    @property
+    def reader(self) -> Reader:
+        """The first graph; all have the same layers and outputs."""
+        return next(iter(self.passes.values())).reader
+
+    @property
+    def compile_flags(self) -> tuple[str, ...]:
+        """Flags of gcc and clang, without input and output."""
+        return ("-std=gnu99", "-O3", *self.target.flags)
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """Write the source, the header and, if they are not included, the weights as NAME.bin; returns the paths."""
+        folder = files.make_folder(Path(folder))
+        contents = {f"{self.name}.c": self.source.encode(), f"{self.name}.h": self.header.encode()}
+        contents |= {} if self.included else {f"{self.name}.bin": self.weights}
+        return [files.put(folder / name, content) for name, content in contents.items()]
+
+    @property
+    def head(self) -> str:
         """The comment at the beginning of both files."""
-        file, name, target = self.file, self.file.name, self.file.target
-        where = "in the source" if file.included else f"in {name}.bin"
-        return f"""/* {name}: {_sizes(next(iter(self.passes.values())))}
+        name, target, sizes = self.name, self.target, []
+        for stage in self.reader.stages:
+            if isinstance(stage, Recurrent):
+                layer = self.reader.layers[stage.layer]
+                kind = "LSTM" if layer.kind == "LSTM" else "GRU"
+                sizes.append(f"{kind} {layer.features} -> {layer.units}{' backwards' * stage.reverse}")
+            elif isinstance(stage, Dense):
+                sizes.append(f"dense {' -> '.join(map(str, stage.matrix.shape))}")
+            elif isinstance(stage, Pointwise):
+                sizes.append(stage.function)
+        where = "in the source" if self.included else f"in {name}.bin"
+        memory = 64 + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
+        return f"""/* {name}: {", ".join(sizes)}
    Batch size 1, float32. Generated by lstm_trt, kernel {VERSION}.
-   Network   SHA-256 {network_sha256}
-   Weights   {len(file.weights)} bytes, {where}, SHA-256 {weights_sha256}
-   Memory    {self.struct_bytes()} bytes for each instance (struct {name})
+   Network   SHA-256 {self.network_sha256}
+   Weights   {self.content.nbytes} bytes, {where}, SHA-256 {self.weights_sha256}
+   Memory    {memory} bytes for each instance (struct {name})
    Target    {target.name}, vectors of {target.vector_length} floats
-   Compile   cc {" ".join(file.compile_flags)} -c {name}.c
-   Error     {error} */
+   Compile   cc {" ".join(self.compile_flags)} -c {name}.c
+   Error     {self.error} */
 """
 
     def fields(self) -> dict[str, int]:
         """Arrays of the struct and their sizes in floats."""
-        length, sizes = self.file.target.vector_length, {}
+        length, sizes = self.target.vector_length, {}
         for number, (layer, _) in enumerate(self.layers):
             units = _rounded_up(layer.units, length)
             sizes |= {f"h{number}": 3 * units, f"c{number}": units}
-            if self.file.step:
+            if "step" in self.passes:
                 sizes[f"sums{number}"] = layer.gates_of_h * units + length
-        each = self.bodies.values()
-        sizes |= {"gates": max(body.gates for body in each), "buffer": max(body.buffer for body in each)}
+        each = self.passes.values()
+        sizes |= {"gates": max(one.gates for one in each), "buffer": max(one.buffer for one in each)}
         return {name: size for name, size in sizes.items() if size}
-
-    def struct_bytes(self) -> int:
-        """The size of the struct."""
-        return 64 + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
 
     def prototype(self, function: str) -> str:
         """The declaration of `run` or `step`, with the extents of input and outputs."""
-        reader, name = self.passes[function], self.file.name
+        arguments, rows = [f"struct {self.name} *net"], self.samples[function]
+        for name, size in self.passes[function].arguments.items():
+            extent = f"{rows} * {size // rows}" if size % rows == 0 < rows - 1 else size
+            arguments.append(f"{'const ' * name.startswith('x')}float {name}[{extent}]")
+        return f"void {self.name}_{function}({', '.join(arguments)})"
 
-        def extent(size: int) -> str:
-            return f"{reader.rows} * {size // reader.rows}" if size % reader.rows == 0 < reader.rows - 1 else str(size)
-
-        inputs = [f"const float {key}[{extent(size)}]" for key, size in reader.inputs.items()]
-        outputs = [f"float {key}[{extent(size)}]" for key, (_, size) in _outputs(reader).items()]
-        arguments = ", ".join([f"struct {name} *net", *inputs, *outputs])
-        return f"void {name}_{function}({arguments})"
-
+    @property
     def header(self) -> str:
-        """NAME.h without its head."""
-        name, file, reader = self.file.name, self.file, [*self.passes.values()][-1]
-        sizes = {f"INPUTS{key[1:]}": size for key, size in reader.inputs.items()}
-        sizes |= {f"OUTPUTS{key[1:]}": size for key, (_, size) in _outputs(reader).items()}
-        macros = {"WEIGHTS": len(self.content), "WINDOW": file.window, "STEP": file.step}
-        macros |= {key: size // reader.rows if size % reader.rows == 0 else size for key, size in sizes.items()}
+        """The content of NAME.h."""
+        name, samples = self.name, self.samples
+        function, rows = list(samples.items())[-1]
+        macros = {"WEIGHTS": self.content.size, "WINDOW": samples.get("run"), "STEP": samples.get("step")}
+        for key, size in self.passes[function].arguments.items():
+            side = "INPUTS" if key.startswith("x") else "OUTPUTS"
+            macros[side + key[1:]] = size // rows if size % rows == 0 else size
         defines = "\n".join(f"#define {name}_{key} {value}" for key, value in macros.items() if value is not None)
         aligned = "__attribute__((aligned(64)))"
         fields = "\n".join(f"    float {key}[{size}] {aligned};" for key, size in self.fields().items())
-        given = f"{name}_weights" if file.included else f"the content of {name}.bin"
+        given = f"{name}_weights" if self.included else f"the content of {name}.bin"
         comments = {
             "run": "A window of time steps, from states of zero. The state after it is kept, for step.",
             "step": "A call that continues from the state after the call before.",
         }
         functions = "".join(f"\n/* {comments[key]} */\n{self.prototype(key)};\n" for key in self.passes)
-        if file.step:
+        if "step" in self.passes:
             functions += (
                 "\n/* Optional, between two steps: computes the part of the next step that needs no input, so that it\n"
                 f"   answers sooner. */\nvoid {name}_prepare_next(struct {name} *net);\n"
             )
-        weights = f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if file.included else ""
-        return f"""
+        weights = f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if self.included else ""
+        return f"""{self.head}
 #ifndef {name}_H
 #define {name}_H
 
@@ -428,13 +409,14 @@ void {name}_reset(struct {name} *net);
 #endif
 """
 
+    @property
     def source(self) -> str:
-        """NAME.c without its head."""
-        name, file = self.file.name, self.file
-        macro = INSTRUCTIONS.get(file.target.vector_length)
-        check = f'#ifndef {macro}\n#error "compile this file with {" ".join(file.target.flags)}"\n#endif\n'
+        """The content of NAME.c."""
+        name, target = self.name, self.target
+        macro = INSTRUCTIONS.get(target.vector_length)
+        check = f'#ifndef {macro}\n#error "compile this file with {" ".join(target.flags)}"\n#endif\n'
         kernel = resources.files("lstm_trt.export").joinpath("kernel.c").read_text()
-        functions = {key: text for body in self.bodies.values() for key, text in body.functions.items()}
+        functions = {key: text for each in self.passes.values() for key, text in each.functions.items()}
         numbers = ", ".join(str(int(value)) for value in self.content[:HEAD])
         resets = "".join(
             f"    memset(net->{field}{number}, 0, sizeof net->c{number});\n"
@@ -442,7 +424,8 @@ void {name}_reset(struct {name} *net);
             for field in "hc"
         )
         parts = [
-            f'\n#include "{name}.h"\n\n{check if macro else ""}#define VL {file.target.vector_length}\n\n{kernel}',
+            self.head,
+            f'#include "{name}.h"\n\n{check if macro else ""}#define VL {target.vector_length}\n\n{kernel}',
             *functions.values(),
             f"""int {name}_init(struct {name} *net, const void *weights)
 {{
@@ -459,16 +442,16 @@ void {name}_reset(struct {name} *net);
 }}
 """,
             f"void {name}_reset(struct {name} *net)\n{{\n{resets}    net->prepared = 0;\n}}\n",
-            *map(self._pass, self.passes),
+            *map(self._definition, self.passes),
         ]
-        if file.step:
+        if "step" in self.passes:
             calls = "".join(
                 f"    prepare({layer.kind}, {layer.features}, {layer.units},"
                 f" net->weights + {offset}, net->h{number}, net->sums{number});\n"
                 for number, (layer, offset) in enumerate(self.layers)
             )
             parts.append(f"void {name}_prepare_next(struct {name} *net)\n{{\n{calls}    net->prepared = 1;\n}}\n")
-        if file.included:
+        if self.included:
             rows = (", ".join(f"{value.hex()}f" for value in row) for row in self.content.reshape(-1, 16).tolist())
             values = ",\n".join(rows)
             parts.append(
@@ -476,13 +459,14 @@ void {name}_reset(struct {name} *net);
             )
         return "\n".join(parts)
 
-    def _pass(self, function: str) -> str:
+    def _definition(self, function: str) -> str:
         """The function `run` or `step`."""
-        lines = ["const float *w = net->weights;", *self.bodies[function].lines]
+        lines = ["const float *w = net->weights;", *self.passes[function].lines]
+        known = "0"
         if function == "run":
-            lines.insert(1, f"{self.file.name}_reset(net);")
+            lines.insert(1, f"{self.name}_reset(net);")
         else:
             lines.append("net->prepared = 0;")
-        known = "(net->prepared ? net->sums##n : 0)" if function == "step" else "0"
+            known = "(net->prepared ? net->sums##n : 0)"
         text = "".join(f"    {line}\n" for line in lines)
         return f"#define PREPARED(n) {known}\n{self.prototype(function)}\n{{\n{text}}}\n#undef PREPARED\n"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, first_line
-from lstm_trt.config.workload import State
-from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, label, read
+from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.workload import RecurrentLayer, State
+from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
 
 if TYPE_CHECKING:
     import onnx
@@ -55,19 +55,17 @@ class Layer:
 
 @dataclass
 class Stage:
-    """One call: the bases that it reads and writes, how many numbers it writes, and its input as a C expression."""
+    """One call: the addresses of the first number that it reads and writes, and how many it writes."""
 
-    reads: int
-    writes: int
+    x: int
+    y: int
     size: int
-    x: str
 
 
 @dataclass
 class Recurrent(Stage):
     rows: int
     layer: int
-    place: int
     width: int
     reverse: bool
 
@@ -92,9 +90,8 @@ class Affine(Stage):
     shift: np.ndarray
 
 
-@dataclass
 class Copy(Stage):
-    place: int
+    pass
 
 
 #: Operators that move numbers without changing them.
@@ -145,22 +142,23 @@ class Reader:
     def __init__(self, content: bytes, states: Sequence[State], name: str) -> None:
         import onnx
 
-        graph = read(content, name).graph
-        self.opsets = {entry.domain: entry.version for entry in onnx.load_from_string(content).opset_import}
+        model = read(content, name)
+        graph, carried = model.graph, {state.input: state.output for state in states}
+        self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.bases: list[str] = []
         self.stages: list[Stage] = []
         self.layers: list[Layer] = []
-        self.initial: list[tuple[int | None, int | None]] = []
+        self.carries = bool(states)
+        #: Address in a state that is carried -> that of the same number after the call.
+        self.after: dict[int, int] = {}
         #: Numbers of the layers with an initial state that each call copies.
         self.given: set[int] = set()
         #: Base -> size.
         self.buffers: dict[int, int] = {}
         self.products: list[tuple[Data, Any]] = []  # and their `Dense`
-        self.values: dict[str, Data | np.ndarray] = {
-            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
-        }
+        #: Each tensor, `Data` or a constant.
+        self.values: dict[str, Any] = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
         self.uses = [name for node in graph.node for name in node.input] + [value.name for value in graph.output]
-        carried = {state.input for state in states}
         given = [value for value in graph.input if value.name not in self.values]
         inputs = [value.name for value in given if value.name not in carried]
         #: Parameter of each input, x or x_NAME if there are several, -> its size.
@@ -175,57 +173,54 @@ class Reader:
                 self.inputs[base] = math.prod(sizes)
         for node in graph.node:
             self._read(node)
-        self._check_states(states)
-        kept = {state.output for state in states}
+        for before, name in carried.items():
+            after = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
+            if not isinstance(self.values[name], Data) or after != self.values[name].at.ravel().tolist():
+                raise BuildFailed(f"the output {name} is not the state of the layers that begin with {before}")
+        self.output_names = tuple(value.name for value in graph.output if value.name not in carried.values())
+        #: Parameter of each output -> its base and size.
         self.outputs: dict[str, tuple[int, int]] = {}
-        for value in graph.output:
-            if value.name not in kept:
-                self.outputs[value.name] = self._output(value.name)
+        for name in self.output_names:
+            self.outputs[parameter("y", name, self.output_names)] = self._output(name)
 
     def _new(self, base: str, shape: tuple[int, ...]) -> Data:
         self.bases.append(base)
         start = (len(self.bases) - 1) * BASE
         return Data(np.arange(start, start + math.prod(shape)).reshape(shape))
 
-    def _buffer(self, shape: tuple[int, ...]) -> tuple[Data, int]:
+    def _buffer(self, shape: tuple[int, ...]) -> Data:
         self.buffers[len(self.bases)] = math.prod(shape)
-        return self._new(f"b{len(self.bases)}", shape), len(self.bases) - 1
+        return self._new(f"b{len(self.bases)}", shape)
 
-    def _place(self, first: int) -> str:
+    def place(self, address: int) -> str:
         """The C expression of an address."""
-        name, offset = self.bases[first // BASE], first % BASE
+        name, offset = self.bases[address // BASE], address % BASE
         return f"{name} + {offset}" if offset else name
 
-    def _operand(self, data: Data, what: str) -> tuple[int, str]:
-        """The base and the C expression of a tensor, which is copied if it lies in several pieces."""
+    def _address(self, data: Data, what: str) -> int:
+        """Where a tensor begins, which is copied if it lies in several pieces."""
         flat = data.at.ravel()
-        pieces = np.split(flat, np.flatnonzero(np.diff(flat) != 1) + 1)
-        if len(pieces) > MOST_PIECES:
+        cuts = np.flatnonzero(np.diff(flat) != 1) + 1
+        if len(cuts) >= MOST_PIECES:
             raise BuildFailed(
                 f"{what} is rearranged (Transpose, Gather, Slice, Concat) from more than {MOST_PIECES} parts of memory,"
                 " which the C kernel does not support"
             )
-        if len(pieces) > 1:
-            copy, base = self._buffer(flat.shape)
-            place = 0
-            for piece in pieces:
-                read = int(piece[0])
-                self.stages.append(Copy(read // BASE, base, len(piece), self._place(read), place))
-                place += len(piece)
-            flat = copy.at
-        return int(flat[0]) // BASE, self._place(int(flat[0]))
+        if len(cuts):
+            pieces, flat = np.split(flat, cuts), self._buffer(flat.shape).at
+            for piece, into in zip(pieces, np.split(flat, cuts), strict=True):
+                self.stages.append(Copy(piece[0], into[0], len(piece)))
+        return flat[0]
 
     def _add(self, kind: type[Stage], node: onnx.NodeProto, data: Data, shape: tuple[int, ...], *more: Any) -> Data:
         """Append a stage with one input and its further fields; returns its result, in a new buffer."""
-        base, pointer = self._operand(data, f"the input of {label(node)}")
-        y, into = self._buffer(shape)
-        self.stages.append(kind(base, into, y.at.size, pointer, *more))
+        x = self._address(data, f"the input of {label(node)}")
+        y = self._buffer(shape)
+        self.stages.append(kind(x, y.at.flat[0], y.at.size, *more))
         return y
 
     def _read(self, node: onnx.NodeProto) -> None:
-        import onnx
-
-        has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        has = attributes(node)
         unknown = [name for name in node.input if name and name not in self.values]
         if unknown:
             raise BuildFailed(f"{label(node)}: the C kernel does not compute its input {unknown[0]}")
@@ -259,14 +254,9 @@ class Reader:
         from onnx.reference import ReferenceEvaluator
 
         ends: Any = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (node.input, node.output)]
-        opsets = [onnx.helper.make_opsetid(*entry) for entry in self.opsets.items()]
-        model = onnx.helper.make_model(onnx.helper.make_graph([node], "node", *ends), opset_imports=opsets)
-        try:
-            feeds = {name: value for name, value in zip(node.input, inputs, strict=True) if name}
-            outputs: Any = ReferenceEvaluator(model).run(None, feeds)
-            return outputs
-        except Exception as error:  # the evaluator raises any class
-            raise BuildFailed(f"{label(node)} cannot be evaluated: {first_line(error)}") from None
+        with any_error(BuildFailed, f"{label(node)} cannot be evaluated"):
+            evaluator: Any = ReferenceEvaluator(onnx.helper.make_graph([node], "node", *ends), self.opsets)
+            return evaluator.run(None, {name: value for name, value in zip(node.input, inputs, strict=True) if name})
 
     def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:
@@ -279,21 +269,22 @@ class Reader:
             raise BuildFailed(f"{label(node)}: its input is a constant")
         w, r = self._constant(node, w, INPUT_NAMES[1]), self._constant(node, r, INPUT_NAMES[2])
         kind, units, layout = node.op_type, r.shape[-1], bool(has.get("layout"))
-        direction = has.get("direction", b"forward").decode(errors="replace")
-        directions = 2 if direction == "bidirectional" else 1
         rows, batch = x.at.shape[layout], x.at.shape[1 - layout]
-        default = RECURRENT[kind]
-        names = tuple(name.decode(errors="replace") for name in has.get("activations", ())) or default * directions
-        gates = 4 if kind == "LSTM" else 3
-        expected = (directions, gates * units)
+        direction, default = has.get("direction", "forward"), RECURRENT[kind]
+        layer = RecurrentLayer(kind, units, x.at.shape[-1], rows, batch, direction)
+        directions, shapes = layer.directions, layer.weight_shapes
+        b = np.zeros(shapes["B"], np.float32) if b is None else self._constant(node, b, INPUT_NAMES[3])
+        names = tuple(has.get("activations", ())) or default * directions
         full = lengths is None or (isinstance(lengths, np.ndarray) and (lengths == rows).all())
         without = p is None or (isinstance(p, np.ndarray) and not p.any())
         lacks = "the C kernel does not support"
         faults = {
             f"unknown direction {direction!r}": direction not in ("forward", "reverse", "bidirectional"),
             f"hidden_size {has.get('hidden_size')}, but R of {units} units": has.get("hidden_size") != units,
-            f"W has shape {w.shape}, expected {(*expected, x.at.shape[-1])}": w.shape != (*expected, x.at.shape[-1]),
-            f"R has shape {r.shape}, expected {(*expected, units)}": r.shape != (*expected, units),
+            **{
+                f"{name} has shape {array.shape}, expected {shapes[name]}": array.shape != shapes[name]
+                for name, array in (("W", w), ("R", r), ("B", b))
+            },
             f"batch size {batch}, but the C kernel computes batch size 1": batch != 1,
             f"{lacks} activations {', '.join(names)}, only {', '.join(default)}": names != default * directions,
             f"{lacks} clip": "clip" in has,
@@ -304,71 +295,40 @@ class Reader:
         fault = next((text for text, found in faults.items() if found), None)
         if fault:
             raise BuildFailed(f"{label(node)}: {fault}")
-        shape = (directions, 2 * gates * units)
-        b = np.zeros(shape, np.float32) if b is None else self._constant(node, b, INPUT_NAMES[3])
-        if b.shape != shape:
-            raise BuildFailed(f"{label(node)}: B has shape {b.shape}, expected {shape}")
-        base, pointer = self._operand(x, f"the input of {label(node)}")
-        y, into = self._buffer((rows, directions, 1, units))
+        begin = self._address(x, f"the input of {label(node)}")
+        y = self._buffer((rows, directions, 1, units))
         ends: list[list[np.ndarray]] = [[], []]
         for index in range(directions):
             number = len(self.layers)
             reset_first = kind == "GRU" and not has.get("linear_before_reset")
             kind_name = "RESET" if reset_first else kind
             self.layers.append(Layer(kind_name, units, w.shape[2], (w[index], r[index], *np.split(b[index], 2))))
-            starts = []
             for end, name, value in zip(ends, "hc", (h, c), strict=True):
-                end.append(self._new(f"net->{name}{number}", (1, units)).at)
-                starts.append(self._initial(node, value, index, len(self.bases) - 1))
-            self.initial.append(tuple(starts))
-            reverse = index == 1 or direction == "reverse"
-            width = directions * units
-            self.stages.append(Recurrent(base, into, y.at.size, pointer, rows, number, index * units, width, reverse))
+                after = self._new(f"net->{name}{number}", (1, units)).at
+                end.append(after)
+                if isinstance(value, Data):
+                    self._begin(node, Data(value.at.reshape(-1, units)[index]), after[0])
+                elif value is not None and value.any():
+                    raise BuildFailed(f"{label(node)}: its initial state must be zero or a tensor, not a constant")
+                elif self.carries and (name == "h" or kind == "LSTM"):
+                    raise BuildFailed(
+                        f"layer {number + 1} begins each call from zero; its state must be carried as well"
+                    )
+            reverse, place = index == 1 or direction == "reverse", y.at[0, index, 0, 0]
+            self.stages.append(Recurrent(begin, place, y.at.size, rows, number, directions * units, reverse))
         states = [Data(np.stack(end)) for end in ends]
         if layout:
             y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
         return [y, *states]
 
-    def _initial(self, node: onnx.NodeProto, value: Any, direction: int, into: int) -> int | None:
-        """The address of the state from which a direction begins; None for zero. One that is not carried is copied."""
-        if value is None or (isinstance(value, np.ndarray) and not value.any()):
-            return None
-        if not isinstance(value, Data):
-            raise BuildFailed(f"{label(node)}: its initial state must be zero or a tensor, not a constant")
-        state = value.at.reshape(-1, int(value.at.shape[-1]))[direction]
-        base = int(state[0]) // BASE
-        if self.bases[base].startswith("state ") and (np.diff(state) == 1).all():
-            return int(state[0])
-        base, pointer = self._operand(Data(state), f"the initial state of {label(node)}")
-        self.stages.append(Copy(base, into, len(state), pointer, 0))
+    def _begin(self, node: onnx.NodeProto, state: Data, after: np.ndarray) -> None:
+        """The state from which the last layer begins: carried, or else copied to `after`, where it ends."""
+        if self.bases[state.at[0] // BASE].startswith("state "):
+            self.after.update(zip(state.at.tolist(), after.tolist(), strict=True))
+            return
+        x = self._address(state, f"the initial state of {label(node)}")
+        self.stages.append(Copy(x, after[0], len(after)))
         self.given.add(len(self.layers) - 1)
-        return int(state[0])
-
-    def _check_states(self, states: Sequence[State]) -> None:
-        """Raises `BuildFailed` unless each state is read and written by the same layers, all of them or none."""
-        found: dict[int, np.ndarray] = {}  # address of the beginning of a layer's state -> those of the state after it
-        for number, starts in enumerate(self.initial):
-            for name, start in zip(("h", "c"), starts, strict=True):
-                needed = states and (name == "h" or self.layers[number].kind == "LSTM")
-                if needed and start is None:
-                    raise BuildFailed(
-                        f"layer {number + 1} begins each call from zero; its state must be carried as well"
-                    )
-                if start is not None:
-                    into = self.bases.index(f"net->{name}{number}") * BASE
-                    found[start] = np.arange(into, into + self.layers[number].units)
-        for state in states:
-            after = self.values[state.output]
-            flat = after.at.ravel() if isinstance(after, Data) else np.zeros(0)
-            begin = self.bases.index(f"state {state.input}") * BASE
-            covered = np.full(math.prod(state.shape), -1)
-            for start, into in found.items():
-                if begin <= start < begin + len(covered):
-                    covered[start - begin : start - begin + len(into)] = into
-            if not np.array_equal(covered, flat):
-                raise BuildFailed(
-                    f"the output {state.output} is not the state of the layers that begin with {state.input}"
-                )
 
     def _dense(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
         data, matrix = inputs[0], self._constant(node, inputs[1], "the second factor")
@@ -431,13 +391,13 @@ class Reader:
         data = self.values[name]
         if not isinstance(data, Data):
             raise BuildFailed(f"the output {name} does not depend on the input")
-        base, pointer = self._operand(data, f"the output {name}")
-        taken = {other for other, _ in self.outputs.values()}
-        if base in taken or self.buffers.get(base) != data.at.size:
-            copy, into = self._buffer(data.at.shape)
-            self.stages.append(Copy(base, into, copy.at.size, pointer, 0))
-            base = into
-        return base, data.at.size
+        address, size = self._address(data, f"the output {name}"), data.at.size
+        taken = {base for base, _ in self.outputs.values()}
+        if address // BASE in taken or self.buffers.get(address // BASE) != size:
+            copy = Copy(address, self._buffer(data.at.shape).at.flat[0], size)
+            self.stages.append(copy)
+            address = copy.y
+        return address // BASE, size
 
     @property
     def rows(self) -> int:

@@ -10,13 +10,13 @@ activation, that of h in an LSTM included.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
-from lstm_trt.export.onnx_checks import ACTIVATIONS, NO_DEFAULT, RECURRENT
+from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT
 
 if TYPE_CHECKING:
     import onnx
@@ -70,13 +70,9 @@ def recurrent_outputs(
     P, None if left out. Raises `NotEvaluated` for attributes that are not valid and for too many operations.
     """
     given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
-    x, w, r, b, lengths, h, c, p = given
-    kind_of_number = x.dtype
-
-    def wide(array: Any) -> Any:
-        return None if array is None else array.astype(np.float64)
-
-    x, w, r, b, h, c, p = map(wide, (x, w, r, b, h, c, p))
+    lengths, kind_of_number = given.pop(INPUT_NAMES.index("sequence_lens")), given[0].dtype
+    wide: Any = (None if array is None else array.astype(np.float64) for array in given)
+    x, w, r, b, h, c, p = wide
     layout = attributes.get("layout") or 0
     if layout:
         x, (h, c) = x.swapaxes(0, 1), (None if array is None else array.swapaxes(0, 1) for array in (h, c))
@@ -90,20 +86,16 @@ def recurrent_outputs(
     lengths = np.full(batch, steps) if lengths is None else lengths
     if not lengths.all():
         raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
-    found = []
+    h, c = (np.zeros((directions, batch, hidden)) if array is None else array for array in (h, c))
+    b = np.zeros((directions, 2 * w.shape[1])) if b is None else b
+    p = np.zeros((directions, 3 * hidden)) if p is None else p
+    flag, found = bool(attributes.get("input_forget") or attributes.get("linear_before_reset")), []
     for index in range(directions):
-        cell = _Cell(
-            kind,
-            functions[index],
-            attributes.get("clip"),
-            bool(attributes.get("input_forget") or attributes.get("linear_before_reset")),
-            w[index].T,
-            r[index].T,
-            np.zeros(2 * len(w[index])) if b is None else b[index],
-            np.zeros(3 * hidden) if p is None else p[index],
-        )
-        state = tuple(np.zeros((batch, hidden)) if array is None else array[index] for array in (h, c))
-        found.append(_scan(cell, x, lengths, state, backward=order == "reverse" or index == 1))
+        wb, rb = np.split(b[index], 2)
+        transposed, peepholes = np.ascontiguousarray(r[index].T), np.split(p[index], 3)
+        cell = partial(CELLS[kind], functions[index], flag, transposed, rb, peepholes)
+        backward = order == "reverse" or index == 1
+        found.append(_scan(cell, x @ w[index].T + wb, lengths, (h[index], c[index]), backward))
     y = np.stack([every for every, _ in found], axis=1)
     states = [np.stack(state) for state in zip(*(last for _, last in found), strict=True)]
     if layout:
@@ -129,61 +121,57 @@ def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> lis
         )
         if NO_DEFAULT in (alpha, beta):  # by identity
             raise NotEvaluated(f"{kind} operator with activation {name}, for which ONNX defines no default parameters")
-        functions.append(lambda x, function=function, alpha=alpha, beta=beta: function(x, alpha, beta))
+        functions.append(partial(_clipped, function, alpha, beta, attributes.get("clip")))
     return [functions[place : place + len(default)] for place in range(0, len(functions), len(default))]
 
 
-class _Cell:
-    """One direction of an operator. `flag`: input_forget of an LSTM, linear_before_reset of a GRU.
+def _clipped(function: Callable, alpha: Any, beta: Any, clip: float | None, x: np.ndarray) -> np.ndarray:
+    return function(x if clip is None else np.clip(x, -clip, clip), alpha, beta)
 
-    `w` (features, gates x hidden), `r` (hidden, gates x hidden), `b` (2 x gates x hidden), `p` (3 x hidden).
-    """
 
-    def __init__(self, kind, functions, clip, flag, w, r, b, p) -> None:
-        bound = lambda function: lambda x: function(np.clip(x, -clip, clip))  # noqa: E731
-        self.functions = functions if clip is None else [bound(function) for function in functions]
-        self.step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[kind]
-        self.flag, self.w, self.r = flag, w, np.ascontiguousarray(r)
-        self.wb, self.rb = np.split(b, 2)
-        self.p = np.split(p, 3)
+# A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, R (hidden, gates x
+# hidden), its biases, the peepholes; the products of the input and W, and the state, (batch, ...).
 
-    def _lstm(self, xw: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        f, g, last = self.functions
-        i, o, forget, new = np.split(xw + h @ self.r + self.rb, 4, axis=1)
-        i = f(i + self.p[0] * c)
-        forget = 1 - i if self.flag else f(forget + self.p[2] * c)
-        c = forget * c + i * g(new)
-        return f(o + self.p[1] * c) * last(c), c
 
-    def _gru(self, xw: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        (f, g), size = self.functions, h.shape[1]
-        first, last = slice(None, 2 * size), slice(2 * size, None)
-        z, reset = np.split(f(xw[:, first] + h @ self.r[:, first] + self.rb[first]), 2, axis=1)
-        if self.flag:
-            new = reset * (h @ self.r[:, last] + self.rb[last])
-        else:
-            new = (reset * h) @ self.r[:, last] + self.rb[last]
-        return (1 - z) * g(xw[:, last] + new) + z * h, c
+def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
+    f, g, last = functions
+    i, o, forget, new = np.split(xw + h @ r + b, 4, axis=1)
+    i = f(i + p[0] * c)
+    forget = 1 - i if coupled else f(forget + p[2] * c)
+    c = forget * c + i * g(new)
+    return f(o + p[1] * c) * last(c), c
 
-    def _rnn(self, xw: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.functions[0](xw + h @ self.r + self.rb), c
+
+def _gru(functions, reset_last, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
+    (f, g), size = functions, h.shape[1]
+    first, last = slice(None, 2 * size), slice(2 * size, None)
+    z, reset = np.split(f(xw[:, first] + h @ r[:, first] + b[first]), 2, axis=1)
+    new = reset * (h @ r[:, last] + b[last]) if reset_last else (reset * h) @ r[:, last] + b[last]
+    return (1 - z) * g(xw[:, last] + new) + z * h, c
+
+
+def _rnn(functions, flag, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
+    return functions[0](xw + h @ r + b), c
+
+
+CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 
 def _scan(
-    cell: _Cell, x: np.ndarray, lengths: np.ndarray, state: tuple[np.ndarray, ...], backward: bool
+    cell: Callable, xw: np.ndarray, lengths: np.ndarray, state: tuple[np.ndarray, ...], backward: bool
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Y (sequence, batch, hidden), zero after the end of each sequence, and the states after its last step.
 
     Backward, each sequence is read from its own end.
     """
-    steps, batch, _ = x.shape
+    steps, batch, _ = xw.shape
     time = np.arange(steps)[:, None]
     order = np.where(time < lengths, lengths - 1 - time, time), np.arange(batch)
-    xw = (x[order] if backward else x) @ cell.w + cell.wb
+    xw = xw[order] if backward else xw
     y = np.zeros((steps, *state[0].shape))
     for step in range(steps):
         inside = (step < lengths)[:, None]
-        new = cell.step(xw[step], *state)
+        new = cell(xw[step], *state)
         y[step] = np.where(inside, new[0], 0)
         state = tuple(np.where(inside, after, before) for after, before in zip(new, state, strict=True))
     return (y[order] if backward else y), state

@@ -9,14 +9,15 @@ remedy.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, ExportFailed, one_line
+from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.workload import RecurrentLayer
+from lstm_trt.export.to_onnx import known_sizes
 
 if TYPE_CHECKING:
     import onnx
@@ -108,27 +109,18 @@ OPENVINO = Rules(
 )
 
 
-class Value(NamedTuple):
-    """Known properties of a tensor: ONNX element type (0: unknown) and sizes (None: symbolic or unknown)."""
-
-    type: int
-    sizes: tuple[int | None, ...] | None
-
-
-def read(content: bytes, name: str = "network") -> onnx.ModelProto:
-    """An ONNX file with its local functions inlined; raises `ExportFailed` if it is invalid or truncated."""
+def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFailed) -> onnx.ModelProto:
+    """An ONNX file with its local functions inlined; raises `kind` if it is invalid or truncated."""
     import onnx
     import onnx.inliner
 
-    try:
+    with any_error(kind, f"{name} is not an ONNX file, or is truncated", one_line):
         model = onnx.load_from_string(content)
-    except Exception as error:  # protobuf's DecodeError, which onnx does not export
-        raise ExportFailed(f"{name} is not an ONNX file, or is truncated: {one_line(error)}") from None
     if not model.graph.node:
-        raise ExportFailed(f"{name} is not an ONNX file, or has no operators")
+        raise kind(f"{name} is not an ONNX file, or has no operators")
     if not _is_utf8(model):
         # TensorRT would quote such a name, and its bindings print an error before the logger is called.
-        raise ExportFailed(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
+        raise kind(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 
 
@@ -148,24 +140,71 @@ def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All operators of a graph, those in the bodies of Loop, If and Scan included."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from nodes(inner)
+        for inner in _bodies(node):
+            yield from nodes(inner)
+
+
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
+    return [graph for graphs in found for graph in graphs]
+
+
+def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """A graph and those in the bodies of its operators."""
+    return [graph, *(inner for node in nodes(graph) for inner in _bodies(node))]
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """All stored tensors: initializers and those in attributes, inner graphs included."""
-    yield from graph.initializer
-    for node in graph.node:
+    for each in graphs(graph):
+        yield from each.initializer
+    for node in nodes(graph):
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from tensors(inner)
+
+
+def is_float32(value: onnx.ValueInfoProto) -> bool:
+    """Whether an input or output is a tensor of float32."""
+    return value.type.tensor_type.elem_type == 1  # TensorProto.FLOAT
+
+
+def retype(model: onnx.ModelProto, values: Iterable[onnx.ValueInfoProto], number: int, name: str = "network") -> None:
+    """Convert all stored float32 tensors, and those of the inputs and outputs `values`, to the ONNX element type.
+
+    Raises `BuildFailed` for a number that this type does not have.
+    """
+    import onnx
+
+    kind = onnx.helper.tensor_dtype_to_np_dtype(number)
+    most = float(np.finfo(kind).max)
+    for tensor in tensors(model.graph):
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            numbers = onnx.numpy_helper.to_array(tensor)
+            largest = float(np.max(np.abs(numbers[np.isfinite(numbers)]), initial=0))
+            if largest > most:
+                raise BuildFailed(f"{name} has {largest:g} in {tensor.name!r}, above {kind}'s {most:g}: use fp32")
+            tensor.CopyFrom(onnx.numpy_helper.from_array(numbers.astype(kind), tensor.name))
+    for value in filter(is_float32, values):
+        value.type.tensor_type.elem_type = number
 
 
 def recurrent_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """The LSTM, GRU and RNN operators."""
     return [node for node in nodes(model.graph) if node.op_type in RECURRENT and node.domain in ("", "ai.onnx")]
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of an operator by name, with text instead of bytes."""
+    import onnx
+
+    found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {name: _decoded(value) for name, value in found.items()}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def label(node: onnx.NodeProto) -> str:
@@ -177,18 +216,24 @@ def label(node: onnx.NodeProto) -> str:
 def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network", rules: Rules = TENSORRT) -> None:
     """Reject a graph that a runtime cannot build or would misread.
 
-    Raises `BuildFailed` with the reason of `refusal`, and `ExportFailed` if ONNX's own checker rejects the file.
+    Raises `BuildFailed` for external data or with the reason of `refusal`, and `ExportFailed` if ONNX's own checker
+    rejects the file.
     """
     import onnx
 
-    _refuse_external_data(model, name)
+    for tensor in tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
+            where = f", read by {label(reader)}," if reader is not None else ""
+            raise BuildFailed(
+                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
+                " onnx.save(onnx.load(path), path)"
+            )
     reason = refusal(model, rules, precision)
     if reason:
         raise BuildFailed(reason)
-    try:
+    with any_error(ExportFailed, f"{name} is not valid ONNX", one_line):  # the text names the operator
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # ValidationError, InferenceError: the text names the operator
-        raise ExportFailed(f"{name} is not valid ONNX: {one_line(error)}") from None
 
 
 def checked(content: bytes, rules: Rules, precision: str = "fp32") -> bytes:
@@ -204,99 +249,72 @@ def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> st
 
     `precision` is that of an engine of TensorRT: "fp32" and "tf32" reject operators in float16.
     """
+    import onnx
+
     found = recurrent_nodes(model)
-    values = _values(model) if found else {}
-    faults = ((node, _fault(node, values, precision, rules)) for node in found)
-    return next((f"{label(node)}: {fault}" for node, fault in faults if fault), None)
+    if found:
+        with contextlib.suppress(Exception):  # a broken graph: the checker reports it
+            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    graph, sizes = model.graph, known_sizes(model)
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    faults = (f"{label(node)}: {fault}" for node in found for fault in _faults(node, types, sizes, precision, rules))
+    return next(faults, None)
 
 
-def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
-    import onnx
-
-    for tensor in tensors(model.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
-            where = f", read by {label(reader)}," if reader is not None else ""
-            raise BuildFailed(
-                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
-                " onnx.save(onnx.load(path), path)"
-            )
-
-
-def _values(model: onnx.ModelProto) -> dict[str, Value]:
-    """Types and sizes by name, as far as ONNX's shape inference determines them."""
-    import onnx
-
-    with contextlib.suppress(Exception):  # a broken graph: the checker reports it
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    found = {}
-    for value in (*model.graph.value_info, *model.graph.output, *model.graph.input):
-        tensor = value.type.tensor_type
-        sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-        found[value.name] = Value(tensor.elem_type, sizes if tensor.HasField("shape") else None)
-    for tensor in model.graph.initializer:
-        found[tensor.name] = Value(tensor.data_type, tuple(tensor.dims))
-    return found
-
-
-def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules: Rules) -> str:
-    """The fault of one operator and its remedy, or ""."""
-    import onnx
-
-    has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    direction = has.get("direction", b"forward").decode(errors="replace")
+def _faults(
+    node: onnx.NodeProto, types: dict[str, int], sizes: dict[str, Any], precision: str, rules: Rules
+) -> Iterator[str]:
+    """The faults of one operator with their remedies; what follows a fault relies on its absence."""
+    has = attributes(node)
+    direction = has.get("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
-        return f"unknown direction {direction!r}: forward, reverse or bidirectional"
+        yield f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
-        return (
+        yield (
             f"layout={has['layout']} {rules.layout}: export it time-major"
             " (PyTorch adds Transpose operators), or transpose X and Y yourself"
         )
     if has.get("input_forget", 0) != 0 and rules.input_forget:
-        return f"input_forget {rules.input_forget}"
+        yield f"input_forget {rules.input_forget}"
     if "clip" in has and node.op_type == "LSTM":
-        return f"clip: {rules.cell_clip}"
+        yield f"clip: {rules.cell_clip}"
     if rules.peepholes and any(node.input[INPUT_NAMES.index("P") :]):
-        return f"peepholes (input P) {rules.peepholes}"
-    directions = 2 if direction == "bidirectional" else 1
-    return (
-        _fault_in_activations(node.op_type, has, directions, rules)
-        or _fault_in_types(node, values, precision, rules)
-        or _fault_in_sizes(node, values, has.get("hidden_size"), directions)
-        or (rules.small_gru if _is_small_gru(node, values, has) else "")
-    )
+        yield f"peepholes (input P) {rules.peepholes}"
+    yield from _faults_in_activations(node.op_type, has, 2 if direction == "bidirectional" else 1, rules)
+    tensors = dict(zip(INPUT_NAMES, node.input, strict=False))
+    named = {name: types[tensor] for name, tensor in tensors.items() if types.get(tensor) and name != "sequence_lens"}
+    yield from _faults_in_types(node.op_type, named, precision, rules)
+    if not has.get("hidden_size"):
+        yield "hidden_size is missing, which every runtime needs: add it to the operator"
+    found = {name: sizes[tensor] for name, tensor in tensors.items() if tensor in sizes}
+    yield from _faults_in_sizes(node.op_type, found, has["hidden_size"], direction)
+    one = len(found.get("X", ())) == 3 and found["X"][1] == 1
+    small = one and 3 <= has["hidden_size"] <= 6 and not has.get("linear_before_reset")
+    if rules.small_gru and node.op_type == "GRU" and small:
+        yield rules.small_gru
 
 
-def _is_small_gru(node: onnx.NodeProto, values: dict[str, Value], has: dict) -> bool:
-    sizes = values.get(node.input[0], Value(0, None)).sizes
-    one = sizes is not None and len(sizes) == 3 and sizes[1] == 1
-    return node.op_type == "GRU" and one and 3 <= has["hidden_size"] <= 6 and not has.get("linear_before_reset")
-
-
-def _fault_in_activations(kind: str, has: dict, directions: int, rules: Rules) -> str:
-    names = [name.decode(errors="replace") for name in has.get("activations", ())]
+def _faults_in_activations(kind: str, has: dict, directions: int, rules: Rules) -> Iterator[str]:
+    names = list(has.get("activations", ()))
     needed = len(RECURRENT[kind]) * directions
     if names and len(names) != needed:
-        return f"{len(names)} activations where {needed} are needed: {', '.join(names)}"
+        yield f"{len(names)} activations where {needed} are needed: {', '.join(names)}"
     for name in names:
         if name not in rules.activations:
-            return f"{rules.title} misreads or does not support activation {name}: use {', '.join(rules.activations)}"
+            yield f"{rules.title} misreads or does not support activation {name}: use {', '.join(rules.activations)}"
     for place, parameter in enumerate(("activation_alpha", "activation_beta"), start=1):
         users = [name for name in names if ACTIVATIONS[name][place] is not None]
         different = next((name for name in users if name in rules.without_defaults), None)
         if different and len(has.get(parameter, ())) < len(users):
-            return f"{rules.title} has another default of {parameter} for {different}: add {parameter} to the operator"
+            yield f"{rules.title} has another default of {parameter} for {different}: add {parameter} to the operator"
     values = (names, *(list(has.get(f"activation_{parameter}", ())) for parameter in ("alpha", "beta")))
-    if directions == 2 and not rules.different_directions and any(_halves_differ(given) for given in values):
-        return (
+    differ = any(given[: len(given) // 2] != given[len(given) // 2 :] for given in values)
+    if directions == 2 and not rules.different_directions and differ:
+        yield (
             f"the two directions have different activations, which {rules.title} does not support: use the same for"
             " both"
         )
-    return ""
-
-
-def _halves_differ(values: list) -> bool:
-    return values[: len(values) // 2] != values[len(values) // 2 :]
 
 
 def type_name(number: int) -> str:
@@ -307,50 +325,32 @@ def type_name(number: int) -> str:
     return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
 
 
-def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules: Rules) -> str:
+def _faults_in_types(kind: str, types: dict[str, int], precision: str, rules: Rules) -> Iterator[str]:
     from onnx import TensorProto
 
-    types = {
-        name: values[tensor].type
-        for name, tensor in zip(INPUT_NAMES, node.input, strict=False)
-        if tensor in values and values[tensor].type and name != "sequence_lens"
-    }
     if TensorProto.BFLOAT16 in types.values():
-        return f"ONNX's {node.op_type} does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
+        yield f"ONNX's {kind} does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
     if TensorProto.DOUBLE in types.values() and rules.float64:
-        return f"float64 {rules.float64}: convert it to float32"
+        yield f"float64 {rules.float64}: convert it to float32"
     if len(set(types.values())) > 1:
         listed = ", ".join(f"{name} {type_name(number)}" for name, number in types.items())
-        return f"its inputs have different types ({listed}): use one type for all of them, including initial states"
+        yield f"its inputs have different types ({listed}): use one type for all of them, including initial states"
     if TensorProto.FLOAT16 in types.values() and precision != "fp16" and rules.checks_precision:
-        return f"the graph computes in float16, but {precision} was requested: use --precision fp16"
-    return ""
+        yield f"the graph computes in float16, but {precision} was requested: use --precision fp16"
 
 
-def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int | None, directions: int) -> str:
-    if not hidden:
-        return "hidden_size is missing, which every runtime needs: add it to the operator"
-    gates = RecurrentLayer(node.op_type, hidden, features=0, sequence=0, batch=0).gates
-    inputs: dict[str, str] = dict(zip(INPUT_NAMES, node.input, strict=False))
-    x = values.get(inputs.get("X", ""), Value(0, None)).sizes
-    _, batch, features = x if x is not None and len(x) == 3 else (None, None, None)
-    expected = {
-        "W": (directions, gates, features),
-        "R": (directions, gates, hidden),
-        "B": (directions, 2 * gates),
-        "sequence_lens": (batch,),
-        "initial_h": (directions, batch, hidden),
-        "initial_c": (directions, batch, hidden),
-        "P": (directions, 3 * hidden),
-    }
-    for name, needed in expected.items():
-        sizes = values.get(inputs.get(name, ""), Value(0, None)).sizes
-        if sizes is None:
-            continue
+def _faults_in_sizes(kind: str, found: dict[str, Any], hidden: int, direction: str) -> Iterator[str]:
+    x = found.get("X", ())
+    sizes: Any = x if len(x) == 3 else (None, None, None)
+    sequence, batch, features = sizes
+    layer = RecurrentLayer(kind, hidden, features, sequence, batch, direction)
+    state = (layer.directions, batch, hidden)
+    others = {"initial_h": state, "initial_c": state, "P": (layer.directions, 3 * hidden)}
+    for name, needed in {**layer.weight_shapes, "sequence_lens": (batch,), **others}.items():
+        sizes = found.get(name, needed)
         same = len(sizes) == len(needed)
         if not same or any(a != b for a, b in zip(sizes, needed, strict=True) if a is not None and b is not None):
             fault = f"{name} has shape {list(sizes)}, expected {[size or '?' for size in needed]}"
             if name == "R" and same and sizes[2] is not None and sizes[2] < hidden:
-                fault += f"; ONNX's {node.op_type} has no projection (PyTorch's proj_size): multiply its output instead"
-            return fault + ": export it again"
-    return ""
+                fault += f"; ONNX's {kind} has no projection (PyTorch's proj_size): multiply its output instead"
+            yield fault + ": export it again"

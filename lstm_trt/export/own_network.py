@@ -11,14 +11,15 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, LabError, UsageError, first_line
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
-from lstm_trt.config.workload import RecurrentLayer, State, Workload
+from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.read_onnx import NetworkFacts, network_facts, random_array, read_file
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
@@ -41,7 +42,8 @@ STATE_NAMES = (
 class OnnxNetwork(Workload):
     """An ONNX file with fixed sizes.
 
-    `OnnxNetwork("model.onnx", sizes={"time": 64, "batch": 1})` reads and checks a file. `sizes`: values of its symbolic
+    `OnnxNetwork("model.onnx", sizes={"time": 64, "batch": 1})` reads and checks a file, or the content of one without
+    external data; `name` is by default that of the file. `sizes`: values of its symbolic
     sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `states`: input -> output of the states that the mode
     "stream" carries (default: those that are recognized by their names). `inputs`: an .npz file with inputs by name;
     others are random numbers of their type (standard normal, or whole numbers in the range that the graph allows,
@@ -58,60 +60,39 @@ class OnnxNetwork(Workload):
     inputs_sha256: str | None
     facts: NetworkFacts = field(compare=False, repr=False)
 
+    recurrent_layers = property(attrgetter("facts.layers"))
+    parameters = property(attrgetter("facts.parameters"))
+    flops = property(attrgetter("facts.flops"))
+
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | bytes,
         *,
+        name: str | None = None,
         sizes: Mapping[str, int] | None = None,
         states: Mapping[str, str] | None = None,
         inputs: str | Path | None = None,
     ) -> None:
-        path = Path(path)
-        content, sha256 = read_file(path)
-        self._read(content, sha256, path.stem, sizes or {}, states, inputs)
-
-    def _read(
-        self,
-        content: bytes,
-        sha256: str,
-        name: str,
-        sizes: Mapping[str, int],
-        states: Mapping[str, str] | None,
-        inputs: str | Path | None,
-    ) -> None:
-        facts = network_facts(content, name, sizes)
+        if isinstance(path, bytes):
+            content, sha256, name = path, cache.sha256(path), name or "network"
+        else:
+            (content, sha256), name = read_file(Path(path)), name or Path(path).stem
+        facts = network_facts(content, name, sizes or {})
         carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
-        self._set(name, sha256, tuple(sorted(sizes.items())), tuple(sorted(carried.items())), None, facts)
-        if inputs is not None:
-            object.__setattr__(self, "inputs_sha256", _keep_inputs(self, Path(inputs)))
+        inputs_sha256 = None if inputs is None else _keep_inputs(name, facts, Path(inputs))
+        self._set(name, sha256, sizes or {}, carried, inputs_sha256, facts)
         cache.fetch("onnx", sha256, ".onnx", lambda: content)
 
-    def _set(self, *values: object) -> None:
-        names = ("name", "sha256", "sizes", "carried", "inputs_sha256", "facts")
-        for name, value in zip(names, values, strict=True):
-            object.__setattr__(self, name, value)
-
-    @classmethod
-    def of_content(
-        cls,
-        content: bytes,
-        name: str,
-        sizes: Mapping[str, int] | None = None,
-        states: Mapping[str, str] | None = None,
-        inputs: str | Path | None = None,
-    ) -> OnnxNetwork:
-        """The network in the content of an ONNX file without external data."""
-        network = object.__new__(cls)
-        network._read(content, cache.sha256(content), name, sizes or {}, states, inputs)
-        return network
+    def _set(
+        self, name: str, sha256: str, sizes: Mapping, carried: Mapping, inputs_sha256: str | None, facts: NetworkFacts
+    ) -> None:
+        pairs = {"sizes": tuple(sorted(sizes.items())), "carried": tuple(sorted(carried.items()))}
+        vars(self).update(name=name, sha256=sha256, **pairs, inputs_sha256=inputs_sha256, facts=facts)
 
     @property
     def path(self) -> Path:
         """The file in the cache, with symbolic sizes; raises `UsageError` if it is not there."""
-        stored = cache.stored("onnx", self.sha256, ".onnx")
-        if stored is None:
-            raise UsageError(f"{self.name}.onnx is no longer in the cache: give the file again, with --onnx")
-        return stored[0]
+        return _cached("onnx", self.sha256, ".onnx", f"{self.name}.onnx is", "--onnx")
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -138,12 +119,9 @@ class OnnxNetwork(Workload):
     @classmethod
     def from_dict(cls, plain: Mapping) -> OnnxNetwork:
         network = object.__new__(cls)
-        try:
-            pairs = [tuple(sorted(plain[name].items())) for name in ("sizes", "states")]
-            facts = NetworkFacts.from_dict(plain["facts"])
-            network._set(plain["name"], plain["sha256"], *pairs, plain.get("inputs_sha256"), facts)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise UsageError(f"invalid description of an ONNX network: {error}") from None
+        with any_error(UsageError, "invalid description of an ONNX network", str):
+            facts, inputs = NetworkFacts.from_dict(plain["facts"]), plain.get("inputs_sha256")
+            network._set(plain["name"], plain["sha256"], plain["sizes"], plain["states"], inputs, facts)
         return network
 
     @property
@@ -163,18 +141,6 @@ class OnnxNetwork(Workload):
     def states(self) -> tuple[State, ...]:
         inputs = {tensor.name: tensor for tensor in self.facts.inputs}
         return tuple(State(name, after, inputs[name].shape, inputs[name].type) for name, after in self.carried)
-
-    @property
-    def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
-        return self.facts.layers
-
-    @property
-    def parameters(self) -> int:
-        return self.facts.parameters
-
-    @property
-    def flops(self) -> int | None:
-        return self.facts.flops
 
     @property
     def axes(self) -> dict[str, int | None]:
@@ -201,15 +167,14 @@ class OnnxNetwork(Workload):
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         """Flags of `record`; of the file and of the inputs only the names are known."""
-        found = {"--onnx": (f"{self.name}.onnx",)}
-        found |= {"--size": tuple(f"{name}={size}" for name, size in self.sizes)} if self.sizes else {}
-        states = tuple(f"{before}={after}" for before, after in self.carried)
-        found |= (
-            {"--state": states}
-            if self.carried and self.carried != tuple(sorted(_found_states(self.facts).items()))
-            else {}
-        )
-        return found | ({"--inputs": (f"{self.inputs_sha256[:8]}.npz",)} if self.inputs_sha256 else {})
+        states = () if dict(self.carried) == _found_states(self.facts) else self.carried
+        found = {
+            "--onnx": (f"{self.name}.onnx",),
+            "--size": tuple(f"{name}={size}" for name, size in self.sizes),
+            "--state": tuple(f"{before}={after}" for before, after in states),
+            "--inputs": (f"{self.inputs_sha256[:8]}.npz",) if self.inputs_sha256 else (),
+        }
+        return {flag: values for flag, values in found.items() if values}
 
     def check_mode(self, mode: str) -> None:
         reason = self._why_no_stream() if mode == "stream" else ""
@@ -235,15 +200,8 @@ class OnnxNetwork(Workload):
     def make_inputs(self, seed: int | Sequence[int], mode: str = "forward") -> dict[str, np.ndarray]:
         """Inputs by name: the user's own, and random numbers for the others; states only if they are not carried."""
         generator = np.random.default_rng(seed)
-        given = {}
-        if self.inputs_sha256:
-            stored = cache.stored("inputs", self.inputs_sha256, ".npz")
-            if stored is None:
-                raise UsageError(
-                    f"the inputs of {self.name} are no longer in the cache: give the file again, with --inputs"
-                )
-            with np.load(stored[0], allow_pickle=False) as arrays:
-                given = {name: arrays[name] for name in arrays.files}
+        what, own = f"the inputs of {self.name} are", self.inputs_sha256
+        given = _arrays(_cached("inputs", own, ".npz", what, "--inputs")) if own else {}
         carried = {state.input for state in self.states} if mode == "stream" else ()
         wanted = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
         return {tensor.name: given.get(tensor.name, random_array(tensor, generator)) for tensor in wanted}
@@ -277,35 +235,26 @@ def TorchNetwork(
             "example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters"
         )
     name = name or type(module).__name__
-    parameters = [text for text in inspect.signature(module.forward).parameters][: len(example)]
-    named = list(input_names or parameters)
+    named = list(input_names or [*inspect.signature(module.forward).parameters][: len(example)])
     training = module.training
     module.eval()
     try:
-        probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
-        with torch.inference_mode():
-            results = [tensor for tensor in _pytree.tree_leaves(module(*probe)) if isinstance(tensor, torch.Tensor)]
-        several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
-        answers = list(output_names or several)
-        for what, names, needed in (("input", named, len(example)), ("output", answers, len(results))):
-            if len(names) != needed:
-                raise UsageError(f"{name} has {needed} {what}s, but {len(names)} names were given")
-        tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
-        _check_axes(dynamic_axes or {}, tensors)
-        content = export_module(module, example, name, None, dynamic_axes, named, answers)
-    except LabError:
-        raise
-    except Exception as error:
-        raise ExportFailed(f"{name} cannot be run with the example inputs: {first_line(error)}") from error
+        with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
+            probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
+            with torch.inference_mode():
+                results = [tensor for tensor in _pytree.tree_leaves(module(*probe)) if isinstance(tensor, torch.Tensor)]
+            several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
+            answers = list(output_names or several)
+            for what, given, needed in (("input", named, len(example)), ("output", answers, len(results))):
+                if len(given) != needed:
+                    raise UsageError(f"{name} has {needed} {what}s, but {len(given)} names were given")
+            tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
+            own = _sizes_of_symbols(dynamic_axes or {}, tensors, named)
+            more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": dynamic_axes}
+            content = export_module(module, example, name, **more)
     finally:
         module.train(training)
-    own = {
-        symbol: example[named.index(tensor)].shape[axis]
-        for tensor, axes in (dynamic_axes or {}).items()
-        if tensor in named
-        for axis, symbol in axes.items()
-    }
-    network = OnnxNetwork.of_content(content, name, {**own, **(sizes or {})}, states, inputs)
+    network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)
     arrays: dict[str, Any] = {f"input/{key}": tensor.numpy() for key, tensor in zip(named, probe, strict=True)}
     arrays |= {f"output/{key}": tensor.float().numpy() for key, tensor in zip(answers, results, strict=True)}
     buffer = io.BytesIO()
@@ -314,14 +263,23 @@ def TorchNetwork(
     return network
 
 
-def _check_axes(dynamic_axes: Mapping[str, Mapping[int, str]], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises `UsageError` for an unknown input or output, or an axis that it lacks; PyTorch would ignore them."""
+def _sizes_of_symbols(
+    dynamic_axes: Mapping[str, Mapping[int, str]], tensors: Mapping[str, torch.Tensor], inputs: Sequence[str]
+) -> dict[str, int]:
+    """The size of each symbol of an input in the example.
+
+    Raises `UsageError` for an unknown input or output, or an axis that it lacks; PyTorch would ignore them.
+    """
+    found = {}
     for name, axes in dynamic_axes.items():
         if name not in tensors:
             raise UsageError(f"dynamic_axes: no input or output is called {name!r}: there are {listed(tensors)}")
-        for axis in axes:
+        for axis, symbol in axes.items():
             if not (isinstance(axis, int) and 0 <= axis < tensors[name].dim()):
                 raise UsageError(f"dynamic_axes: {name!r} has the axes 0 to {tensors[name].dim() - 1}, not {axis!r}")
+            if name in inputs:
+                found[symbol] = tensors[name].shape[axis]
+    return found
 
 
 def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
@@ -329,12 +287,26 @@ def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str
     stored = cache.stored("onnx", network.sha256, ".torch.npz")
     if stored is None:
         return None
-    with np.load(stored[0], allow_pickle=False) as arrays:
-        sides = [
-            {name.partition("/")[2]: arrays[name] for name in arrays.files if name.startswith(side)}
-            for side in ("input/", "output/")
-        ]
-    return sides[0], sides[1]
+    arrays = _arrays(stored[0])
+    inputs, outputs = (
+        {name.removeprefix(side): array for name, array in arrays.items() if name.startswith(side)}
+        for side in ("input/", "output/")
+    )
+    return inputs, outputs
+
+
+def _cached(kind: str, sha256: str, suffix: str, what: str, flag: str) -> Path:
+    """A file of the user in the cache; raises `UsageError` if it is not there."""
+    stored = cache.stored(kind, sha256, suffix)
+    if stored is None:
+        raise UsageError(f"{what} no longer in the cache: give the file again, with {flag}")
+    return stored[0]
+
+
+def _arrays(file: Any) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name; pickled objects are not loaded."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 # What a user gives
@@ -342,15 +314,12 @@ def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str
 
 def _found_states(facts: NetworkFacts) -> dict[str, str]:
     """Input -> output of the states that are recognized by their names and have the same shape and type."""
-    outputs = {tensor.name: tensor for tensor in facts.outputs}
+    outputs = {(tensor.name, tensor.shape, tensor.type) for tensor in facts.outputs}
     found: dict[str, str] = {}
     for tensor in facts.inputs:
-        names = [
-            re.sub(old, new, tensor.name) for old, news in STATE_NAMES for new in news if re.search(old, tensor.name)
-        ]
-        for name in names:
-            other = outputs.get(name)
-            if other and name not in found.values() and (other.shape, other.type) == (tensor.shape, tensor.type):
+        matches = [(old, new) for old, news in STATE_NAMES for new in news if re.search(old, tensor.name)]
+        for name in [re.sub(old, new, tensor.name) for old, new in matches]:
+            if (name, tensor.shape, tensor.type) in outputs and name not in found.values():
                 found[tensor.name] = name
                 break
     return found
@@ -371,28 +340,21 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
     return dict(states)
 
 
-def _keep_inputs(network: OnnxNetwork, path: Path) -> str:
+def _keep_inputs(name: str, facts: NetworkFacts, path: Path) -> str:
     """Check an .npz file of inputs and copy it into the cache; returns its SHA-256."""
-    try:
+    with file_errors(f"read {path}"):
         content = path.read_bytes()
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            given = {name: arrays[name] for name in arrays.files}
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except Exception as error:  # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-        raise UsageError(
-            f"{path} is not an .npz file of arrays, as numpy.savez writes it: {first_line(error)}"
-        ) from None
-    tensors = {tensor.name: tensor for tensor in network.facts.inputs}
-    for name, array in given.items():
-        if name not in tensors:
-            raise UsageError(
-                f"{path} has an array {name!r}, but the inputs of {network.name} are {listed(list(tensors))}"
-            )
-        tensor = tensors[name]
+    # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
+    with any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"):
+        given = _arrays(io.BytesIO(content))
+    tensors = {tensor.name: tensor for tensor in facts.inputs}
+    for key, array in given.items():
+        tensor = tensors.get(key)
+        if tensor is None:
+            raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(list(tensors))}")
         if array.shape != tensor.shape or array.dtype.name != tensor.type:
             raise UsageError(
-                f"{name} in {path} is {array.dtype.name} {list(array.shape)}, but {network.name} needs"
+                f"{key} in {path} is {array.dtype.name} {list(array.shape)}, but {name} needs"
                 f" {tensor.type} {list(tensor.shape)}"
             )
     return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content)[1]

@@ -7,25 +7,29 @@ runs first. Errors in a file are a `UsageError` of one line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, UsageError, file_errors, first_line
+from lstm_trt.config.errors import UsageError, any_error, file_errors
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.onnx_checks import RECURRENT
-from lstm_trt.export.to_onnx import sizes_of, with_sizes
+from lstm_trt.export.onnx_checks import RECURRENT, attributes
+from lstm_trt.export.to_onnx import known_sizes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 
 if TYPE_CHECKING:
     import onnx
+
+
+#: ONNX's numbers of the element types that parameters have.
+FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def read_file(path: Path) -> tuple[bytes, str]:
 
     with file_errors(f"read {path}"):
         content = path.read_bytes()
-    model, folder = _parsed(content, path.name), path.resolve().parent
+    model, folder = onnx_checks.read(content, path.name, UsageError), path.resolve().parent
     external = [tensor for tensor in onnx_checks.tensors(model.graph) if uses_external_data(tensor)]
     if not external:
         return content, cache.sha256(content)
@@ -81,30 +85,20 @@ def read_file(path: Path) -> tuple[bytes, str]:
             where = "is missing" if place.is_relative_to(folder) else "is outside its folder, which is not allowed"
             raise UsageError(f"the external data {location!r} of {path} {where}")
         parts[location] = place.read_bytes()
-    try:
+    # ValueError for an offset beyond the file or above protobuf's 2 GiB, ValidationError
+    with any_error(UsageError, f"the external data of {path} cannot be loaded"):
         load_external_data_for_model(model, str(folder))
         whole = model.SerializeToString()
-    except Exception as error:  # ValueError for an offset beyond the file or above protobuf's 2 GiB, ValidationError
-        raise UsageError(f"the external data of {path} cannot be loaded: {first_line(error)}") from None
     return whole, cache.sha256(b"".join((content, *parts.values())))
-
-
-def _parsed(content: bytes, name: str) -> onnx.ModelProto:
-    try:
-        return onnx_checks.read(content, name)
-    except ExportFailed as error:
-        raise UsageError(str(error)) from None
 
 
 def checked(content: bytes, name: str) -> onnx.ModelProto:
     """The network, accepted by the ONNX checker, with local functions inlined; raises `UsageError`."""
     import onnx
 
-    model = _parsed(content, name)
-    try:
+    model = onnx_checks.read(content, name, UsageError)
+    with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
-    except Exception as error:  # ValidationError; its text names the operator
-        raise UsageError(f"{name} is not valid ONNX: {first_line(error)}") from None
     return model
 
 
@@ -152,8 +146,41 @@ def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> Networ
     symbols = symbolic_shapes(model)
     _check_sizes(name, symbols, sizes)
     shapes = _sized(symbols, sizes)
-    facts = _facts(model, content, name, shapes)
-    return replace(facts, **_symbols_of_layers(model, symbols, sizes, facts.layers))
+    with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
+        inferred = with_sizes(model, shapes)
+    known: dict[str, Any] = known_sizes(inferred)
+    inputs = []
+    for value in model.graph.input:
+        if value.name in shapes:
+            kind = _numpy_type(value, name, "input")
+            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
+    outputs = [
+        Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, ()))
+        for value in inferred.graph.output
+    ]
+    if any(None in tensor.shape for tensor in outputs):
+        outputs = _measured_outputs(content, name, inputs, outputs)
+    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
+    size, available = size + 3 * len(content), available_memory_bytes()
+    if size > available:
+        needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
+        raise UsageError(f"{name} does not fit into the memory: {needs}")
+    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in FLOATS.values()]
+    every = list(onnx_checks.nodes(model.graph))
+    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
+        fill.data_type in FLOATS.values() for fill in fills
+    )
+    layers, flops = _layers(model, known), [_flops(node, known) for node in every]
+    return NetworkFacts(
+        tuple(inputs),
+        tuple(outputs),
+        layers,
+        parameters,
+        None if None in flops or len(onnx_checks.graphs(model.graph)) > 1 else sum(filter(None, flops)),
+        half=any(tensor.data_type == FLOATS["float16"] for tensor in stored),
+        **_symbols_of_layers(model, symbols, sizes, layers),
+    )
 
 
 def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -162,57 +189,6 @@ def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int])
         value: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
         for value, shape in symbols.items()
     }
-
-
-def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[str, tuple[int, ...]]) -> NetworkFacts:
-    import onnx
-
-    inferred = _inferred(model, name, shapes)
-    known: dict[str, Any] = dict(_tensors_of(inferred))
-    inputs = []
-    for value in model.graph.input:
-        if value.name in shapes:
-            kind = _numpy_type(value, name, "input")
-            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
-    outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output
-    ]
-    if any(None in tensor.shape for tensor in outputs):
-        outputs = _measured_outputs(content, name, tuple(inputs), tuple(outputs))
-    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs)) + 3 * len(
-        content
-    )
-    if size > available_memory_bytes():
-        needs = f"at these sizes it needs at least {bytes_text(size)}"
-        raise UsageError(
-            f"{name} does not fit into the memory: {needs}, {bytes_text(available_memory_bytes())} are available"
-        )
-    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
-    every = list(onnx_checks.nodes(model.graph))
-    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(_is_float(fill.data_type) for fill in fills)
-    layers = tuple(layer for node in every if (layer := _layer(node, known)))
-    flops = [_flops(node, known) for node in every]
-    recurrent = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
-    incomplete = None in flops or len(layers) < sum(node.op_type in RECURRENT for node in every)
-    inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
-    total = None if incomplete or inner else sum(filter(None, flops)) + recurrent
-    half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in stored)
-    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, total, half=half)
-
-
-def _inferred(model: onnx.ModelProto, name: str, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    try:
-        return with_sizes(model, shapes)
-    except Exception as error:  # InferenceError, ValidationError: the text names the operator
-        raise UsageError(f"{name} is not valid at these sizes: {first_line(error)}") from None
-
-
-def _tensors_of(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
-    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        yield value.name, sizes_of(value)
-    for tensor in model.graph.initializer:
-        yield tensor.name, tuple(tensor.dims)
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
@@ -229,31 +205,22 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     return kind.name
 
 
-def _is_float(number: int) -> bool:
-    import onnx
-
-    kinds = onnx.TensorProto
-    return number in (kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE)
-
-
 def _range_of(model: onnx.ModelProto, tensor: str, kind: str, known: Mapping) -> tuple[int, int] | None:
     """The whole numbers that an input may have: indices of a table, or the full length where lengths are expected."""
     if np.dtype(kind).kind not in "iu":
         return None
     for node in onnx_checks.nodes(model.graph):
         if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = known[node.input[0]][1 if _attributes(node).get("layout") else 0]
+            length = known[node.input[0]][1 if attributes(node).get("layout") else 0]
             return (length, length) if length else (1, 1)
         if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = known.get(node.input[0], (None,))[_attributes(node).get("axis", 0)]
+            rows = known.get(node.input[0], (None,))[attributes(node).get("axis", 0)]
             return (0, rows - 1) if rows else (0, 0)
     return (0, 1)
 
 
-def _attributes(node: onnx.NodeProto) -> dict:
-    import onnx
-
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+def _layers(model: onnx.ModelProto, known: Mapping[str, Any]) -> tuple[RecurrentLayer, ...]:
+    return tuple(filter(None, (_layer(node, known) for node in onnx_checks.nodes(model.graph))))
 
 
 def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | None:
@@ -263,18 +230,19 @@ def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | N
     x, w, r = (known.get(name, ()) for name in node.input[:3])
     if any(len(sizes or ()) != 3 for sizes in (x, w, r)):
         return None
-    attributes, hidden, features = _attributes(node), r[2], w[2]
-    sequence, batch = (x[1], x[0]) if attributes.get("layout") else (x[0], x[1])
+    has, hidden, features = attributes(node), r[2], w[2]
+    sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
     if None in (hidden, features, sequence, batch):
         return None
-    direction = attributes.get("direction", b"forward").decode()
-    bias = len(node.input) > 3 and bool(node.input[3])
-    name = node.name or node.output[0]
-    return RecurrentLayer(node.op_type, hidden, features, sequence, batch, direction, name, bias)
+    bias, name = any(node.input[3:4]), node.name or node.output[0]
+    return RecurrentLayer(node.op_type, hidden, features, sequence, batch, has.get("direction", "forward"), name, bias)
 
 
 def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
-    """Multiplications and additions of a matrix product or convolution; 0 for other operators, None if not known."""
+    """Multiplications and additions of matrix products and convolutions; 0 for other operators, None if not known."""
+    if node.op_type in RECURRENT:
+        layer = _layer(node, known)
+        return layer and layer.input_flops + layer.recurrent_flops
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
@@ -283,7 +251,7 @@ def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
     if None in (*(second or [None]), *(per_place or [None])):
         return None
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
-        terms = second[1] if _attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
+        terms = second[1] if attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
         return 2 * math.prod(result) * terms
     # A convolution multiplies each weight of one output channel (of one input channel, if transposed) per position.
     return 2 * math.prod(per_place) * math.prod(second[1:])
@@ -294,16 +262,16 @@ def _symbols_of_layers(
     symbols: Mapping[str, Sequence[int | str]],
     sizes: Mapping[str, int],
     layers: Sequence[RecurrentLayer],
-) -> dict[str, str | None]:
+) -> dict[str, str]:
     """Which symbol is the sequence, and which the batch, of the first recurrent operator: those that change it."""
-    found: dict[str, str | None] = {"time_symbol": None, "batch_symbol": None}
+    found = {}
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
         try:
-            known = dict(_tensors_of(with_sizes(model, _sized(symbols, larger))))
+            known = known_sizes(with_sizes(model, _sized(symbols, larger)))
         except Exception:  # not every size is possible: an addition of two inputs, for example
             continue
-        other = next(layer for node in onnx_checks.nodes(model.graph) if (layer := _layer(node, known)))
+        other = _layers(model, known)[0]
         if other.sequence != layers[0].sequence:
             found["time_symbol"] = symbol
         elif other.batch != layers[0].batch:
@@ -311,15 +279,11 @@ def _symbols_of_layers(
     return found
 
 
-def _measured_outputs(
-    content: bytes, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
-) -> list[Tensor]:
+def _measured_outputs(content: bytes, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
     generator = np.random.default_rng(0)
-    try:
+    with any_error(UsageError, f"the sizes of the outputs of {name} cannot be determined"):
         (results,) = run_onnxruntime(content, [{tensor.name: random_array(tensor, generator) for tensor in inputs}])
-    except Exception as error:
-        raise UsageError(f"the sizes of the outputs of {name} cannot be determined: {first_line(error)}") from None
     return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
 
 

@@ -18,7 +18,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
+from lstm_trt.export.c_file import TARGETS, CFile, c_file, native_target
 from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate
 from lstm_trt.export.own_network import OnnxNetwork
@@ -65,7 +65,7 @@ class WrittenC:
     @property
     def samples(self) -> dict[str, int]:
         """Samples of a call of each of the functions `run` and `step` that the file has."""
-        return {name: rows for name, rows in (("run", self.file.window), ("step", self.file.step)) if rows}
+        return self.file.samples
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -85,7 +85,7 @@ class WrittenC:
         lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
         place = "included" if self.file.included else f"in {self.file.name}.bin"
         lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
-        lines += [f"error: {_error_text(self.error)}", f"compile with: {self.command}"]
+        lines += [f"error: {self.file.error}", f"compile with: {self.command}"]
         return "\n".join(lines)
 
 
@@ -110,14 +110,12 @@ def export_c(
     `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
     `export_network`; then nothing is written.
     """
-    chosen, name = _target(target), _identifier(network, name)
+    chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    name = _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
-
-    def generated(**more: Any) -> CFile:
-        return c_file(window, tick, chosen, name, states=states, **more)
-
-    error = _error(generated(include_weights=False), window or tick or b"", states)
-    file = generated(error=_error_text(error))
+    file = c_file(window, tick, chosen, name, states=states)
+    error = _error(replace(file, included=False), window or tick or b"", states)
+    file = replace(file, error=_error_text(error))
     return WrittenC(tuple(file.write(folder)), file, error)
 
 
@@ -151,7 +149,7 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
     symbol = network.facts.time_symbol
     if symbol is None:
         return network if network.axes["sequence"] == 1 else None
-    return OnnxNetwork.of_content(network.path.read_bytes(), network.name, {**dict(network.sizes), symbol: 1})
+    return OnnxNetwork(network.path, name=network.name, sizes={**dict(network.sizes), symbol: 1})
 
 
 def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
@@ -160,14 +158,13 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     Each call begins with zero states, unless the `states` are inputs of the model. Raises `BuildFailed` if it is above
     `LARGEST_ERROR`.
     """
-    import onnx
-
     if file.target.vector_length > native_target().vector_length:
         return None
-    graph = _in_float64(onnx.load_from_string(model))
+    graph = in_float64(onnx_checks.read(model))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
-    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / (file.window or file.step or 1))
+    function, rows = next(iter(file.samples.items()))
+    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
     sets = [
         {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in range(calls)
     ]
@@ -177,9 +174,9 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
         loaded = LoadedNetwork(file, find_compiler())
     except (BuildFailed, RuntimeUnavailable, NotEvaluated):
         return None
-    outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.outputs}
+    outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.reader.output_names}
     given, reset = {name: array.copy() for name, array in sets[0].items()}, loaded.bound("reset")
-    call = loaded.bound("run" if file.window else "step", *given.values(), *outputs.values())
+    call = loaded.bound(function, *given.values(), *outputs.values())
     errors, sizes = [], []
     for inputs, right in zip(sets, expected, strict=True):
         if not states:
@@ -195,25 +192,10 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     return error
 
 
-def _in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """The network with all its float32 numbers in float64."""
-    import onnx
-
-    single, double = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
-    for tensor in onnx_checks.tensors(model.graph):
-        if tensor.data_type == single:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for value in (*model.graph.input, *model.graph.output):
-        if value.type.tensor_type.elem_type == single:
-            value.type.tensor_type.elem_type = double
+    onnx_checks.retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
     return model
-
-
-def _target(name: str) -> Target:
-    if name == NATIVE:
-        return native_target()
-    return TARGETS[one_of("target", name, (NATIVE, *TARGETS))]
 
 
 def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import ExportFailed, UsageError, first_line
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
@@ -73,10 +73,9 @@ def export_network(
         **({} if mode == "forward" else {"mode": mode}),
     }
     key = cache.sha256(canonical_json(identity).encode())
-    path, digest, cached = cache.fetch(
-        "onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode)
+    return ExportedNetwork(
+        *cache.fetch("onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode))
     )
-    return ExportedNetwork(path, digest, cached)
 
 
 @dataclass(frozen=True)
@@ -135,17 +134,17 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> byte
     import onnx
     import torch
 
-    example = replace(shape, sequence=3, batch=2)
-    inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: (0, 1), OUTPUT: (0, 1)}
+    example, both = replace(shape, sequence=3, batch=2), {0: "sequence", 1: "batch"}
+    inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: both, OUTPUT: both}
     for state in example.states if mode == "stream" else ():
         inputs[state.input] = torch.zeros(state.shape)
-        axes |= {state.input: (1,), state.output: (1,)}
+        axes |= {name: {1: "batch"} for name in (state.input, state.output)}
     content = export_module(
         build_module(shape, weights, mode),
         tuple(inputs.values()),
         shape.label,
         shape.layers,
-        dynamic_axes={name: {axis: ("sequence", "batch")[axis] for axis in found} for name, found in axes.items()},
+        dynamic_axes=axes,
         input_names=list(inputs),
         output_names=[name for name in axes if name not in inputs],
     )
@@ -162,36 +161,24 @@ def export_module(
     example: tuple[torch.Tensor, ...],
     label: str,
     lstm_operators: int | None = None,
-    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
-    input_names: Sequence[str] = (INPUT,),
-    output_names: Sequence[str] = (OUTPUT,),
+    **more: Any,
 ) -> bytes:
     """A module as ONNX, checked; if given, to have `lstm_operators` LSTM operators.
 
-    Sizes are those of the `example` inputs except for `dynamic_axes` (input or output -> axis -> symbol). `label` names
-    the network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
+    `more` are further options of `torch.onnx.export`: `input_names` and `output_names`, by default one of each, and
+    `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the `example` inputs. `label` names the
+    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
     """
     import onnx
     import torch
 
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
-            torch.onnx.export(
-                module,
-                example,
-                buffer,
-                input_names=list(input_names),
-                output_names=list(output_names),
-                dynamic_axes=dynamic_axes,
-                opset_version=OPSET,
-                dynamo=False,
-            )
+    options = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET, "dynamo": False, **more}
+    with any_error(ExportFailed, f"PyTorch {torch.__version__} cannot export {label}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
+        torch.onnx.export(module, example, buffer, **options)
         model = onnx.load_from_string(buffer.getvalue())
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # no error of exporter or checker may stop a sweep
-        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {first_line(error)}") from error
     found = [node.op_type for node in model.graph.node].count("LSTM")
     if lstm_operators not in (None, found):
         raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
@@ -206,7 +193,8 @@ def static_model(path: Path, workload: Workload) -> bytes:
     """
     import onnx
 
-    try:
+    # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
+    with any_error(ExportFailed, f"{path} cannot be made static at {workload.label}"):
         model = onnx.load(str(path))
         shapes = {**workload.input_shapes, **workload.output_shapes}
         shapes |= {name: state.shape for state in workload.states for name in (state.input, state.output)}
@@ -215,14 +203,8 @@ def static_model(path: Path, workload: Workload) -> bytes:
             if len(found) != len(expected) or any(a not in (None, b) for a, b in zip(found, expected, strict=True)):
                 raise ExportFailed(f"{path.name} at {workload.label} gives {value.name} of {found}, not {expected}")
         del model.graph.value_info[:]
-        for value in (*model.graph.input, *model.graph.output):
-            if value.name in shapes:
-                _write_sizes(value, shapes[value.name])
+        _write_sizes((*model.graph.input, *model.graph.output), shapes)
         return model.SerializeToString()
-    except ExportFailed:
-        raise
-    except Exception as error:  # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
-        raise ExportFailed(f"{path} cannot be made static at {workload.label}: {first_line(error)}") from error
 
 
 def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
@@ -232,24 +214,17 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     """
     import onnx
 
-    bare = onnx.ModelProto()
-    bare.ir_version = model.ir_version
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
+    whole, versions = model.graph, {"ir_version": model.ir_version, "opset_imports": model.opset_import}
+    graph = onnx.helper.make_graph(whole.node, whole.name, whole.input, whole.output)
+    bare = onnx.helper.make_model(graph, functions=model.functions, **versions)
     graph = bare.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
     known = {value.name for value in graph.input}
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= SMALL_ELEMENTS:  # sizes and indices, which shape inference reads
             graph.initializer.append(tensor)
         elif tensor.name not in known:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    for value in graph.input:
-        if value.name in shapes:
-            _write_sizes(value, shapes[value.name])
+    _write_sizes(graph.input, shapes)
     for value in graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()  # must be derived by the inference
@@ -262,7 +237,16 @@ def sizes_of(value: onnx.ValueInfoProto) -> tuple[int | None, ...]:
     return tuple(dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
 
 
-def _write_sizes(value: onnx.ValueInfoProto, sizes: tuple[int, ...]) -> None:
-    for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
-        dim.Clear()
-        dim.dim_value = size
+def known_sizes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+    """`sizes_of` each tensor of a graph, as far as its number of axes is known."""
+    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    found = {value.name: sizes_of(value) for value in values if value.type.tensor_type.HasField("shape")}
+    return {**found, **{tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}}
+
+
+def _write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for value in values:
+        if value.name in shapes:
+            for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
+                dim.Clear()
+                dim.dim_value = size

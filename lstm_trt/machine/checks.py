@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import resource
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,8 +46,8 @@ class Check:
     remedy: str = ""
 
 
-#: Result of a check: value, verdict, meaning, and possibly a remedy; None if the setting is not visible.
-Found = tuple[str, ...] | None
+#: Result of a check: value, verdict, meaning, and possibly a remedy; None, or no value, if the setting is not visible.
+Found = tuple[str | None, *tuple[str, ...]] | None
 
 #: All checks, in the order of their definition; those of the GPU are made only if CUDA has a device.
 CHECKS: list[Callable[[Path], Check]] = []
@@ -59,7 +60,7 @@ def check(
 ) -> Callable[[Callable[[Path], Found]], Callable[[Path], Check]]:
     """Decorator that adds a function to `checks` (default: `CHECKS`).
 
-    `unseen` is the meaning if the function returns None.
+    `unseen` is the meaning if the function finds no value.
 
     A check never raises: if its function fails, it is "unknown" and states the error.
     """
@@ -68,15 +69,25 @@ def check(
         @functools.wraps(find)
         def run(root: Path) -> Check:
             try:
-                found = find(Path(root))
+                value, *texts = find(root) or (None,)
             except Exception as error:  # a file in an unexpected format
-                found = "not readable", "unknown", str(error)[:80]
-            return Check(name, *(found or ("not visible", "unknown", unseen)))
+                value, texts = "not readable", ["unknown", str(error)[:80]]
+            return Check(name, value, *texts) if value else Check(name, "not visible", "unknown", unseen)
 
         (CHECKS if checks is None else checks).append(run)
         return run
 
     return register
+
+
+def _switch(on: bool | None) -> str | None:
+    """A setting as text."""
+    return None if on is None else "on" if on else "off"
+
+
+def _commands(root: Path) -> set[str]:
+    """The names of all processes that are visible from here."""
+    return {read_text("comm", process) or "" for process in (root / "proc").glob("[0-9]*")}
 
 
 def _for_last_core(argument: str, root: Path) -> str:
@@ -88,51 +99,42 @@ def _for_last_core(argument: str, root: Path) -> str:
 @check("CPU governor", "the CPU clock is not controlled from here")
 def governor(root: Path) -> Found:
     found = facts.governors(linux.allowed_cores(), root)
-    if found is None:
-        return None
     if found == "performance":
         return found, "good", "cores stay at their highest clock"
-    remedy = f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor"
-    return found, "attention", "the clock drops when idle, so that the first calls after a pause are slow", remedy
+    meaning = "the clock drops when idle, so that the first calls after a pause are slow"
+    return found, "attention", meaning, f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor"
 
 
 @check("turbo / boost", "the clock may depend on temperature and on the other cores")
 def turbo(root: Path) -> Found:
-    on = facts.turbo(root)
-    if on is None:
-        return None
-    if not on:
-        return "off", "good", "the clock does not depend on temperature or on the other cores"
-    remedy = f"echo 0 | sudo tee {CPU}/cpufreq/boost"
-    if read_text(f"{CPU}/intel_pstate/no_turbo", root) is not None:
-        remedy = f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo"
+    found = _switch(facts.turbo(root))
+    if found == "off":
+        return found, "good", "the clock does not depend on temperature or on the other cores"
+    intel = read_text(f"{CPU}/intel_pstate/no_turbo", root) is not None
+    remedy = f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo" if intel else f"echo 0 | sudo tee {CPU}/cpufreq/boost"
     meaning = "faster in the median, but the clock depends on temperature and on the other cores"
-    return "on", "attention", meaning, remedy
+    return found, "attention", meaning, remedy
 
 
 @check("SMT (hyper-threads)", "another thread may share the timed core")
 def smt(root: Path) -> Found:
-    on = facts.simultaneous_threads(root)
-    if on is None:
-        return None
-    if on:
+    found = _switch(facts.simultaneous_threads(root))
+    if found == "on":
         meaning = "a thread on the same physical core competes for its caches and arithmetic units"
-        return "on", "attention", meaning, f"echo off | sudo tee {CPU}/smt/control"
-    if linux.hypervisor(root) not in (None, "none"):
+        return found, "attention", meaning, f"echo off | sudo tee {CPU}/smt/control"
+    if found and linux.hypervisor(root) not in (None, "none"):
         return "none in this guest", "unknown", "the host may still run the cores of two guests on one physical core"
-    return "off", "good", "no other thread shares the timed core"
+    return found, "good", "no other thread shares the timed core"
 
 
 @check("isolated cores", "other programs may run on the timed core")
 def isolated(root: Path) -> Found:
     cores = linux.isolated_cores(root)
-    if cores is None:
-        return None
-    if not cores:
+    if cores == ():
         remedy = _for_last_core("isolcpus=domain,managed_irq,", root)
         return "none", "attention", "the scheduler may run other programs on the timed core", remedy
     text = linux.list_text(cores)
-    if set(cores) & set(linux.allowed_cores()):
+    if cores and set(cores) & set(linux.allowed_cores()):
         return text, "good", "the scheduler keeps other programs off these cores"
     meaning = "this process may not use them, so recordings run on shared cores"
     return text, "attention", meaning, f"taskset -c {text} lstm-trt record ..."
@@ -149,17 +151,12 @@ def nohz_full(root: Path) -> Found:
 
 @check("RCU callbacks", "deferred work of the kernel may run on the timed core")
 def rcu_nocbs(root: Path) -> Found:
-    command = read_text("/proc/cmdline", root)
     cores = linux.kernel_argument("rcu_nocbs", root)
     if cores is None and linux.cpu_list(read_text(f"{CPU}/nohz_full", root)):
         cores = "tickless cores"  # the kernel moves the callbacks of nohz_full cores by itself
     if cores is not None:
-        return (
-            f"moved off {cores}" if cores else "moved off all cores",
-            "good",
-            "deferred work of the kernel runs on other cores",
-        )
-    if command is None:
+        return f"moved off {cores or 'all cores'}", "good", "deferred work of the kernel runs on other cores"
+    if read_text("/proc/cmdline", root) is None:
         return None
     meaning = "deferred work of the kernel runs on the timed core"
     return "on every core", "attention", meaning, _for_last_core("rcu_nocbs=", root)
@@ -167,13 +164,10 @@ def rcu_nocbs(root: Path) -> Found:
 
 @check("CPU quota (cgroup)", "a quota could stop the process for up to 100 ms at a time")
 def cgroup_quota(root: Path) -> Found:
-    quota = linux.cpu_quota_cores(root)
-    folders = linux.cgroup_folders(root)
-    if not folders:
-        return None
-    periods = sum(linux.throttling(read_text("cpu.stat", folder) or "")[1] or 0 for folder in folders)
+    quota, folders = linux.cpu_quota_cores(root), linux.cgroup_folders(root)
     if quota is None:
-        return "none", "good", "no quota can stop the process"
+        return "none" if folders else None, "good", "no quota can stop the process"
+    periods = sum(linux.throttling(read_text("cpu.stat", folder) or "")[1] or 0 for folder in folders)
     remedy = "start the container without --cpus and --cpu-quota; for a service: systemctl set-property UNIT CPUQuota="
     meaning = "once the quota is used up, the process stops until the period ends, up to 100 ms"
     return f"{quota:g} cores, {periods} stops so far", "attention", meaning, remedy
@@ -183,8 +177,6 @@ def cgroup_quota(root: Path) -> Found:
 def clock_source(root: Path) -> Found:
     folder = "/sys/devices/system/clocksource/clocksource0"
     found = read_text(f"{folder}/current_clocksource", root)
-    if found is None:
-        return None
     if found in ("tsc", "arch_sys_counter"):
         return found, "good", "read in user space in tens of nanoseconds"
     if "tsc" in (read_text(f"{folder}/available_clocksource", root) or "").split():
@@ -193,12 +185,9 @@ def clock_source(root: Path) -> Found:
         remedy = "configure the host to give the guest an invariant TSC (QEMU: -cpu host,migratable=no,+invtsc)"
     else:
         remedy = f"{KERNEL_LINE}clocksource=tsc tsc=reliable"
-    slow = found in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
-    meaning = (
-        "each reading is a system call or slower"
-        if slow
-        else "adjusted by the hypervisor, may jump; tsc is more stable"
-    )
+    meaning = "adjusted by the hypervisor, may jump; tsc is more stable"
+    if found in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen"):
+        meaning = "each reading is a system call or slower"
     return found, "attention", meaning, remedy
 
 
@@ -214,8 +203,6 @@ def timer(root: Path) -> Found:
 @check("kernel preemption", "it is unknown how long the kernel may delay a wake-up")
 def preemption(root: Path) -> Found:
     model = linux.preemption(root)
-    if model is None:
-        return None
     if model == "PREEMPT_RT":
         return model, "good", "wake-ups are delayed by tens of microseconds at most"
     remedy = "run a PREEMPT_RT kernel (Debian: sudo apt install linux-image-rt-amd64)"
@@ -226,21 +213,19 @@ def preemption(root: Path) -> Found:
 def idle_states(root: Path) -> Found:
     held = None
     with suppress(OSError):  # a program can keep all cores awake with this device; reading it changes nothing
-        held = int.from_bytes((Path(root) / "dev/cpu_dma_latency").read_bytes()[:4], "little")
+        held = int.from_bytes((root / "dev/cpu_dma_latency").read_bytes()[:4], "little")
     if held is not None and held <= SHALLOW_IDLE_US:
         return f"limited to {held} us by a program", "good", "cores wake up at once"
-    driver, deepest = read_text(f"{CPU}/cpuidle/current_driver", root), None
-    for state in sorted((Path(root) / f"{CPU}/cpu{linux.allowed_cores()[-1]}/cpuidle".lstrip("/")).glob("state*")):
-        latency, off = read_int("latency", state), read_int("disable", state)
-        if latency is not None and not off and (deepest is None or latency >= deepest[0]):
-            deepest = (latency, read_text("name", state) or state.name)
-    if driver == "haltpoll":
+    if read_text(f"{CPU}/cpuidle/current_driver", root) == "haltpoll":
         meaning = "idle cores return to the host, which decides how deeply they sleep"
         return "haltpoll (guest)", "unknown", meaning, f"{KERNEL_LINE}idle=poll"
-    if deepest is None:
+    states = (root / f"{CPU}/cpu{linux.allowed_cores()[-1]}/cpuidle".lstrip("/")).glob("state*")
+    latencies_us = ((read_int("latency", state), state) for state in states if not read_int("disable", state))
+    latency_us, deepest = max((each for each in latencies_us if each[0] is not None), default=(None, None))
+    if latency_us is None or deepest is None:
         return None
-    value = f"{deepest[1]}, {deepest[0]} us to wake up"
-    if deepest[0] <= SHALLOW_IDLE_US:
+    value = f"{read_text('name', deepest) or deepest.name}, {latency_us} us to wake up"
+    if latency_us <= SHALLOW_IDLE_US:
         return value, "good", "cores wake up at once"
     meaning = "calls after a pause wait until the core wakes up (no effect while it spins)"
     return value, "attention", meaning, f"sudo cpupower idle-set -D {SHALLOW_IDLE_US + 1}"
@@ -248,10 +233,9 @@ def idle_states(root: Path) -> Found:
 
 @check("swap", "reading a page back from swap takes milliseconds")
 def swap(root: Path) -> Found:
-    try:
-        memory = linux.psutil_at(root).swap_memory()
-    except OSError:
+    if read_text("/proc/meminfo", root) is None:
         return None
+    memory = linux.psutil_at(root).swap_memory()
     if memory.total == 0:
         return "none", "good", "no page of the process can be swapped out"
     used, total = memory.used // 2**20, memory.total // 2**20
@@ -263,8 +247,6 @@ def swap(root: Path) -> Found:
 def huge_pages(root: Path) -> Found:
     folder = "/sys/kernel/mm/transparent_hugepage/enabled"
     mode = (read_text(folder, root) or "").partition("[")[2].partition("]")[0]
-    if not mode:
-        return None
     if mode != "always":
         return mode, "good", "pages are merged only if a program requests it"
     meaning = "the kernel may stop the process to find and merge pages"
@@ -298,10 +280,8 @@ def virtual_machine(root: Path) -> Found:
 
 
 def _capable(bit: int, root: Path) -> bool:
-    for line in (read_text("/proc/self/status", root) or "").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> bit & 1)
-    return False
+    effective = re.search(r"^CapEff:\s*(\w+)", read_text("/proc/self/status", root) or "", re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> bit & 1)
 
 
 def _raise_limit(item: str, value: str) -> str:
@@ -331,10 +311,10 @@ def locked_memory(root: Path) -> Found:
 @check("irqbalance", "if it runs, it may move device interrupts onto the timed core")
 def irqbalance(root: Path) -> Found:
     try:
-        namespace = os.readlink(Path(root) / "proc/self/ns/pid")
+        namespace = os.readlink(root / "proc/self/ns/pid")
     except OSError:
         return None
-    if any(read_text("comm", process) == "irqbalance" for process in (Path(root) / "proc").glob("[0-9]*")):
+    if "irqbalance" in _commands(root):
         meaning = "it may move device interrupts onto the timed core at any time"
         return "running", "attention", meaning, "sudo systemctl disable --now irqbalance"
     if namespace != INITIAL_PID_NAMESPACE:
@@ -367,20 +347,18 @@ def _asked(function: str) -> Any | None:
 def gpu_driver(root: Path) -> Found:
     device = gpu.cuda_device()
     value = f"{device.name}, CUDA {device.cuda_version[0]}.{device.cuda_version[1]}"
-    newest, packages = device.cuda_version[0], facts.versions(("cuda-bindings", "tensorrt-cu13"))
-    needs = {"tensorrt-cu13": 13, "cuda-bindings": int((packages.get("cuda-bindings") or "0").partition(".")[0])}
-    for name, version in packages.items():
-        if version and needs.get(name, 0) > newest:
-            return value, "attention", f"{name} {version} needs CUDA {needs[name]}", gpu.OLD_DRIVER_REMEDY
+    for name in ("cuda-bindings", "tensorrt-cu13"):
+        version = facts.installed_version(name)
+        needed = 13 if name == "tensorrt-cu13" else int((version or "0").partition(".")[0])
+        if version and needed > device.cuda_version[0]:
+            return value, "attention", f"{name} {version} needs CUDA {needed}", gpu.OLD_DRIVER_REMEDY
     return value, "good", "the driver is new enough for the installed packages"
 
 
 @check("GPU compute mode", "NVML does not state it", checks=GPU_CHECKS)
 def compute_mode(root: Path) -> Found:
-    modes = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+    modes = {None: None, 0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
     mode = _asked("nvmlDeviceGetComputeMode")
-    if mode is None:
-        return None
     if mode == 2:
         return modes[mode], "attention", "no program can use the GPU", "sudo nvidia-smi --compute-mode=DEFAULT"
     meaning = "other programs can use the GPU at the same time" if mode == 0 else "a second program is refused"
@@ -389,41 +367,34 @@ def compute_mode(root: Path) -> Found:
 
 @check("GPU persistence mode", "NVML does not state it", checks=GPU_CHECKS)
 def persistence_mode(root: Path) -> Found:
-    on = _asked("nvmlDeviceGetPersistenceMode")
-    if on is None:
-        return None
-    if on:
-        return "on", "good", "the driver stays loaded between programs"
+    found = _switch(_asked("nvmlDeviceGetPersistenceMode"))
+    if found == "on":
+        return found, "good", "the driver stays loaded between programs"
     meaning = "the driver is initialized again for each program, and locked clocks are lost"
-    return "off", "attention", meaning, "sudo nvidia-smi --persistence-mode=1"
+    return found, "attention", meaning, "sudo nvidia-smi --persistence-mode=1"
 
 
 @check("GPU clocks", "NVML does not state them", checks=GPU_CHECKS)
 def gpu_clocks(root: Path) -> Found:
     with gpu.Nvml() as session:
-        handle = session.device()
-        most = handle and session.describe(handle)["max_sm_mhz"]
-        now = handle and session.read(handle)["gpu_sm_mhz"]
-    if not most:
-        return None
+        state = session.state(session.device())
+    value, most = "{gpu_sm_mhz} of at most {max_sm_mhz} MHz".format_map(state), state["max_sm_mhz"]
     meaning = "whether the clock is locked cannot be read; an unlocked one follows load and temperature"
-    return f"{now} of at most {most} MHz", "unknown", meaning, gpu.lock_advice(most)
+    return value if most else None, "unknown", meaning, gpu.lock_advice(most)
 
 
 @check("GPU partition (MIG)", "this GPU has none", checks=GPU_CHECKS)
 def mig(root: Path) -> Found:
     mode = _asked("nvmlDeviceGetMigMode")
-    if mode is None:
-        return "not supported", "good", "the whole GPU is used"
-    if not mode[0]:
-        return "off", "good", "the whole GPU is used"
-    return "on", "attention", "only a part of the GPU is used; power and clocks are shared with the other parts"
+    if mode and mode[0]:
+        return "on", "attention", "only a part of the GPU is used; power and clocks are shared with the other parts"
+    return "off" if mode else "not supported", "good", "the whole GPU is used"
 
 
 @check("MPS", checks=GPU_CHECKS)
 def mps(root: Path) -> Found:
-    named = (read_text("comm", process) for process in (Path(root) / "proc").glob("[0-9]*"))
-    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ or any((name or "").startswith("nvidia-cuda-mps") for name in named):
+    started = any(name.startswith("nvidia-cuda-mps") for name in _commands(root))
+    if started or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         meaning = "kernels of several programs run at the same time and disturb each other"
         return "in use", "attention", meaning, "echo quit | nvidia-cuda-mps-control"
     return "not in use", "good", "programs take turns on the GPU"
@@ -432,11 +403,9 @@ def mps(root: Path) -> Found:
 @check("core near the GPU", "the GPU's place is not visible", checks=GPU_CHECKS)
 def near_gpu(root: Path) -> Found:
     address = gpu.cuda_device().pci_bus_id.lower()
-    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root))
-    if not near:
-        return None
+    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root)) or ()
     core, useful = linux.allowed_cores()[-1], sorted(set(near) & set(linux.allowed_cores()))
-    value = f"core {core}, the GPU is near {linux.list_text(near)}"
+    value = f"core {core}, the GPU is near {linux.list_text(near)}" if near else None
     if core in near or not useful:
         return value, "good", "the timed core and the GPU share a memory node"
     meaning = "copies cross between processors"

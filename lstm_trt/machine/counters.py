@@ -30,24 +30,21 @@ Gauges:
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT
 
+#: Row of /proc/stat -> reading that is its first number.
+TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
+
 #: Readings that never decrease; all others are gauges.
-COUNTERS = (
-    "steal_ns",
-    "interrupts",
-    "softirqs",
-    "interrupts_total",
-    "context_switches_total",
-    "throttled_ns",
-    "throttled_periods",
-)
+COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods")
 
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
@@ -56,6 +53,9 @@ OTHERS = ("others_ns", "others_total_ns")
 #: remaining cores, and in either case more than two ticks.
 ALONE_SHARE, ALONE_SHARE_ELSEWHERE, ALONE_NS = 0.02, 0.5, 20_000_000
 
+
+#: Number and clock of a processor in /proc/cpuinfo, where a blank line ends its rows.
+_CPU_MHZ = re.compile(rb"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*([\d.]+)$", re.MULTILINE)
 
 #: Rows of /proc/interrupts with one number for the whole machine instead of one per core.
 WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
@@ -70,14 +70,12 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
     A counter that one of the readings lacks, or that decreased, is None.
     """
     changed = dict(after)
-    for name in COUNTERS:
+    for name in (*COUNTERS, *OTHERS):
         if name in changed:
             first, last = before.get(name), after[name]
-            changed[name] = None if first is None or last is None or last < first else last - first
-    for name in OTHERS:
-        if name in changed:
-            first, last = before.get(name), after[name]
-            changed[name] = None if first is None or last is None else last - first
+            changed[name] = None
+            if first is not None and last is not None and (name in OTHERS or last >= first):
+                changed[name] = last - first
     return changed
 
 
@@ -94,31 +92,19 @@ def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int
     return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
 
 
-class _File:
-    """A file that stays open; `read` returns its current content."""
+#: Handle of a file that cannot be read, or is too slow to read.
+CLOSED = -1
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self.handle: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self.handle = None
 
-    def read(self) -> bytes:
-        """The whole file; empty if it cannot be read, or was removed with its cgroup."""
-        if self.handle is None:
-            return b""
-        try:
-            content = os.pread(self.handle, 1 << 16, 0)
-            while content and (more := os.pread(self.handle, 1 << 16, len(content))):
-                content += more
-            return content
-        except OSError:
-            return b""
-
-    def close(self) -> None:
-        if self.handle is not None:
-            os.close(self.handle)
-            self.handle = None
+def _content(handle: int) -> bytes:
+    """The whole file; empty if it cannot be read, or was removed with its cgroup."""
+    try:
+        content = os.pread(handle, 1 << 16, 0)
+        while content and (more := os.pread(handle, 1 << 16, len(content))):
+            content += more
+        return content
+    except OSError:
+        return b""
 
 
 def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
@@ -127,7 +113,7 @@ def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
     names = head.split()
     try:
         places = [1 + names.index(b"CPU%d" % core) for core in cores]
-    except ValueError:  # a pinned core has no column
+    except ValueError:  # a pinned core has no column, or there is no table
         return None
     total, last = 0, max(places)
     for line in body.splitlines():
@@ -145,61 +131,49 @@ class Watcher:
     `names` maps each reading to "counter" or "gauge".
     """
 
-    difference = staticmethod(difference)
-
     def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = ROOT) -> None:
-        self.cores, self.device, self.root = tuple(cores), device, Path(root)
+        self.cores, self.root = tuple(cores), Path(root)
         self.names = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(OTHERS, "balance") | {"cpu_khz": "gauge"}
         if len(self.cores) > 1:
             self.names |= {f"cpu_khz_{core}": "gauge" for core in self.cores}
+        self._held, self._nvml = ExitStack(), None
         if device != "cpu":
-            from lstm_trt.machine.gpu import READINGS
+            from lstm_trt.machine import gpu
 
-            self.names |= dict.fromkeys(READINGS, "gauge")
-        self._files: list[_File] = []
+            self._nvml = gpu.Nvml()
+            self.names |= dict.fromkeys(gpu.READINGS, "gauge")
 
     def __enter__(self) -> Watcher:
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-        self._stat, self._interrupts = self._open("/proc/stat"), self._open("/proc/interrupts")
-        self._softirqs, self._cpuinfo = self._open("/proc/softirqs"), self._open("/proc/cpuinfo")
-        cpu = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
-        self._clocks = {core: self._open(cpu.format(core)) for core in self.cores}
-        self._throttling = [self._open(str(folder / "cpu.stat"), "/") for folder in linux.cgroup_folders(self.root)]
-        for table in (self._interrupts, self._softirqs, self._cpuinfo):
-            if len(table.read()) > LARGEST_TABLE_BYTES:
-                table.close()
+        tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
+        large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]
         # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
-        if "aperfmperf" not in linux.cpuinfo_flags(self.root):
-            self._cpuinfo.close()
-        self._nvml: Any = None
-        self._gpu: Any = None
-        if self.device != "cpu":
-            from lstm_trt.machine.gpu import Nvml
-
-            self._nvml = Nvml().__enter__()
-            self._gpu = self._nvml.device()
+        nominal = [] if "aperfmperf" in linux.cpuinfo_flags(self.root) else ["cpuinfo"]
+        self._tables = tables | dict.fromkeys([*large, *nominal], CLOSED)
+        self._stat, cpu = self._open(self.root / "proc/stat"), self.root / "sys/devices/system/cpu"
+        self._clocks = {core: self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores}
+        self._throttling = [self._open(folder / "cpu.stat") for folder in linux.cgroup_folders(self.root)]
+        self._gpu: Any = self._nvml and self._held.enter_context(self._nvml).device()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for file in self._files:
-            file.close()
-        self._files.clear()
-        if self._nvml is not None:
-            self._nvml.__exit__()
+        self._held.close()
 
-    def _open(self, path: str, root: Path | str | None = None) -> _File:
-        file = _File(Path(root or self.root) / path.lstrip("/"))
-        self._files.append(file)
-        return file
+    def _open(self, path: Path) -> int:
+        """A handle of the file until `__exit__`, or `CLOSED`."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return CLOSED
+        self._held.callback(os.close, handle)
+        return handle
 
     def read(self) -> dict[str, int | float | None]:
         """All current readings, by `names`."""
         values: dict[str, int | float | None] = dict.fromkeys(self.names)
         self._read_stat(values)
-        table = self._interrupts.read()
-        values["interrupts"] = _columns_sum(table, self.cores) if table else None
-        table = self._softirqs.read()
-        values["softirqs"] = _columns_sum(table, self.cores) if table else None
+        for name in ("interrupts", "softirqs"):
+            values[name] = _columns_sum(_content(self._tables[name]), self.cores)
         self._read_throttling(values)
         self._read_clocks(values)
         if self._nvml is not None:
@@ -208,55 +182,41 @@ class Watcher:
 
     def gpu_state(self) -> dict[str, Any] | None:
         """The current state of the GPU (`Nvml.state`), read before and after the trials; None without a GPU."""
-        return None if self._gpu is None else self._nvml.state(self._gpu)
+        return None if self._nvml is None or self._gpu is None else self._nvml.state(self._gpu)
 
     def _read_stat(self, values: dict) -> None:
         """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt total"."""
-        wanted = {b"cpu%d" % core for core in self.cores}
-        steal, idle, idle_total, rows, rows_total = 0, 0, 0, 0, 0
-        content, now_ns, own_ns = self._stat.read(), time.monotonic_ns(), time.process_time_ns()
+        idle, steal = {}, {}  # ticks by core
+        content, now_ns, own_ns = _content(self._stat), time.monotonic_ns(), time.process_time_ns()
         for line in content.splitlines():
-            if line.startswith(b"cpu"):
-                fields = line.split()
-                # Sandboxes such as gVisor print rows of zeros, which are not counts.
-                if fields[0] == b"cpu" or len(fields) <= 8 or all(field == b"0" for field in fields[1:]):
-                    continue
-                idle_here = int(fields[4]) + int(fields[5])
-                idle_total, rows_total = idle_total + idle_here, rows_total + 1
-                if fields[0] in wanted:
-                    steal, idle, rows = steal + int(fields[8]), idle + idle_here, rows + 1
-            elif line.startswith(b"intr "):
-                values["interrupts_total"] = int(line.split(None, 2)[1]) or None
-            elif line.startswith(b"ctxt "):
-                values["context_switches_total"] = int(line.split(None, 2)[1]) or None
-        if wanted and rows == len(wanted):
-            values["steal_ns"] = steal * self._tick_ns
+            name, _, row = line.partition(b" ")
+            fields = row.split(None, 8)
+            if name in TOTALS:
+                values[TOTALS[name]] = int(fields[0]) or None
+            # Sandboxes such as gVisor print rows of zeros, which are not counts.
+            elif name.startswith(b"cpu") and name != b"cpu" and len(fields) >= 8 and row.strip(b"0 "):
+                idle[name], steal[name] = int(fields[3]) + int(fields[4]), int(fields[7])
+        pinned = [b"cpu%d" % core for core in self.cores]
+        if pinned and idle.keys() >= set(pinned):
+            values["steal_ns"] = sum(steal[core] for core in pinned) * self._tick_ns
             # Not from the busy columns: they sample what runs at each tick, which errs if calls follow the timer.
-            values["others_ns"] = rows * now_ns - idle * self._tick_ns - own_ns
-            values["others_total_ns"] = rows_total * now_ns - idle_total * self._tick_ns - own_ns
+            for name, cores in zip(OTHERS, (pinned, idle), strict=True):
+                values[name] = len(cores) * now_ns - sum(idle[core] for core in cores) * self._tick_ns - own_ns
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""
         for file in self._throttling:
-            stopped = linux.throttling(file.read().decode())
+            stopped = linux.throttling(_content(file).decode())
             for name, value in zip(("throttled_ns", "throttled_periods"), stopped, strict=True):
                 if value is not None:
                     values[name] = (values[name] or 0) + value
 
     def _read_clocks(self, values: dict) -> None:
-        clocks: dict[int, int] = {}
-        for core, file in self._clocks.items():
-            text = file.read().strip()
-            if text.isdigit():
-                clocks[core] = int(text)
+        texts = {core: _content(file).strip() for core, file in self._clocks.items()}
+        clocks = {core: int(text) for core, text in texts.items() if text.isdigit()}
         if not clocks:
-            core = -1
-            for line in self._cpuinfo.read().splitlines():
-                key, _, value = line.partition(b":")
-                if key.startswith(b"processor"):
-                    core = int(value)
-                elif key.startswith(b"cpu MHz") and core in self.cores:
-                    clocks[core] = round(1000 * float(value))
+            listed = {int(core): float(mhz) for core, mhz in _CPU_MHZ.findall(_content(self._tables["cpuinfo"]))}
+            clocks = {core: round(1000 * mhz) for core, mhz in listed.items() if core in self.cores}
         values["cpu_khz"] = min(clocks.values(), default=None)
         if len(self.cores) > 1:
             values |= {f"cpu_khz_{core}": clocks.get(core) for core in self.cores}

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -42,28 +43,15 @@ ARM_CORES = {
 def cpu_name(root: Path = ROOT) -> str:
     """Name of the processor according to the kernel, "AMD EPYC 9575F 64-Core Processor"."""
     first = linux.cpuinfo(root)
-    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
-        if first.get(key):
-            return first[key]
+    stated = [first[key] for key in ("model name", "Model", "Hardware", "cpu model", "cpu") if first.get(key)]
     core = (first.get("CPU implementer", ""), first.get("CPU part", ""))
-    if core in ARM_CORES:
-        return ARM_CORES[core]
-    if core[0]:
-        return f"implementer {core[0]} part {core[1]}"
-    return platform.machine() or "unknown"
+    if stated or core in ARM_CORES:
+        return stated[0] if stated else ARM_CORES[core]
+    return f"implementer {core[0]} part {core[1]}" if core[0] else platform.machine() or "unknown"
 
 
 #: Versions of CUDA that names of packages end with, those of `gpu.REQUIREMENTS`.
 CUDA_MAJORS = (12, 13)
-
-
-@lru_cache(maxsize=1)
-def gpu_name() -> str | None:
-    """Name of the GPU that CUDA calls device 0; None without one."""
-    from lstm_trt.machine import gpu
-
-    device = gpu.device_here()
-    return device and device.name
 
 
 def installed_version(distribution: str) -> str | None:
@@ -76,9 +64,9 @@ def installed_version(distribution: str) -> str | None:
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
     """Python, kernel, C library and the given packages, none of them imported; None if not installed, or not glibc."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
-    found["libc"] = " ".join(platform.libc_ver()).strip() or None
-    found |= {name: installed_version(name) for name in distributions}
+    system: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
+    system["libc"] = " ".join(platform.libc_ver()).strip() or None
+    found = system | {name: installed_version(name) for name in distributions}
     return found | ({"lstm_trt": found["lstm_trt"] or __version__} if "lstm_trt" in found else {})
 
 
@@ -88,11 +76,9 @@ def commit() -> str | None:
 
     `LSTM_TRT_COMMIT` names it where there is no .git, as in a copy of the tracked files.
     """
-    root = Path(__file__).parents[2]
-    if named := os.environ.get("LSTM_TRT_COMMIT"):
+    root, named = Path(__file__).parents[2], os.environ.get("LSTM_TRT_COMMIT") or None
+    if named or not (root / ".git").exists():
         return named
-    if not (root / ".git").exists():
-        return None
     with suppress(OSError):  # git is not installed
         command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
         return run_command(command).stdout.strip() or None
@@ -105,20 +91,19 @@ def _caches(core: int, root: Path) -> dict[str, int]:
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu{core}/cache/index{index}"
         kind, level, size = (read_text(f"{folder}/{name}", root) for name in ("type", "level", "size"))
-        if kind in ("Data", "Unified") and level and size and size[:-1].isdigit():
-            unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(size[-1])
-            if unit:
-                sizes[f"L{level}" + ("d" if kind == "Data" else "")] = int(size[:-1]) * unit
+        counted = re.fullmatch(r"(\d+)([KMG])", size or "")
+        if kind in ("Data", "Unified") and level and counted:
+            unit = {"K": 2**10, "M": 2**20, "G": 2**30}[counted[2]]
+            sizes[f"L{level}" + ("d" if kind == "Data" else "")] = int(counted[1]) * unit
     return sizes
 
 
 def turbo(root: Path = ROOT) -> bool | None:
     """Whether cores may run above their nominal clock; None if unknown."""
-    off = read_int("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
-    boost = read_int("/sys/devices/system/cpu/cpufreq/boost", root)
-    if off is not None:
-        return off == 0
-    return None if boost is None else boost == 1
+    for path, on in (("intel_pstate/no_turbo", 0), ("cpufreq/boost", 1)):
+        if (setting := read_int(f"/sys/devices/system/cpu/{path}", root)) is not None:
+            return setting == on
+    return None
 
 
 def governors(cores: Sequence[int], root: Path = ROOT) -> str | None:
@@ -142,8 +127,6 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
     With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
     """
     online, allowed = linux.online_cores(root), linux.allowed_cores()
-    isolated = linux.isolated_cores(root)
-    nohz = linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))
     psutil = linux.psutil_at(root)
     description: dict[str, Any] = {
         "cpu": cpu_name(root),
@@ -157,8 +140,8 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
         "hypervisor": linux.hypervisor(root),
         "governor": governors(allowed, root),
         "turbo": turbo(root),
-        "isolated_cores": None if isolated is None else linux.list_text(isolated),
-        "nohz_full": None if nohz is None else linux.list_text(nohz),
+        "isolated_cores": linux.list_text(linux.isolated_cores(root)),
+        "nohz_full": linux.list_text(linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))),
         "cgroup_quota_cores": linux.cpu_quota_cores(root),
         "clock_source": read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource", root),
         "kernel": os.uname().release,
@@ -168,7 +151,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
         from lstm_trt.machine import gpu
 
         with gpu.Nvml() as session:
-            description |= {"gpus": [session.describe(handle) for handle in session.devices], **session.versions()}
+            description |= {"gpus": [session.describe(handle) for handle in session.devices()], **session.versions()}
         description["cuda_settings"] = gpu.settings()
     return description
 
@@ -176,8 +159,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
 def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16 hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
-    parts = [description.get("cpu"), description.get("logical_cores"), gpu_names]
-    parts.append(description.get("driver"))
+    parts = [description.get("cpu"), description.get("logical_cores"), gpu_names, description.get("driver")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -238,11 +220,9 @@ def clock_cost(samples: int = 20_000) -> dict[str, int]:
         before = clock()
         step()
         calls.append(clock() - before)
-    costs.sort()
-    calls.sort()
     return {
-        "overhead_ns": costs[len(costs) // 2],
-        "call_ns": calls[len(calls) // 2],
-        "step_ns": next((cost for cost in costs if cost > 0), 0),
+        "overhead_ns": sorted(costs)[samples // 2],
+        "call_ns": sorted(calls)[samples // 2],
+        "step_ns": min(filter(None, costs), default=0),
         "resolution_ns": round(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
     }

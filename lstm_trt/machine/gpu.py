@@ -11,10 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
 #: records on it by accident.
@@ -36,8 +35,7 @@ class NoCudaDevice(Exception):
         self.driver = driver
 
 
-@dataclass(frozen=True)
-class CudaDevice:
+class CudaDevice(NamedTuple):
     """A device as CUDA numbers them; `cuda_version` is the newest CUDA that the driver supports: (13, 0)."""
 
     name: str
@@ -69,21 +67,23 @@ def cuda_device(place: int = 0) -> CudaDevice:
             library.cuGetErrorString(status, ctypes.byref(text))
             raise NoCudaDevice(text.value.decode() if text.value else f"error {status}", True)
 
-    device, version, values = ctypes.c_int(), ctypes.c_int(), [ctypes.c_int(), ctypes.c_int()]
-    name, address = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+    def number(name: str, *arguments: int) -> int:
+        value = ctypes.c_int()
+        call(name, ctypes.byref(value), *arguments)
+        return value.value
+
+    def text(name: str, device: int) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        call(name, buffer, len(buffer), device)
+        return buffer.value.decode()
+
     call("cuInit", 0)
-    call("cuDeviceGet", ctypes.byref(device), place)
-    call("cuDeviceGetName", name, len(name), device)
-    call("cuDeviceGetPCIBusId", address, len(address), device)
-    call("cuDriverGetVersion", ctypes.byref(version))
-    for value, attribute in zip(values, _CAPABILITY, strict=True):
-        call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
-    found = name.value.decode()
-    if found.startswith(SHIM_NAME) and not os.environ.get(SHIM_VARIABLE):
-        raise NoCudaDevice(f"{found} is the tests' stand-in for a driver", True)
-    major, minor = (value.value for value in values)
-    cuda_version = (version.value // 1000, version.value % 1000 // 10)
-    return CudaDevice(found, (major, minor), cuda_version, address.value.decode())
+    device, version = number("cuDeviceGet", place), number("cuDriverGetVersion")
+    name, address = text("cuDeviceGetName", device), text("cuDeviceGetPCIBusId", device)
+    if name.startswith(SHIM_NAME) and not os.environ.get(SHIM_VARIABLE):
+        raise NoCudaDevice(f"{name} is the tests' stand-in for a driver", True)
+    major, minor = (number("cuDeviceGetAttribute", attribute, device) for attribute in _CAPABILITY)
+    return CudaDevice(name, (major, minor), (version // 1000, version % 1000 // 10), address)
 
 
 def device_here(place: int = 0) -> CudaDevice | None:
@@ -117,8 +117,14 @@ def requirements(purpose: str = "tensorrt") -> tuple[str, ...]:
     return REQUIREMENTS[min(found[0], max(REQUIREMENTS))][purpose]
 
 
-READINGS = ("gpu_sm_mhz", "gpu_memory_mhz", "gpu_temperature_c", "gpu_power_mw", "gpu_throttle_reasons")
-
+#: Name of a reading -> the function of NVML that gives it, and the name of the constant that says which.
+READINGS = {
+    "gpu_sm_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+    "gpu_memory_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+    "gpu_temperature_c": ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    "gpu_power_mw": ("nvmlDeviceGetPowerUsage",),
+    "gpu_throttle_reasons": ("nvmlDeviceGetCurrentClocksEventReasons",),
+}
 
 #: Bits of NVML's "clocks event reasons" (nvml.h, nvmlClocksEventReason*).
 IDLE = 0x001
@@ -138,9 +144,8 @@ THROTTLE_REASONS = {
 def throttle_reasons(mask: int | None) -> list[str]:
     """Names of the bits of `gpu_throttle_reasons`; a bit without a name is given in hexadecimal."""
     mask = mask or 0
-    names = [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
     rest = mask & ~sum(THROTTLE_REASONS)
-    return names + ([hex(rest)] if rest else [])
+    return [name for bit, name in {**THROTTLE_REASONS, rest: hex(rest)}.items() if mask & bit]
 
 
 def _text(value: Any) -> str | None:
@@ -164,8 +169,7 @@ def settings() -> dict[str, str]:
     """The environment variables that change how CUDA runs; folders and UUIDs are replaced by `set`."""
     found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"):
-        if name in os.environ:
-            text = os.environ[name]
+        if (text := os.environ.get(name)) is not None:
             found[name] = text if text.replace(",", "").isdecimal() else "set"
     return found
 
@@ -201,28 +205,27 @@ def lock_advice(clock_mhz: int) -> str:
 
 
 class Nvml:
-    """An NVML session: `devices` holds the handles, empty without a GPU; used with `with`."""
+    """An NVML session, used with `with`; without NVML each answer is None."""
 
-    def __init__(self) -> None:
-        self.library, self.devices = None, []
+    library: Any = None
 
     def __enter__(self) -> Nvml:
-        try:
+        with suppress(Exception):  # not installed, no driver, or a driver that does not respond
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception:  # not installed, no driver, or a driver that does not respond
-            return self
-        self.library = pynvml
-        handles = [
-            self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(self.ask("nvmlDeviceGetCount") or 0)
-        ]
-        self.devices = [handle for handle in handles if handle is not None]
+            self.library = pynvml
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.ask("nvmlShutdown")
-        self.library, self.devices = None, []
+        self.library = None
+
+    def devices(self) -> list[Any]:
+        """The handles of all GPUs; empty without one."""
+        indices = range(self.ask("nvmlDeviceGetCount") or 0)
+        handles = (self.ask("nvmlDeviceGetHandleByIndex", index) for index in indices)
+        return [handle for handle in handles if handle is not None]
 
     def device(self, place: int = 0) -> Any | None:
         """The GPU that is device `place` for CUDA, which can number them in another order and hide some."""
@@ -233,68 +236,56 @@ class Nvml:
         """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""
         return self.ask("nvmlDeviceGetComputeMode", self.device(place)) == 3
 
-    def ask(self, name: str, *arguments: Any) -> Any | None:
-        """Call an NVML function by its name; None if this driver, GPU or version of pynvml does not support it."""
+    def ask(self, name: str, *arguments: Any, convert: Callable[[Any], Any] = lambda answer: answer) -> Any | None:
+        """Call an NVML function by its name, with a handle and with constants by their names.
+
+        None if this driver, GPU or version of pynvml does not support it, or there is no handle.
+        """
         try:
-            return getattr(self.library, name)(*arguments)
+            library = self.library
+            values = [getattr(library, value) if isinstance(value, str) else value for value in arguments]
+            return None if None in arguments else convert(getattr(library, name)(*values))
         except Exception:  # no such function; NVMLError has a class per code; old versions raise TypeError
             return None
-
-    def _constant(self, name: str) -> Any | None:
-        return getattr(self.library, name, None)
 
     def versions(self) -> dict[str, str | None]:
         """{"driver": "580.65.06", "cuda_driver": "13.0"}."""
         number = self.ask("nvmlSystemGetCudaDriverVersion")
         return {
-            "driver": _text(self.ask("nvmlSystemGetDriverVersion")),
+            "driver": self.ask("nvmlSystemGetDriverVersion", convert=_text),
             "cuda_driver": None if number is None else f"{number // 1000}.{number % 1000 // 10}",
         }
 
     def describe(self, handle: Any) -> dict[str, Any]:
         """Description of one GPU as JSON values; memory in bytes, clocks in MHz, power in mW."""
-        memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
-        mig = self.ask("nvmlDeviceGetMigMode", handle)
-        sm, mem = self._constant("NVML_CLOCK_SM"), self._constant("NVML_CLOCK_MEM")
-        persistence = self.ask("nvmlDeviceGetPersistenceMode", handle)
         return {
-            "name": _text(self.ask("nvmlDeviceGetName", handle)),
-            "memory_bytes": None if memory is None else int(memory.total),
-            "persistence_mode": None if persistence is None else bool(persistence),
-            "mig_mode": None if mig is None else bool(mig[0]),
-            "application_sm_mhz": self.ask("nvmlDeviceGetApplicationsClock", handle, sm),
-            "application_memory_mhz": self.ask("nvmlDeviceGetApplicationsClock", handle, mem),
-            "max_sm_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, sm),
-            "max_memory_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, mem),
+            "name": self.ask("nvmlDeviceGetName", handle, convert=_text),
+            "memory_bytes": self.ask("nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.total)),
+            "persistence_mode": self.ask("nvmlDeviceGetPersistenceMode", handle, convert=bool),
+            "mig_mode": self.ask("nvmlDeviceGetMigMode", handle, convert=lambda modes: bool(modes[0])),
+            "application_sm_mhz": self.ask("nvmlDeviceGetApplicationsClock", handle, "NVML_CLOCK_SM"),
+            "application_memory_mhz": self.ask("nvmlDeviceGetApplicationsClock", handle, "NVML_CLOCK_MEM"),
+            "max_sm_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, "NVML_CLOCK_SM"),
+            "max_memory_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, "NVML_CLOCK_MEM"),
             "power_limit_mw": self.ask("nvmlDeviceGetPowerManagementLimit", handle),
         }
 
     def read(self, handle: Any | None) -> dict[str, int | None]:
         """The current readings of one GPU, by the names of `READINGS`."""
-        if handle is None:
-            return dict.fromkeys(READINGS)
-        reasons = self.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if reasons is None:  # the name before driver 535
-            reasons = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        celsius = self._constant("NVML_TEMPERATURE_GPU")
-        return {
-            "gpu_sm_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM")),
-            "gpu_memory_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_MEM")),
-            "gpu_temperature_c": self.ask("nvmlDeviceGetTemperature", handle, celsius),
-            "gpu_power_mw": self.ask("nvmlDeviceGetPowerUsage", handle),
-            "gpu_throttle_reasons": reasons,
-        }
+        found = {name: self.ask(function, handle, *constant) for name, (function, *constant) in READINGS.items()}
+        if found["gpu_throttle_reasons"] is None:  # the name before driver 535
+            found["gpu_throttle_reasons"] = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return found
 
     def state(self, handle: Any) -> dict[str, Any]:
         """Current state of one GPU: `describe`, `read`, the versions of the driver, `memory_used_bytes` by all
         processes, and the names of the throttle reasons. Takes milliseconds.
         """
-        memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
         readings = self.read(handle)
         return {
             **self.describe(handle),
             **self.versions(),
-            "memory_used_bytes": None if memory is None else int(memory.used),
+            "memory_used_bytes": self.ask("nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.used)),
             **readings,
             "throttled_by": throttle_reasons(readings["gpu_throttle_reasons"]),
         }

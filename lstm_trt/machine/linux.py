@@ -34,9 +34,8 @@ def read_text(path: str, root: Path = ROOT) -> str | None:
 
 def read_int(path: str, root: Path = ROOT) -> int | None:
     """The whole number in a file; None if it contains something else."""
-    text = read_text(path, root)
     try:
-        return int(text) if text is not None else None
+        return int(read_text(path, root) or "")
     except ValueError:
         return None
 
@@ -47,17 +46,18 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
         return None
     cores: list[int] = []
     try:
-        for part in text.replace("(null)", "").replace("\n", "").split(","):
-            if part.strip():
-                first, _, last = part.partition("-")
-                cores.extend(range(int(first), int(last or first) + 1))
+        for part in filter(None, text.replace("(null)", "").replace("\n", "").strip().split(",")):
+            first, _, last = part.partition("-")
+            cores.extend(range(int(first), int(last or first) + 1))
     except ValueError:
         return None
     return tuple(cores)
 
 
-def list_text(cores: tuple[int, ...]) -> str:
+def list_text(cores: tuple[int, ...] | None) -> str | None:
     """Inverse of `cpu_list` for cores in order: (0, 1, 2, 8) -> "0-2,8"."""
+    if cores is None:
+        return None
     parts: list[list[int]] = []
     for core in sorted(cores):
         if parts and core == parts[-1][1] + 1:
@@ -85,9 +85,8 @@ def choose_cores(threads: int) -> tuple[int, ...]:
     """
     allowed = allowed_cores()
     if threads > len(allowed):
-        raise UsageError(
-            f"{threads} threads need {threads} cores, but this process may use only {len(allowed)}: lower --threads"
-        )
+        usable = f"this process may use only {len(allowed)}"
+        raise UsageError(f"{threads} threads need {threads} cores, but {usable}: lower --threads")
     return allowed[-threads:]
 
 
@@ -100,11 +99,9 @@ def sibling_cores(cores: tuple[int, ...], root: Path = ROOT) -> tuple[int, ...]:
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
     """Cores that the scheduler does not use: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
-    booted = cpu_list(read_text("/sys/devices/system/cpu/isolated", root))
-    partition = cpu_list(read_text("/sys/fs/cgroup/cpuset.cpus.isolated", root))
-    if booted is None and partition is None:
-        return None
-    return tuple(sorted({*(booted or ()), *(partition or ())}))
+    files = ("/sys/devices/system/cpu/isolated", "/sys/fs/cgroup/cpuset.cpus.isolated")
+    lists = [cores for file in files if (cores := cpu_list(read_text(file, root))) is not None]
+    return tuple(sorted(set().union(*lists))) if lists else None
 
 
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:
@@ -131,22 +128,23 @@ def kernel_argument(name: str, root: Path = ROOT) -> str | None:
     return None
 
 
+#: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options of the hierarchy.
+_MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MULTILINE)
+
+
 def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
-    """(version, folder inside the hierarchy, mount point) of each hierarchy that may have the controller."""
+    """(type, folder inside the hierarchy, mount point) of each hierarchy that may have the controller.
+
+    The type is "cgroup" for version 1 and "cgroup2" for version 2.
+    """
     found = []
-    for line in (read_text("/proc/self/mountinfo", root) or "").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
-        if len(fields) < 5 or len(tail) < 2:
-            continue
-        if tail[0] == "cgroup2":
-            found.append(("v2", fields[3], fields[4]))
-        elif tail[0] == "cgroup" and controller in tail[-1].split(","):
-            found.append(("v1", fields[3], fields[4]))
+    for inside, mount, kind, options in _MOUNT.findall(read_text("/proc/self/mountinfo", root) or ""):
+        if kind == "cgroup2" or controller in options.split(","):
+            found.append((kind, inside, mount))
     if not found:  # no mountinfo: the usual places
-        if (Path(root) / "sys/fs/cgroup/cgroup.controllers").exists():
-            found.append(("v2", "/", "/sys/fs/cgroup"))
-        found += [("v1", "/", f"/sys/fs/cgroup/{name}") for name in (controller, f"{controller},cpuacct")]
+        if (root / "sys/fs/cgroup/cgroup.controllers").exists():
+            found.append(("cgroup2", "/", "/sys/fs/cgroup"))
+        found += [("cgroup", "/", f"/sys/fs/cgroup/{name}") for name in (controller, f"{controller},cpuacct")]
     return found
 
 
@@ -157,23 +155,18 @@ def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
     mount point; the nearest existing parent, possibly the mount point itself, is then the container's cgroup.
     """
     paths: dict[str, str] = {}
-    for line in (read_text("/proc/self/cgroup", root) or "").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            paths["v2"] = path
-        elif controller in controllers.split(","):
-            paths["v1"] = path
+    for controllers, path in re.findall(r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or ""):
+        if not controllers or controller in controllers.split(","):
+            paths["cgroup" if controllers else "cgroup2"] = path
     folders: list[Path] = []
-    for version, inside, mount in _cgroup_mounts(controller, root):
-        path = paths.get(version, "/")
-        if inside != "/" and (path + "/").startswith(inside + "/"):
+    for kind, inside, mount in _cgroup_mounts(controller, root):
+        path = paths.get(kind, "/")
+        if (path + "/").startswith(inside + "/"):
             path = path[len(inside) :]
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        for depth in range(len(parts), -1, -1):
-            folder = Path(root) / mount.lstrip("/") / "/".join(parts[:depth])
-            if folder.is_dir() and folder not in folders:
-                folders.append(folder)
+        own = (root / mount.lstrip("/")).joinpath(*parts)
+        found = (own, *own.parents)[: len(parts) + 1]
+        folders += [folder for folder in found if folder.is_dir() and folder not in folders]
     return folders
 
 
@@ -181,11 +174,10 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     """The tightest CPU quota of the cgroup and its parents in cores; None without one."""
     quotas = []
     for folder in cgroup_folders(root):
-        quota = (read_text("cpu.max", folder) or "").split()  # v2: "max 100000" or "150000 100000", microseconds
-        if len(quota) < 2:  # v1: two files, -1 for no quota
-            quota = [read_text("cpu.cfs_quota_us", folder) or "", read_text("cpu.cfs_period_us", folder) or ""]
-        if quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
-            quotas.append(int(quota[0]) / int(quota[1]))
+        v1 = f"{read_text('cpu.cfs_quota_us', folder)} {read_text('cpu.cfs_period_us', folder)}"  # -1 for no quota
+        quota = re.fullmatch(r"(\d+) (\d+)", read_text("cpu.max", folder) or v1)  # v2: "max 100000", "150000 100000"
+        if quota and int(quota[2]):
+            quotas.append(int(quota[1]) / int(quota[2]))
     return min(quotas, default=None)
 
 
@@ -227,15 +219,9 @@ def available_memory_bytes(root: Path = ROOT) -> int:
 
 def throttling(text: str) -> tuple[int | None, int | None]:
     """(nanoseconds throttled, periods throttled) of one cpu.stat: v1 counts ns, v2 microseconds."""
-    values = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        if value.strip().isdigit():
-            values[key] = int(value)
-    time_ns = values.get("throttled_time")
-    if "throttled_usec" in values:
-        time_ns = 1000 * values["throttled_usec"]
-    return time_ns, values.get("nr_throttled")
+    values = {name: int(value) for name, value in re.findall(r"(?m)^(\w+) +(\d+)$", text)}
+    time_us, time_ns = values.get("throttled_usec"), values.get("throttled_time")
+    return time_ns if time_us is None else 1000 * time_us, values.get("nr_throttled")
 
 
 def preemption(root: Path = ROOT) -> str | None:
@@ -243,32 +229,27 @@ def preemption(root: Path = ROOT) -> str | None:
 
     /proc/version also states who built the kernel on which host, which is left out.
     """
-    if read_text("/sys/kernel/realtime", root) == "1":
-        return "PREEMPT_RT"
     version = read_text("/proc/version", root)
+    if read_text("/sys/kernel/realtime", root) == "1" or re.search(r"\bPREEMPT[_ ]RT\b", version or ""):
+        return "PREEMPT_RT"
     if version is None:
         return None
-    if re.search(r"\bPREEMPT[_ ]RT\b", version):
-        return "PREEMPT_RT"
     if re.search(r"\bPREEMPT_DYNAMIC\b", version):
         modes = read_text("/sys/kernel/debug/sched/preempt", root) or ""  # "none voluntary (full)"
         chosen = modes.partition("(")[2].partition(")")[0] or kernel_argument("preempt", root)
         return f"PREEMPT_DYNAMIC ({chosen})" if chosen else "PREEMPT_DYNAMIC"
-    if re.search(r"\bPREEMPT\b", version):
-        return "PREEMPT"
-    return "none or voluntary"
+    return "PREEMPT" if re.search(r"\bPREEMPT\b", version) else "none or voluntary"
 
 
 def hypervisor(root: Path = ROOT) -> str | None:
     """Name of the hypervisor, "unknown" if it has no name, "none" on bare x86, else None."""
-    kind = read_text("/sys/hypervisor/type", root)
-    if kind:
+    if kind := read_text("/sys/hypervisor/type", root):
         return kind
-    flags = cpuinfo_flags(root)
     clocks = read_text("/sys/devices/system/clocksource/clocksource0/available_clocksource", root) or ""
     for sign, name in (("kvm-clock", "kvm"), ("hyperv", "hyperv"), ("xen", "xen")):
         if sign in clocks:
             return name
+    flags = cpuinfo_flags(root)
     if "hypervisor" in flags:
         return read_text("/sys/class/dmi/id/sys_vendor", root) or "unknown"
     return "none" if "fpu" in flags else None  # "fpu" is an x86 flag; Arm's flags do not show a hypervisor

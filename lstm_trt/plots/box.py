@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -45,67 +46,63 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
     every = data.points_of(runs)
     looks = style.system_looks(data.systems(every))
     points = data.hold_fixed(every, (axis,), fixed)
-    names, sizes = data.systems(point for point in points if point.ok), data.values(points, axis)
+    good = [point for point in points if point.ok]
+    names, sizes = data.systems(good), data.values(points, axis)
     if not names:
         raise UsageError("the chosen configurations have no trials: nothing to draw")
     columns = 2 if len(names) > 1 and len(sizes) <= 3 else 1
     rows = math.ceil(len(names) / columns)
     slot_in = (style.WIDTH_IN / columns - 1.4) / len(sizes)
-    good = [point for point in points if point.ok]
     labels = [label for point in good for label in (multiple(_reach(point)), number(point.rounds[0].median_us))]
     widest = max(style.text_size(label)[0] for label in labels) + 4
     bands = widest > 72 * (style.WIDTH_IN / columns - 1.6) / (len(sizes) + 2)
     rounds = max(len(point.rounds) for point in points)
     if bands:
         shares = [point.rounds[0].outliers / point.rounds[0].n for point in good]
-        low, high = percent(min(shares)), percent(max(shares))
-        reading = "Outliers (outside 1.5 × IQR, both sides) are not drawn:"
-        reading += f" {low if low == high else f'{low} to {high}'} of the trials."
+        some = " to ".join(dict.fromkeys((percent(min(shares)), percent(max(shares)))))
+        reading = f"Outliers (outside 1.5 × IQR, both sides) are not drawn: {some} of the trials."
         reading += f" Bands show the first of {rounds} rounds, the line the maxima of all." if rounds > 1 else ""
     else:
         reading = "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
         reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." * (rounds > 1)
         reading += " All trials are shown."
-    with style.figure(
-        f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
-        [
-            f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-            data.describe_systems(point for point in points if point.system in names),
-            reading,
-        ],
-        PANEL_IN * rows + (0.5 if bands else 0.25),
-        summary=_summary(points, axis),
-    ) as (picture, body):
-        grid = body.subplots(rows, columns, squeeze=False)
-        for ax in grid.flat[len(names) :]:
-            ax.set_visible(False)
-        for ax, system in zip(grid.flat, names, strict=False):
+    notes = [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
+        data.describe_systems(point for point in points if point.system in names),
+        reading,
+    ]
+    title = f"Spread of latencies around the median, by {AXIS_NAMES[axis]}"
+    height_in = PANEL_IN * rows + (0.5 if bands else 0.25)
+    with style.figure(title, notes, height_in, summary=_summary(good, axis)) as (picture, body):
+        titles = [style.folded(system, 95 // columns) if len(names) > 1 else "" for system in names]
+        axes = style.panels(body, titles, columns, share_x=False, share_y=False)
+        for ax, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
-            if bands:
-                _bands(ax, here, sizes, looks[system]["color"])
-            else:
-                _panel(ax, here, sizes, looks[system]["color"], slot_in)
-            unit = "" if slot_in > 0.7 and not bands else " in µs"
-            ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{unit})")
-            if len(names) > 1:
-                ax.set_title(style.folded(system, 95 // columns), loc="left")
+            boxes = {size: point.rounds[0] for size, point in here.items() if point.ok}
+            width = max(median_low(box.iqr_us / box.median_us for box in boxes.values()), LEAST_WIDTH)
+            ax.set_yscale("asinh", linear_width=width)
+            color = looks[system]["color"]
+            ends = _bands(ax, here, sizes, color) if bands else _panel(ax, here, sizes, color, slot_in)
+            _value_axis(ax, width, *ends)
+            unit = "" if bands or slot_in <= 0.7 else " µs"  # if it does not fit, the axis label states it
+            medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
+            labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
+            style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
+            ax.grid(False, axis="x")
+            ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{'' if unit else ' in µs'})")
         if bands:
-            style.legend_below(body, max(map(style.handles_of, grid.flat), key=len), ncols=5)
+            style.legend_below(body, max(map(style.handles_of, axes), key=len), ncols=5)
     return picture
 
 
-def _summary(points: Sequence[Point], axis: str) -> str:
+def _summary(good: Sequence[Point], axis: str) -> str:
     """The most outliers and the largest maximum, in one sentence."""
-    good = [point for point in points if point.ok]
     most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
     largest = max(good, key=_reach)
-    counted, at = (
-        f"{whole(most.rounds[0].outliers)} of {whole(most.rounds[0].n)}",
-        data.axis_value(axis, most.sizes[axis]),
-    )
+    first, (where, at) = most.rounds[0], (data.axis_value(axis, point.sizes[axis]) for point in (most, largest))
     return (
-        f"Most outliers: {counted} ({at}). Largest maximum / median: {multiple(_reach(largest))}"
-        f" ({data.axis_value(axis, largest.sizes[axis])})."
+        f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
+        f" Largest maximum / median: {multiple(_reach(largest))} ({at})."
     )
 
 
@@ -114,42 +111,30 @@ def _reach(point: Point) -> float:
     return max(each.max_us for each in point.rounds) / point.rounds[0].median_us
 
 
-def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot_in: float) -> None:
-    """Draw one system; `points` maps sizes to points."""
-    good = {size: points[size].rounds for size in sizes if size in points and points[size].ok}
+def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot_in: float) -> tuple[float, float]:
+    """Draw one system; `points` maps sizes to points. Returns the lowest and highest number drawn."""
+    extremes = [0.0]
     for place, size in enumerate(sizes):
-        if size not in good:
+        if size in points and points[size].ok:
+            first, *others = points[size].rounds
+            extremes += _draw_box(ax, place, first, [each.max_us for each in others], color, slot_in)
+        else:
             text = f"failed: {points[size].stages[0]}" if size in points else "not recorded"
             look = {"rotation": 90, "ha": "center", "va": "center", "color": GREY, "bbox": style.BACKGROUND}
             ax.text(place, 0.5, text, transform=ax.get_xaxis_transform(), **look)
-    boxes = {size: first for size, (first, *_) in good.items()}
-    width = _linear_width(list(boxes.values()))
-    ax.set_yscale("asinh", linear_width=width)
-    extremes = [0.0]
-    for size, (first, *others) in good.items():
-        extremes += _draw_box(ax, sizes.index(size), first, [each.max_us for each in others], color, slot_in)
-    _value_axis(ax, width, min(extremes), max(extremes))
     ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
-    _label_sizes(ax, sizes, boxes, " µs" if slot_in > 0.7 else "")  # if it does not fit, the axis label states it
+    return min(extremes), max(extremes)
 
 
-def _label_sizes(ax: Axes, sizes: Sequence[int], boxes: dict[int, Series], unit: str = "") -> None:
-    """Label each size, with the median below it."""
-    medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
-    labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
-    style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
-    ax.grid(False, axis="x")
+def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> tuple[float, float]:
+    """Draw one system with bands instead of boxes; gaps are failures, which are marked, and sizes not recorded.
 
-
-def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> None:
-    """Draw one system with bands instead of boxes; gaps are failures, which are marked, and sizes not recorded."""
-    boxes = {size: point.rounds[0] for size, point in points.items() if point.ok}
-    missing = dict.fromkeys(("med", "q1", "q3", "whislo", "whishi"), np.nan)
-    each = [_box(boxes[size]) if size in boxes else missing for size in sizes]
-    lines = {name: np.array([box[name] for box in each]) for name in missing}
-    largest = [_reach(points[size]) - 1 if size in boxes else np.nan for size in sizes]
-    width, places = _linear_width(list(boxes.values())), range(len(sizes))
-    ax.set_yscale("asinh", linear_width=width)
+    Returns the lowest and highest number drawn.
+    """
+    good, places = [points[size] if size in points and points[size].ok else None for size in sizes], range(len(sizes))
+    each = [_box(point.rounds[0]) if point else dict.fromkeys(BOX, np.nan) for point in good]
+    lines = {name: np.array([box[name] for box in each]) for name in BOX}
+    largest = [_reach(point) - 1 if point else np.nan for point in good]
     band = {"color": color, "linewidth": 0}
     ax.fill_between(places, lines["whislo"], lines["whishi"], alpha=0.15, label="whiskers (1.5 × IQR)", **band)
     ax.fill_between(places, lines["q1"], lines["q3"], alpha=0.4, label="quartiles", **band)
@@ -159,9 +144,8 @@ def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> N
     if failed:
         look = {"color": GREY, "transform": ax.get_xaxis_transform(), "label": "failed", **style.FAILED}
         ax.plot(failed, [0.03] * len(failed), **look)
-    _value_axis(ax, width, np.nanmin(lines["whislo"]), np.nanmax(largest))
     ax.set_xlim(-0.5, len(sizes) - 0.5)
-    _label_sizes(ax, sizes, boxes)
+    return np.nanmin(lines["whislo"]), np.nanmax(largest)
 
 
 def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, slot_in: float) -> list[float]:
@@ -179,56 +163,39 @@ def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, 
     ax.plot([place], [relative.max()], marker="^", color="black", **mark)
     if later:
         ax.plot([place] * len(later), later, marker="D", color=color, markerfacecolor="white", **mark)
-    look = {"textcoords": "offset points", "size": 9}
-    largest = f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}"
-    ax.annotate(largest, (place, highest), (0, 6), ha="center", va="bottom", **look)
-    counts = f"{whole(box.outliers)} of{' ' if slot_in > ROOMY_IN else chr(10)}{whole(box.n)}"
-    if slot_in < 0.7:
-        counts, look = counts.replace("\n", " "), {**look, "rotation": 90}
-    ax.annotate(counts, (place + half, 0), (3, 0), ha="left", va="center", **look)
+    style.beside(ax, f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}", (place, highest), (0, 6))
+    upright = slot_in < 0.7
+    counts = f"{whole(box.outliers)} of{' ' if upright or slot_in > ROOMY_IN else chr(10)}{whole(box.n)}"
+    style.beside(ax, counts, (place + half, 0), (3, 0), rotation=90 if upright else 0)
     return [relative.min(), highest]
 
 
-def _box(box: Series) -> dict:
+#: Names of the statistics that `bxp` draws.
+BOX = ("med", "q1", "q3", "whislo", "whishi")
+
+
+def _box(box: Series) -> dict[str, float]:
     """Statistics for `bxp`; whiskers end at the outermost trials that are not outliers."""
     inside = box.latency_us[~box.is_outlier]
-    low, high = box.quartiles_us
-    numbers = {"med": box.median_us, "q1": low, "q3": high, "whislo": inside.min(), "whishi": inside.max()}
-    return {name: value / box.median_us - 1 for name, value in numbers.items()}
-
-
-def _linear_width(boxes: Sequence[Series]) -> float:
-    """The median of the IQRs of the boxes, relative to their medians."""
-    relative = [box.iqr_us / box.median_us for box in boxes]
-    return max(float(data.middle(relative)), LEAST_WIDTH) if relative else LEAST_WIDTH
+    numbers_us = (box.median_us, *box.quartiles_us, inside.min(), inside.max())
+    return {name: value / box.median_us - 1 for name, value in zip(BOX, numbers_us, strict=True)}
 
 
 def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
     """Set ticks in percent that do not overlap, and guides with multiples of the median on the right."""
-
-    def bend(value: float) -> float:
-        return float(np.arcsinh(value / width))
-
-    low, high = bend(lowest), bend(highest)
+    low, high = np.arcsinh(np.array((lowest, highest)) / width)
     room = max(high - low, 1.0)
-    bottom, top = low - 0.08 * room, high + 0.17 * room
+    bottom, top = width * np.sinh((low - 0.08 * room, high + 0.17 * room))
     steps = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in (1, 2.5, 5)]
-    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(ratio - 1 for ratio in style.GUIDES)]
-    kept: list[float] = [0.0]
-    apart = (top - bottom) * 0.16 / (PANEL_IN - 1)
-    for value in sorted(candidates, key=lambda value: (value + 1 not in style.GUIDES, -abs(np.log10(abs(value) or 1)))):
-        place = bend(value)
-        if bottom <= place <= top and all(abs(place - bend(other)) >= apart for other in kept):
-            kept.append(value)
-    ax.set_ylim(width * np.sinh(bottom), width * np.sinh(top))
-    style.set_ticks(ax.yaxis, kept, *ax.get_ylim(), _percent_tick)
+    guides = [ratio - 1 for ratio in style.GUIDES]
+    far = sorted((sign * step for step in steps for sign in (1, -1)), key=lambda value: -abs(np.log10(abs(value))))
+    ax.set_ylim(bottom, top)
+    style.set_ticks(ax.yaxis, [0, *guides, *far], bottom, top, _percent_tick)
     ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
-    for ratio in style.GUIDES:
-        if bottom <= bend(ratio - 1) <= top:
-            style.guide([ax], ratio - 1, f"{ratio:g}×")
+    for value, ratio in zip(guides, style.GUIDES, strict=True):
+        if bottom <= value <= top:
+            style.guide([ax], value, f"{ratio:g}×")
 
 
 def _percent_tick(value: float) -> str:
-    percent = 100 * value
-    text = f"{percent:+,.0f}".replace(",", THIN_SPACE) if abs(percent) >= 1000 else f"{percent:+.4g}"
-    return "0" if value == 0 else f"{text} %".replace("-", "−")
+    return f"{100 * value:+,.9g} %".replace(",", THIN_SPACE).replace("-", "−") if value else "0"

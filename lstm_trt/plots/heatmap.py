@@ -6,9 +6,10 @@ to it. Failures are hatched cells that name the stage.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,8 @@ from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt.analysis.deadline import Question, evidence_percentile, judge
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, interval_ranks, share_of
-from lstm_trt.config.errors import UsageError
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
@@ -56,18 +57,77 @@ HATCH = "////"
 HATCH_EVIDENCE = "..."
 
 
+#: Height of the panels of a map, one above the other, from which on its cells are lower.
+MAP_IN = 6.4
+
+
+def cell_height_in(height_in: float, sizes: int, rows: int) -> float:
+    """Height of the cells of a map with `sizes` cells one above the other in each of `rows` panels."""
+    return min(height_in, max(MAP_IN / rows, 2.5) / sizes)
+
+
+def cells_fit(labels: Iterable[str], cell_in: tuple[float, float]) -> bool:
+    """Whether the numbers of a map fit its cells, in bold."""
+    sizes = [style.text_size(label, 8, "bold") for label in labels]
+    return all(width + 2 <= 72 * cell_in[0] and height <= 72 * cell_in[1] for width, height in sizes)
+
+
+def edge_width(width: float, cell_in: tuple[float, float]) -> float:
+    """Width in points of the line between cells."""
+    return min(width, 72 * 0.04 * min(cell_in))
+
+
+#: The looks of a cell's area, and of its text, if any.
+Looks = tuple[dict, dict]
+
+
+def draw_cells(ax: Axes, xs: Sequence[int], ys: Sequence[int], looks: Mapping[tuple[int, int], Looks], **empty) -> None:
+    """Draw a map with a cell for each pair of sizes (0 if not known); those without `looks` have that of `empty`."""
+    for (i, x), (j, y) in itertools.product(enumerate(xs), enumerate(ys)):
+        area, text = looks.get((x, y), (empty, {}))
+        ax.add_patch(Rectangle((i, j), 1, 1, **area))
+        if text:
+            ax.text(i + 0.5, j + 0.5, **{"ha": "center", "va": "center", "size": 8, **text})
+    ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
+    for axis, sizes in ((ax.xaxis, xs), (ax.yaxis, ys)):
+        style.size_ticks(axis, sizes, [i + 0.5 for i in range(len(sizes))], [str(size or "") for size in sizes])
+    ax.grid(False)
+
+
 @dataclass(frozen=True)
 class HeatCell:
-    """What one cell shows: a latency for the colour, and its text; bold if it misses the deadline."""
+    """What a map shows of a point: a latency for the colour, None if nothing was timed, and its text.
 
-    value_us: float
-    text: str
+    It is bold if it misses the deadline.
+    """
+
+    point: Point
+    value_us: float | None = None
+    text: str = ""
     bold: bool = False
     hatch: str | None = None
 
+    def label(self, number: bool, stage: bool) -> str:
+        """The text with its `number`, and the `stage` of a failure."""
+        return "\n".join([self.text] * number + self.point.stages[:1] * (self.point.failed and stage)).strip()
 
-#: Points with their cells; None if nothing was timed.
-Cells = list[tuple[Point, HeatCell | None]]
+
+Cells = list[HeatCell]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a map shows: its cells, and texts about them.
+
+    `value` describes the number of a cell; `in_numbers` are notes that are needed only where cells have numbers.
+    """
+
+    title: str
+    value: str
+    cells: Cells
+    reading: list[str]
+    in_numbers: list[str]
+    summary: str
 
 
 def heat_map(
@@ -97,22 +157,22 @@ def heat_map(
     """
     data.check_deadline(deadline_us)
     if value != BOUND:
-        data.check_statistic(value)
-    if value == BOUND and deadline_us is None:
+        one_of("statistic", value, data.STATISTIC_NAMES)
+    elif deadline_us is None:
         raise UsageError(f"{BOUND} needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     points = data.points_of(runs)
-    for axis in (x, y):
-        data.values(points, axis)  # raises for an unknown axis
-    points, facets = _choose(points, (x, y), facets, fixed)
+    facets = [axis for axis in facets if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
+    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
+        facets.pop()
+    points = data.hold_fixed(points, (x, y, *facets), fixed)
+    facets = [axis for axis in facets if len(data.values(points, axis)) > 1]
     if deadline_us is not None and value == BOUND:
-        cells, title, reading, marks, summary = _proven(points, deadline_us, percentile, confidence)
-        name = "bound"
+        content = _proven(points, deadline_us, percentile, confidence)
     else:
-        cells, title, reading, marks, summary = _measured(points, (x, y), value, deadline_us)
-        name = f"{data.STATISTIC_NAMES[value]} latency"
-    return _draw(cells, (x, y), facets, deadline_us, title, reading, name, marks, summary)
+        content = _measured(points, (x, y), value, deadline_us)
+    return _draw(content, (x, y), facets, deadline_us)
 
 
 def map_axes(runs: Any) -> tuple[str, str]:
@@ -123,148 +183,106 @@ def map_axes(runs: Any) -> tuple[str, str]:
     return x, y
 
 
-def _choose(
-    points: list[Point], axes: tuple[str, str], facets: Sequence[str], fixed: dict[str, int] | None
-) -> tuple[list[Point], list[str]]:
-    """The points for at most `MOST_PANELS` panels, and the facets that vary among them."""
-    facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and data.values(points, axis)]
-    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
-        facets.pop()
-    points = data.hold_fixed(points, (*axes, *facets), fixed)
-    return points, [axis for axis in facets if len(data.values(points, axis)) > 1]
-
-
-def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> tuple:
-    """Cells, title, notes, legend and summary of a map of a statistic."""
+def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> Content:
+    """A map of a statistic."""
     name = data.STATISTIC_NAMES[statistic]
-    title = f"{name[0].upper()}{name[1:]} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    reading, in_numbers = [], []
-    if deadline_us:
-        title += f", with a deadline of {number(deadline_us)} µs"
-        reading.append("Colour: margin to the deadline.")
-        in_numbers.append("Bold: above the deadline.")
+    title = f"{name.capitalize()} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
+    title += f", with a deadline of {number(deadline_us)} µs" if deadline_us else ""
+    reading = ["Colour: margin to the deadline."] if deadline_us else []
+    in_numbers = ["Bold: above the deadline."] if deadline_us else []
     if any(len(point.rounds) > 1 for point in points):
         reading.append(f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown.")
-    cells: Cells = []
+    cells = []
     for point in points:
         value_us = point.statistic(statistic)
         missed = bool(deadline_us) and value_us > deadline_us
-        cells.append((point, HeatCell(value_us, short(value_us), missed) if point.ok else None))
+        cells.append(HeatCell(point, value_us, short(value_us), missed) if point.ok else HeatCell(point))
     summary = data.describe_extremes(points, statistic)
     if deadline_us:
-        above = sum(cell is not None and cell.bold for _, cell in cells)
-        summary += f" {above} of {len(cells)} configurations are above the deadline."
-    return cells, title, (reading, in_numbers), [], summary
+        summary += f" {sum(cell.bold for cell in cells)} of {len(cells)} configurations are above the deadline."
+    return Content(title, f"{name} latency", cells, reading, in_numbers, summary)
 
 
-def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence: float) -> tuple:
-    """Cells, title, notes, legend and summary of a map of upper bounds."""
-    cells: Cells = []
-    lengths: dict[str, set[int]] = {}
-    beyond, verdicts = False, Counter()
+def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence: float) -> Content:
+    """A map of upper bounds."""
+    cells, lengths, verdicts = [], {}, Counter()
     for point in points:
         if not point.ok:
-            cells.append((point, None))
+            cells.append(HeatCell(point))
             continue
-        ordered_us = np.sort(np.concatenate([each.latency_us for each in point.rounds]))
-        n = len(ordered_us)
+        n = point.group.n
         chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
         verdict = judge(point.group.samples, Question(deadline_us, chosen, confidence), point.group.until)
-        rank = _bound_rank(n, chosen, confidence, verdict.effective_n / n)
-        bound_us = float(ordered_us[-1 if rank is None else rank - 1])
+        beyond = verdict.percentile_high_us is None
+        bound_us: Any = verdict.max_us if beyond else verdict.percentile_high_us
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
-        text = (">" if rank is None else "") + short(bound_us)
-        cells.append((point, HeatCell(bound_us, text, verdict.verdict == Outcome.MISSED, hatch)))
+        text = ">" * beyond + short(bound_us)
+        cells.append(HeatCell(point, bound_us, text, verdict.verdict == Outcome.MISSED, hatch))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
-        beyond, verdicts = beyond or rank is None, verdicts + Counter([verdict.verdict])
+        verdicts[verdict.verdict] += 1
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
     several = [f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}" for name, ns in sorted(lengths.items())]
-    title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
     reading = [f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."]
     if percentile is None and lengths:
         reading.append("This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove.")
+    beyond = any(cell.text.startswith(">") for cell in cells)
     in_numbers = ["Cells with >: the bound lies beyond the maximum, which is shown."] if beyond else []
     in_numbers += [f"Bold: {Outcome.MISSED}."] if Outcome.MISSED in verdicts else []
-    marks = [Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=str(Outcome.NOT_ENOUGH_EVIDENCE))]
     summary = f"Verdicts: {', '.join(f'{total} {verdict}' for verdict, total in verdicts.most_common()) or 'none'}."
-    return cells, title, (reading, in_numbers), marks if Outcome.NOT_ENOUGH_EVIDENCE in verdicts else [], summary
-
-
-def _bound_rank(n: int, percentile: str | float, confidence: float, effective_share: float) -> int | None:
-    """Rank of the order statistic that is the upper bound of n trials; None if there is none.
-
-    `effective_share` is the effective sample size over n.
-    """
-    effective_n = max(1, math.floor(n * effective_share + 1e-9))
-    # The upper end of a two-sided interval at 2c - 1 is the one-sided bound at c, which the verdict uses.
-    rank = interval_ranks(effective_n, share_of(percentile), 2 * confidence - 1)[1]
-    return None if rank is None else n - math.floor((effective_n - rank) / effective_share + 1e-9)
+    title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
+    return Content(title, "bound", cells, reading, in_numbers, summary)
 
 
 def short(value_us: float) -> str:
     """A latency as text that fits a cell: 84.1, 1 570, 12.3k, 123k."""
-    if value_us < THOUSANDS_FROM:
-        return number(value_us)
-    return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
+    thousands = f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
+    return number(value_us) if value_us < THOUSANDS_FROM else thousands
 
 
-def _draw(
-    cells: Cells,
-    axes: tuple[str, str],
-    facets: Sequence[str],
-    deadline_us: float | None,
-    title: str,
-    reading: tuple[list[str], list[str]],
-    name: str,
-    marks: Sequence[Patch],
-    summary: str,
-) -> Picture:
-    """Draw the panels.
-
-    `reading` are notes, and those that are needed only if the cells have numbers. `name` describes the value; `marks`
-    are legend entries beside those of failures and gaps.
-    """
-    points = [point for point, _ in cells]
-    sizes = data.values(points, axes[0]), data.values(points, axes[1])
-    fit = int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85))
+def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadline_us: float | None) -> Picture:
+    cells, points = content.cells, [cell.point for cell in content.cells]
+    xs, ys = (data.values(points, axis) for axis in axes)
+    fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, 1.85))
     parts, columns = _arrange(cells, facets, fit or DENSE_COLUMNS)
-    rows = math.ceil(len(parts) / columns)
-    cell_in = (PANELS_IN / columns - 0.12) / len(sizes[0]), style.cell_height_in(CELL_HEIGHT_IN, len(sizes[1]), rows)
-    numbers = style.cells_fit([cell.text for _, cell in cells if cell], cell_in)
-    failed = ["\n".join(_lines(point, cell, True, True)) for point, cell in cells if point.failed]
-    stages = style.cells_fit(failed, cell_in)
-    fit_characters = int((PANELS_IN / columns - 0.12) / 0.078)
-    titles = [style.folded(text, fit_characters) for text, _ in parts]
-    head_in = 0.2 + 0.16 * max(text.count("\n") for text in titles)
-    thousands = any(cell and cell.value_us >= THOUSANDS_FROM for _, cell in cells)
-    in_numbers = [*reading[1], f"Values in µs{' (k: thousands)' if thousands else ''}."]
-    with style.figure(
-        title,
-        [
-            f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
-            data.describe_systems(points),
-            " ".join(reading[0] + (in_numbers if numbers else [])),
-        ],
-        max(rows * (max(len(sizes[1]) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9),
-        summary=summary,
-    ) as (picture, body):
-        grid = style.panels(body, len(parts), columns)
-        timed_us = [cell.value_us for _, cell in cells if cell]
-        colors = _colors(timed_us, deadline_us)
-        for ax, (_, part), text in zip(grid, parts, titles, strict=True):
-            ax.set_title(text, loc="left")
-            _panel(ax, part, axes, sizes, colors, cell_in, (numbers, stages))
+    rows, width_in = math.ceil(len(parts) / columns), PANELS_IN / columns - 0.12
+    cell_in = width_in / len(xs), cell_height_in(CELL_HEIGHT_IN, len(ys), rows)
+    timed_us = [cell.value_us for cell in cells if cell.value_us is not None]
+    numbers = cells_fit([cell.text for cell in cells if cell.text], cell_in)
+    stages = cells_fit([cell.label(True, True) for cell in cells if cell.point.failed], cell_in)
+    titles = [style.folded(title, int(width_in / 0.078)) for title, _ in parts]
+    head_in = 0.2 + 0.16 * max(title.count("\n") for title in titles)
+    thousands = any(value_us >= THOUSANDS_FROM for value_us in timed_us)
+    in_numbers = [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."] if numbers else []
+    notes = [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
+        data.describe_systems(points),
+        " ".join(content.reading + in_numbers),
+    ]
+    height_in = max(rows * (max(len(ys) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9)
+    with style.figure(content.title, notes, height_in, summary=content.summary) as (picture, body):
+        grid = style.panels(body, titles, columns)
+        colors, edge = _colors(timed_us, deadline_us), {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)}
+        for ax, (_, part) in zip(grid, parts, strict=True):
+            looks = {
+                tuple(cell.point.sizes[axis] for axis in axes): _looks(cell, colors, edge, cell.label(numbers, stages))
+                for cell in part
+            }
+            draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
+            ax.tick_params(length=0, pad=2)
+            ax.spines[:].set_visible(False)
         style.name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
         if timed_us:
-            _color_bar(body, grid, colors, timed_us, name, deadline_us)
-        holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
-        handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
+            _color_bar(body, grid, colors, content.value, deadline_us)
+        missing = len(cells) < len(parts) * len(xs) * len(ys)
+        marks = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if missing else []
         if any(point.failed for point in points):
             label = "failed at the named stage" if stages else "failed"
-            handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label=label))
-        handles += marks
-        if handles:
-            style.legend_below(body, handles, ncols=3)
+            marks.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label=label))
+        if any(cell.hatch for cell in cells):
+            label = str(Outcome.NOT_ENOUGH_EVIDENCE)
+            marks.append(Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=label))
+        if marks:
+            style.legend_below(body, marks, ncols=3)
     return picture
 
 
@@ -274,44 +292,39 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
     With two or more dimensions the last one runs across, so that panels in a column can be compared, and panels without
     cells stay empty. If that needs more than `fit` columns, the panels fill the rows one after the other.
     """
-    points = [point for point, _ in cells]
-    by_system = len(data.systems(points)) > 1 or not facets
+    points = [cell.point for cell in cells]
+    several = len(data.systems(points)) > 1
     groups: dict[tuple, Cells] = {}
-    for point, cell in cells:
-        key = ((point.system,) if by_system else ()) + tuple(point.sizes[axis] for axis in facets)
-        groups.setdefault(key, []).append((point, cell))
-    across = data.values(points, facets[-1]) if by_system + len(facets) > 1 else []
+    for cell in cells:
+        key = (cell.point.system, *(cell.point.sizes[axis] for axis in facets))
+        groups.setdefault(key, []).append(cell)
+    across = data.values(points, facets[-1]) if several + len(facets) > 1 else []
     order, columns = sorted(groups), max(1, min(len(groups), fit))
     if 0 < len(across) <= fit:
         order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]
         columns = len(across)
     parts = []
-    for key in order:
-        sizes = [data.axis_value(axis, size) for axis, size in zip(facets, key[by_system:], strict=True)]
-        title = ", ".join([*map(str, key[:1] if len(data.systems(points)) > 1 else ()), *sizes])
-        parts.append((title, groups.get(key, [])))
+    for system, *sizes in order:
+        named = [data.axis_value(axis, size) for axis, size in zip(facets, sizes, strict=True)]
+        parts.append((", ".join([system] * several + named), groups.get((system, *sizes), [])))
     return parts, columns
 
 
 def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappable:
     """Colours of latencies in µs, by the margin to the deadline up to a factor of 16, or by the latency itself."""
     low, high = min(timed_us, default=1.0), max(timed_us, default=1.0)
+    colors = ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
     if deadline_us:
         reach = 2 ** min(4, max(1, math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))))
-        return ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
-    return ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
+        colors = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
+    colors.set_array(timed_us)
+    return colors
 
 
-def _color_bar(
-    body: SubFigure,
-    axes: list[Axes],
-    colors: ScalarMappable,
-    timed_us: Sequence[float],
-    name: str,
-    deadline_us: float | None,
-) -> None:
+def _color_bar(body: SubFigure, axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
     low, high = colors.get_clim()
-    extend = "neither" if low <= min(timed_us) and max(timed_us) <= high else "both"
+    timed_us: Any = colors.get_array()
+    extend = "neither" if low <= timed_us.min() and timed_us.max() <= high else "both"
     height_in = body.bbox.height / body.figure.dpi
     bar = body.colorbar(colors, ax=axes, shrink=min(0.9, BAR_IN / height_in), pad=0.02, aspect=25, extend=extend)
     bar.outline.set_visible(False)
@@ -324,65 +337,19 @@ def _color_bar(
         bar.set_ticks([], minor=True)
         bar.set_label(f"deadline / {name}\nmissed  ←  →  met")  # on two lines, since low maps have a short bar
     else:
-        style.log_ticks(bar.ax.yaxis, low, high)
+        style.log_axis(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")
 
 
-def _panel(
-    ax: Axes,
-    part: Cells,
-    axes: tuple[str, str],
-    sizes: tuple[list[int], list[int]],
-    colors: ScalarMappable,
-    cell_in: tuple[float, float],
-    texts: tuple[bool, bool],
-) -> None:
-    """Draw one panel; `texts` are whether cells have numbers, and the stages of failures."""
-    found = {(point.sizes[axes[0]], point.sizes[axes[1]]): (point, cell) for point, cell in part}
-    xs, ys = sizes
-    ax.set_xlim(0, len(xs))
-    ax.set_ylim(0, len(ys))
-    for i, column in enumerate(xs):
-        for j, row in enumerate(ys):
-            point, cell = found.get((column, row), (None, None))
-            lines = _lines(point, cell, *texts) if point else []
-            _draw_cell(ax, i, j, point, cell, colors, lines, style.edge_width(1.2, cell_in))
-    style.size_ticks(ax.xaxis, xs, [i + 0.5 for i in range(len(xs))])
-    style.size_ticks(ax.yaxis, ys, [j + 0.5 for j in range(len(ys))])
-    ax.grid(False)
-    ax.tick_params(length=0, pad=2)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-
-
-def _lines(point: Point, cell: HeatCell | None, number: bool, stage: bool) -> list[str]:
-    """The text of a cell: its number, and the stage of a failure."""
-    return ([cell.text] if cell and number else []) + (point.stages[:1] if point.failed and stage else [])
-
-
-def _draw_cell(
-    ax: Axes,
-    i: int,
-    j: int,
-    point: Point | None,
-    cell: HeatCell | None,
-    colors: ScalarMappable,
-    lines: Sequence[str],
-    edge: float,
-) -> None:
-    look = {"facecolor": EMPTY, "edgecolor": "white", "linewidth": edge}
-    ink = {"color": "0.1", "ha": "center", "va": "center", "size": 8, "linespacing": 0.95}
-    if cell is not None:
+def _looks(cell: HeatCell, colors: ScalarMappable, edge: dict, label: str) -> Looks:
+    area, text = {"facecolor": "white", **edge}, {"color": "0.1", "s": label, "linespacing": 0.95}
+    if cell.value_us is not None:
         color = colors.to_rgba(np.array(cell.value_us))
-        light = np.dot(color[:3], (0.2126, 0.7152, 0.0722))
-        look |= {"facecolor": color}
-        ink |= {"color": "black" if light > 0.42 else "white", "weight": "bold" if cell.bold else "normal"}
-    failed = point is not None and point.failed
-    hatch = HATCH if failed else cell.hatch if cell else None
-    if hatch:
-        look |= {"hatch": hatch, "edgecolor": "0.55" if failed else "0.35", "linewidth": 0}
-        look |= {} if cell else {"facecolor": "white"}
-        ink |= {"bbox": {"facecolor": look["facecolor"], "edgecolor": "none", "pad": 0.6}}
-    ax.add_patch(Rectangle((i, j), 1, 1, **look))
-    if lines:
-        ax.text(i + 0.5, j + 0.5, "\n".join(lines), **ink)
+        area["facecolor"] = color
+        ink = "black" if style.brightness(color) > 0.42 else "white"
+        text |= {"color": ink, "weight": "bold" if cell.bold else "normal"}
+    failed = cell.point.failed
+    if failed or cell.hatch:
+        area |= {"hatch": HATCH if failed else cell.hatch, "edgecolor": "0.55" if failed else "0.35", "linewidth": 0}
+        text["bbox"] = {"facecolor": area["facecolor"], "edgecolor": "none", "pad": 0.6}
+    return area, text if label else {}

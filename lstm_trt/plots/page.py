@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from lstm_trt.analysis.deadline import evidence_percentile
+from lstm_trt.analysis.deadline import Verdict, evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.outliers import causes_text, quick
+from lstm_trt.analysis.outliers import Cluster, Outliers, Tail, causes_text, quick
 from lstm_trt.analysis.text.outliers import outliers_line
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
@@ -32,10 +31,6 @@ from lstm_trt.plots.tail import draw_tail
 from lstm_trt.plots.trials import calls_of, draw_order
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group
-
-if TYPE_CHECKING:
-    from lstm_trt.analysis.deadline import Verdict
-    from lstm_trt.analysis.outliers import Cluster, Outliers, Tail
 
 TABLE_LINE_IN = 0.182
 
@@ -90,13 +85,8 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     reasons = textwrap.wrap(style.with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
-    summary = (
-        f"{verdict.verdict}: {' '.join(reasons)}"
-        if verdict
-        else outliers_line(outliers, "Findings")
-        if outliers
-        else ""
-    )
+    summary = outliers_line(outliers, "Findings") if outliers else ""
+    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else summary
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style.figure(title, facts(group), sum(heights_in), summary=summary) as (picture, body):
@@ -127,15 +117,13 @@ def facts(group: Group) -> list[str]:
             counts += f"; no roofline bound: {first.floor_missing}"
         notes.append(counts + ".")
     if configuration is not None:
-        options = f"{configuration.options.precision}, {count(configuration.options.threads, 'thread')}"
-        system = f"{configuration.runtime} {configuration.runtime_version} ({options}) on {configuration.device_name}"
-        notes.append(f"{system}; arrivals: {configuration.protocol.arrival_text}")
+        notes.append(f"{data.describe_systems(data.points_of(group))}; arrivals: {configuration.protocol.arrival_text}")
     elif group.group:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
-    if first is not None and (first.machine or first.versions):
-        runtime = None if configuration is None else configuration.runtime  # its version is in the line above
-        versions = [f"{name} {version}" for name, version in first.versions.items() if name != runtime]
-        notes.append(", ".join(([f"machine {first.machine}"] if first.machine else []) + versions))
+    if samples:
+        told = None if configuration is None else configuration.runtime  # its version is in the line above
+        known = {"machine": first.machine, **first.versions}
+        notes.append(", ".join(f"{name} {value}" for name, value in known.items() if value and name != told))
     return notes
 
 
@@ -243,13 +231,8 @@ def draw_outliers(
     `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
-
-    def reach(pair: tuple) -> float:
-        timed = np.concatenate([sample.timed_ns for sample in pair[0].samples])
-        return -float(timed.max() / np.median(timed))
-
     pairs: list[Any] = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
-    pairs = sorted(pairs, key=reach)[:PAGES] if len(pairs) > PAGES else pairs
+    pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES] if len(pairs) > PAGES else pairs
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
     return _write_pages("outliers", pages, folder, formats)
 
@@ -273,14 +256,13 @@ def draw_verdicts(
     recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
     workloads = {group.configuration.workload for group in recorded}
     first, axes = verdicts[0], map_axes(recorded) if workloads else ()
-    if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) < 2:
-        return _write_pages("verdict", pages, folder, formats)
-    question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
-    margins, requested = partial(heat_map, recorded, *axes, value=BOUND, **question), short_number(first.percentile)
-    pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))
-    provable = {evidence_percentile(group.n, first.confidence) for group in recorded if group.n}
-    if provable - {requested, None}:
-        pages.append(("margin-proven", margins))
+    if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) > 1:
+        question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
+        margins = partial(heat_map, recorded, *axes, value=BOUND, **question)
+        requested = short_number(first.percentile)
+        pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))
+        if {evidence_percentile(group.n, first.confidence) for group in recorded if group.n} - {requested, None}:
+            pages.append(("margin-proven", margins))
     return _write_pages("verdict", pages, folder, formats)
 
 

@@ -11,11 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median_low
 from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
@@ -44,14 +45,8 @@ STATISTIC_NAMES = {
 }
 
 #: Axis -> (axis of the panels, axis of the lines), as in the founding document.
-ARRANGEMENT = {
-    "sequence": ("layers", "hidden"),
-    "hidden": ("layers", "sequence"),
-    "batch": ("layers", "hidden"),
-    "layers": ("sequence", "hidden"),
-    "features": ("layers", "hidden"),
-    "directions": ("layers", "hidden"),
-}
+ARRANGEMENT = dict.fromkeys(AXIS_NAMES, ("layers", "hidden"))
+ARRANGEMENT |= {"hidden": ("layers", "sequence"), "layers": ("sequence", "hidden")}
 
 #: Axes in the order in which a figure holds them fixed; of the first three the smallest value is preferred.
 _HELD = ("batch", "features", "directions", "layers", "sequence", "hidden")
@@ -87,12 +82,6 @@ class Point:
         return self.group.configuration.name
 
     @property
-    def workload(self) -> str:
-        """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
-        configuration = self.group.configuration
-        return str(configuration.workload.group_fields(configuration.mode).get("workload", ""))
-
-    @property
     def precision(self) -> str:
         return self.group.configuration.options.precision
 
@@ -113,16 +102,16 @@ class Point:
         values = self.each_round(name)
         if not values:
             return math.nan
-        return max(values) if name == "max_us" else middle(values)
+        return max(values) if name == "max_us" else median_low(values)
 
 
-def rounds_of(group: Group) -> tuple[Series, ...]:
-    """The rounds of a group that have trials after warm-up."""
-    return tuple(Series(sample.timed_ns) for sample in group.samples if len(sample.timed_ns))
+def reach(group: Group) -> float:
+    """The largest maximum of a round as a multiple of its median."""
+    return max(each.max_us / each.median_us for each in rounds_of(group))
 
 
-def points_of(runs: Any) -> list[Point]:
-    """One point per configuration recorded by this package, in the order of the runs.
+def points_of(runs: Any, without: Sequence[str] = ()) -> list[Point]:
+    """One point per configuration recorded by this package, in the order of the runs; `without` as in `system_labels`.
 
     Raises `UsageError` if there is none: other tables state neither sizes nor runtimes.
     """
@@ -131,27 +120,19 @@ def points_of(runs: Any) -> list[Point]:
     if not groups:
         raise UsageError("nothing to draw: this figure needs recordings made by this package, which state their sizes")
     failures = [item for item in runs.recordings if isinstance(item, Failure)]
-    return [
-        Point(
-            group=group,
-            system=system,
-            sizes=group.configuration.workload.axes,
-            rounds=rounds_of(group),
-            failures=tuple(failure for failure in failures if _belongs_to(failure, group)) or _own_failure(group),
-        )
-        for group, system in zip(groups, system_labels(groups), strict=True)
-    ]
-
-
-def _own_failure(group: Group) -> tuple[NoTrials, ...]:
-    """The failure that the group itself states, if its recordings are not available."""
-    return () if group.n else (group.failure or NoTrials(None, "no trials after warm-up"),)
+    points = []
+    for group, system in zip(groups, system_labels(groups, without), strict=True):
+        found = [failure for failure in failures if _belongs_to(failure, group)]
+        if not (found or group.n):  # its recordings are not available
+            found = [group.failure or NoTrials(None, "no trials after warm-up")]
+        points.append(Point(group, system, group.configuration.workload.axes, rounds_of(group), tuple(found)))
+    return points
 
 
 def _belongs_to(failure: Failure, group: Group) -> bool:
     """Whether a failure is that of a round of this group; a group without samples does not state its machine."""
     machines = (None, failure.provenance.get("machine_fingerprint"))
-    return failure.configuration.id == group.configuration.id and machine_of(group) in machines
+    return failure.configuration.id == group.configuration.id and group.machine in machines
 
 
 def one_group(runs: Any) -> Group:
@@ -160,10 +141,6 @@ def one_group(runs: Any) -> Group:
     if len(runs) != 1:
         raise UsageError(f"this figure shows one configuration, but there are {len(runs)}: select one")
     return runs[0]
-
-
-def machine_of(group: Group) -> str | None:
-    return next((sample.machine for sample in group.samples if sample.machine), None)
 
 
 def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[str]:
@@ -178,33 +155,34 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
         shown.remove("version")
     labels = []
     for system in fields:
-        runtime = f"{system['runtime']} {system['version']}" if "version" in shown else system["runtime"]
+        named = " ".join(system[name] for name in ("runtime", "version") if name == "runtime" or name in shown)
         rest = [system[name] for name in shown if name not in ("version", "device_name")]
-        labels.append(
-            ", ".join(filter(None, [runtime, *rest]))
-            + (f" on {system['device_name']}" if "device_name" in shown else "")
-        )
+        device = f" on {system['device_name']}" if "device_name" in shown else ""
+        labels.append(", ".join(filter(None, [named, *rest])) + device)
     return labels
+
+
+def _workload(group: Group) -> str:
+    """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
+    return str(group.configuration.workload.group_fields(group.configuration.mode).get("workload", ""))
 
 
 def _system(group: Group) -> dict[str, Any]:
     """The properties of a group's system as text, by name; "" for a default that is not mentioned, None if unknown."""
-    configuration, machine = group.configuration, machine_of(group)
-    options, protocol = asdict(configuration.options), asdict(configuration.protocol)
-    for name in ("precision", "threads", "graph", "device_index"):
-        del options[name]
-    for name in ("arrival", "wait", "period_us", "pause_ms", "for_s"):
-        del protocol[name]
+    configuration, machine = group.configuration, group.machine
+    fields = {**asdict(configuration.options), **asdict(configuration.protocol)}
+    for name in ("precision", "threads", "graph", "device_index", "arrival", "wait", "period_us", "pause_ms", "for_s"):
+        del fields[name]
     return {
         "runtime": configuration.runtime,
         "version": configuration.runtime_version,
-        "workload": configuration.workload.group_fields(configuration.mode).get("workload", ""),
+        "workload": _workload(group),
         "precision": configuration.options.precision,
         "threads": count(configuration.options.threads, "thread"),
         "mode": configuration.mode,
         "graph": ("graph" + " refused" * ("graph_captured" in group.group)) * configuration.options.graph,
         "arrival": with_micro(configuration.protocol.arrival_text),
-        **{name: f"{name.replace('_', ' ')} {value}" for name, value in {**options, **protocol}.items()},
+        **{name: f"{name.replace('_', ' ')} {value}" for name, value in fields.items()},
         "device_name": configuration.device_name,
         "machine": f"machine {machine[:12]}" if machine else None,
     }
@@ -213,13 +191,10 @@ def _system(group: Group) -> dict[str, Any]:
 def _differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
     """The properties that differ among systems, without those of a machine that its device's name already tells."""
     names = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
+    of_machine = ("cores", "device", "machine")
+    told = {name: {(each["device_name"], each[name]) for each in fields} for name in of_machine}
     devices = {each["device_name"] for each in fields}
-    told = [
-        name
-        for name in ("cores", "device", "machine")
-        if len(devices) > 1 and len({(each["device_name"], each[name]) for each in fields}) == len(devices)
-    ]
-    return [name for name in names if name not in told]
+    return [name for name in names if len(told.get(name, ())) != len(devices)]
 
 
 def systems(points: Iterable[Point]) -> list[str]:
@@ -237,32 +212,32 @@ def varied(points: Sequence[Point]) -> list[str]:
     """Axes on which a workload has more than one value, not those that only tell networks of users apart."""
     by_workload: dict[str, list[Point]] = {}
     for point in points:
-        by_workload.setdefault(point.workload, []).append(point)
+        by_workload.setdefault(_workload(point.group), []).append(point)
     return [axis for axis in AXES if any(len(values(each, axis)) > 1 for each in by_workload.values())]
 
 
-def choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:
-    """Networks in the order of their fastest median, failures last; and the total number of networks."""
-    fastest: dict[str, float] = {}
-    measured_on: dict[str, set[str]] = {}
-    for point in points:
-        if point.ok:
-            fastest[point.network] = min(point.statistic("median_us"), fastest.get(point.network, math.inf))
-            measured_on.setdefault(point.network, set()).add(point.system)
+def choose_networks(points: Sequence[Point], most: int) -> tuple[list[Point], list[str], str]:
+    """The points of at most so many networks, these in the order of their fastest median, failures last, and a note.
+
+    Of more they are those measured on most systems, spread evenly over the medians.
+    """
+    good = sorted((point for point in points if point.ok), key=lambda point: -point.statistic("median_us"))
+    fastest = {point.network: point.statistic("median_us") for point in good}  # the last one is the smallest
+    measured_on = Counter(network for network, _ in {(point.network, point.system) for point in good})
     every = {point.network for point in points}
-    ordered = sorted(fastest, key=lambda network: fastest[network])
-    if len(every) <= most or not ordered:
-        return [*ordered, *sorted(every - fastest.keys())][:most], len(every)
-    widest = max(map(len, measured_on.values()))
-    candidates = [network for network in ordered if len(measured_on[network]) == widest]
-    places = np.unique(np.linspace(0, len(candidates) - 1, most).round().astype(int))
-    return [candidates[place] for place in places], len(every)
+    chosen = sorted(every, key=lambda network: (fastest.get(network, math.inf), network))
+    if len(every) > most:
+        widest = max(measured_on[network] for network in every)
+        chosen = spread([network for network in chosen if measured_on[network] == widest], most)
+    some = f" {len(chosen)} of {len(every)} networks, spread evenly over their medians."
+    note = some if len(chosen) < len(every) else ""
+    return [point for point in points if point.network in chosen], chosen, note
 
 
-def middle(numbers: Iterable[float]) -> float:
-    """The lower median: always one of the numbers, never the average of two."""
-    numbers = sorted(numbers)
-    return numbers[(len(numbers) - 1) // 2]
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the items, at equal distances, with the first and the last."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places]
 
 
 def hold(
@@ -280,17 +255,14 @@ def hold(
         if axis in free and axis in fixed:
             raise UsageError(f"{axis} is drawn and cannot be fixed")
     for axis in [*fixed, *(axis for axis in _HELD if axis not in fixed and axis not in free)]:
-        drawn: dict[int, set[tuple]] = {}
-        for row in rows:
-            if row.get(axis) is not None:
-                drawn.setdefault(row[axis], set()).add((row.get("system"), *(row.get(name) for name in free)))
+        places = {(row.get(axis), row.get("system"), *(row.get(name) for name in free)) for row in rows}
+        drawn = Counter(size for size, *_ in places if size is not None)
         if axis in fixed and fixed[axis] not in drawn:
             raise UsageError(f"nothing was measured at {axis} = {fixed[axis]}: choose from {listed(sorted(drawn))}")
         if not drawn:
             continue
-        most = max(map(len, drawn.values()))
-        best = [value for value, places in drawn.items() if len(places) == most]
-        held[axis] = fixed[axis] if axis in fixed else min(best) if axis in _SMALLEST else middle(best)
+        best = [size for size, total in drawn.items() if total == max(drawn.values())]
+        held[axis] = fixed[axis] if axis in fixed else min(best) if axis in _SMALLEST else median_low(best)
         rows = [row for row in rows if row[axis] == held[axis]]
     return held
 
@@ -307,9 +279,8 @@ def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str,
         raise UsageError(f"none of these workloads has the axes {listed(free)}: nothing to draw")
     # A size that differs only between networks of users is not held at one of them.
     several = {axis for axis in AXES if len(values(points, axis)) > 1} - {*varied(points), *free, *(fixed or {})}
-    rows = [{**point.sizes, **dict.fromkeys(several), "system": point.system} for point in points if point.ok]
-    if fixed or not rows:  # all points at a requested value may have failed
-        rows = [{**point.sizes, **dict.fromkeys(several), "system": point.system} for point in points]
+    good = [point for point in points if point.ok and not fixed]  # all points at a requested value may have failed
+    rows = [{**point.sizes, **dict.fromkeys(several), "system": point.system} for point in good or points]
     held = hold(rows, free, fixed)
     return [point for point in points if at(point.sizes, held)]
 
@@ -393,11 +364,6 @@ def axis_value(axis: str, value: int) -> str:
     if axis in ("layers", "features"):
         return f"{value} {AXIS_NAMES[axis][:-1] if value == 1 else AXIS_NAMES[axis]}"
     return f"{axis} {value}"
-
-
-def check_statistic(name: str) -> str:
-    """The name of a statistic in texts. Raises `UsageError` for an unknown one."""
-    return STATISTIC_NAMES[one_of("statistic", name, STATISTIC_NAMES)]
 
 
 def check_deadline(deadline_us: float | None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
@@ -17,22 +17,15 @@ from lstm_trt.config.format import scientific
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point
-from lstm_trt.plots.style import Picture, number
+from lstm_trt.plots.style import Picture
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
 
-#: Places of a label around its dot, in order of preference: offset in points, horizontal and vertical alignment.
-PLACES = (
-    (6, 0, "left", "center"),
-    (-6, 0, "right", "center"),
-    (0, 5, "center", "bottom"),
-    (0, -5, "center", "top"),
-    (5, 5, "left", "bottom"),
-    (5, -5, "left", "top"),
-    (-5, 5, "right", "bottom"),
-    (-5, -5, "right", "top"),
-)
+#: Offsets of a label from its dot in points, in order of preference.
+PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
+
+DOT = {"linestyle": "none", "markersize": 6}
 
 
 def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
@@ -50,43 +43,35 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
         raise UsageError("nothing to draw: no recording states its error relative to float32")
     networks = {point.network for point in checked}
     most = shapes or max(1, min(MOST_PANELS, MOST_DOTS * len(networks) // len(checked)))
-    chosen, total = data.choose_networks(checked, most)
-    drawn = [point for point in checked if point.network in chosen]
+    drawn, chosen, note = data.choose_networks(checked, most)
     labels = data.system_labels([point.group for point in drawn], without=("precision",))
     dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
     looks = style.system_looks(data.systems(dots))
     errors = [point.parity_error or 0.0 for point in drawn]
     unchecked = len(every) - len(checked)
+    note += f" {data.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""
     notes = [
-        f"{data.describe_counts(drawn)}."
-        + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else "")
-        + (f" {data.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""),
+        f"{data.describe_counts(drawn)}.{note}",
         f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median, one per round.",
         data.describe_systems(dots, without=("precision",)),
     ]
     columns = style.columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
-    with style.figure(
-        "Median latency against error relative to float32, by precision",
-        notes,
-        0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns),
-        summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}.",
-    ) as (picture, body):
-        axes = style.panels(body, len(chosen), columns)
+    title = "Median latency against error relative to float32, by precision"
+    height_in = 0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns)
+    summary = f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}."
+    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
+        axes = style.panels(body, chosen, columns)
         latencies = [deadline_us] if deadline_us else []
         left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
         for ax, network in zip(axes, chosen, strict=True):
-            ax.set_title(network, loc="left")
             for point in (point for point in dots if point.network == network):
                 latencies += _draw(ax, point, max(point.parity_error or 0.0, left), looks[point.system])
-            if deadline_us:
-                ax.axhline(deadline_us, **style.DEADLINE)
-        logarithmic = style.latency_axis(axes, latencies)
+        due = style.deadline(deadline_us, *(ax.axhline for ax in axes))
+        style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
-        style.name_axes(axes, "error relative to float32 (log)", "latency [µs]" + " (log)" * logarithmic)
-        dot = {"linestyle": "none", "markersize": 6}
-        handles = [Line2D([], [], label=label, **look, **dot) for label, look in looks.items()]
-        handles += [Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)] if deadline_us else []
-        style.legend_below(body, handles, 5)
+        style.name_axes(axes, "error relative to float32", "latency [µs]")
+        handles = [style.entry(label, **look, **DOT) for label, look in looks.items()]
+        style.legend_below(body, handles + due, 5)
         picture.draw_without_rendering()  # the places of labels depend on the layout
         for ax, network in zip(axes, chosen, strict=True):
             _label(ax, [point for point in dots if point.network == network], looks, left)
@@ -100,7 +85,7 @@ def _draw(ax: Axes, point: Point, error: float, look: dict) -> list[float]:
         low, high = each.interval_us("median_us")
         ends += [each.median_us if low is None else low, each.median_us if high is None else high]
         ax.plot([error, error], ends[-2:], color=look["color"], linewidth=1.3, zorder=2)
-    ax.plot([error], [point.statistic("median_us")], **look, linestyle="none", markersize=6, zorder=3)
+    ax.plot([error], [point.statistic("median_us")], **look, **DOT, zorder=3)
     return ends
 
 
@@ -124,15 +109,13 @@ def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
     inside = Bbox(ax.bbox.get_points() / scale)
     taken = list(dots)
     for point, place, dot in zip(points, places, dots, strict=True):
-        look = {"size": 9, "color": looks[point.system]["color"], "textcoords": "offset points"}
-        look["bbox"] = style.BACKGROUND
-        width, height = style.text_size(point.precision)
-        for dx, dy, across, along in PLACES:
-            x = dot.x0 + 4 + dx - {"left": 0, "center": width / 2, "right": width}[across]
-            y = dot.y0 + 4 + dy - {"bottom": 0, "center": height / 2, "top": height}[along]
-            box = Bbox.from_bounds(x, y, width, height)
-            within = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+        size = np.array(style.text_size(point.precision))
+        for offset in PLACES:
+            corner = np.add(dot.min, 4) + offset - size * (1 - np.sign(offset)) / 2
+            box = Bbox([corner, corner + size])
+            within = np.all(inside.min <= box.min) and np.all(box.max <= inside.max)
             if within and not any(box.overlaps(other) for other in taken if other is not dot):
-                ax.annotate(point.precision, place, (dx, dy), ha=across, va=along, **look)
+                look = {"color": looks[point.system]["color"], "bbox": style.BACKGROUND}
+                style.beside(ax, point.precision, place, offset, **look)
                 taken.append(box)
                 break

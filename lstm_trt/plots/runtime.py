@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point, systems
-from lstm_trt.plots.style import GREY, Picture, multiple, number
+from lstm_trt.plots.style import GREY, Picture, multiple
 
 ROW_IN, MOST_LANES = 0.2, 30
 
@@ -32,30 +30,22 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
     state this. Failures are named. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
-    every = data.points_of(runs)
-    labels = data.system_labels([point.group for point in every], without=NAMED)
-    points = [replace(point, system=label) for point, label in zip(every, labels, strict=True)]
-    looks = style.system_looks(systems(points))
-    most = shapes or max(3, min(10, MOST_LANES // len(looks)))
-    chosen, total = data.choose_networks(points, most)
-    points = [point for point in points if point.network in chosen]
+    every = data.points_of(runs, without=NAMED)
+    looks = style.system_looks(systems(every))
+    points, chosen, note = data.choose_networks(every, shapes or max(3, min(10, MOST_LANES // len(looks))))
     names = systems(points)
     lanes = len(names) + 0.8
     notes = [
-        f"{data.describe_counts(points)}."
-        + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else ""),
+        f"{data.describe_counts(points)}.{note}",
         "At each marker: ratio to the fastest runtime for that network, for median and maximum separately.",
         data.describe_systems(points, without=NAMED),
         data.describe_rounds(points),
     ]
     columns = max(1, min(5, 110 // (max(16, *map(len, names)) + 6)))
     legend_in = 0.18 * math.ceil((len(names) + 2 + bool(deadline_us)) / columns)
-    with style.figure(
-        "Median and maximum latency of each runtime, by network",
-        notes,
-        0.75 + ROW_IN * lanes * len(chosen) + legend_in,
-        summary=data.describe_fastest(points),
-    ) as (picture, body):
+    title, summary = "Median and maximum latency of each runtime, by network", data.describe_fastest(points)
+    height_in = 0.75 + ROW_IN * lanes * len(chosen) + legend_in
+    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
         ax = body.subplots()
         drawn = [deadline_us] if deadline_us else []
         for block, network in enumerate(chosen):
@@ -65,21 +55,17 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
                 ax.axhline(block * lanes - 0.9, color="0.85", linewidth=0.8)
         low, high = (min(drawn), max(drawn)) if drawn else (1.0, 10.0)
         reach = max(math.log(high / low), 0.7)
-        ax.set_xscale("log")
-        ax.set_xlim(low / math.exp(0.12 * reach), high * math.exp(0.14 * reach))
-        style.log_ticks(ax.xaxis, *ax.get_xlim())
+        style.log_axis(ax.xaxis, low / math.exp(0.12 * reach), high * math.exp(0.14 * reach))
         ax.set_ylim(len(chosen) * lanes - 0.9, -0.9)
         ax.set_yticks([block * lanes + (len(names) - 1) / 2 for block in range(len(chosen))], chosen)
         ax.tick_params(axis="y", length=0)
         ax.grid(False, axis="y")
         ax.set_xlabel("latency [µs] (log)")
         dot = {"linestyle": "none", "markersize": 6}
-        handles = [Line2D([], [], label=label, **looks[label], **dot) for label in names]
-        handles.append(Line2D([], [], color=GREY, marker="o", label="filled: median", **dot))
-        handles.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", label="hollow: maximum", **dot))
-        if deadline_us:
-            ax.axvline(deadline_us, **style.DEADLINE)
-            handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE))
+        handles = [style.entry(label, **looks[label], **dot) for label in names]
+        handles.append(style.entry("filled: median", color=GREY, marker="o", **dot))
+        handles.append(style.entry("hollow: maximum", color=GREY, marker="o", markerfacecolor="white", **dot))
+        handles += style.deadline(deadline_us, ax.axvline)
         body.legend(handles=handles, loc="outside lower center", ncols=columns)
     return picture
 
@@ -105,13 +91,8 @@ def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: floa
         for kind, (side, full) in KINDS.items():
             value = numbers[kind]
             ax.plot([value], [y], markerfacecolor=color if full else "white", zorder=4 + side, **dot)
-            place: dict[str, Any] = {
-                "ha": "right" if side < 0 else "left",
-                "va": "center",
-                "textcoords": "offset points",
-            }
-            place |= {"weight": "bold" if value == best[kind] else "normal", "color": color, "size": 9}
-            ax.annotate(multiple(value / best[kind]), (value, y), (side * 7, 0), bbox=style.BACKGROUND, **place)
+            text = {"weight": "bold" if value == best[kind] else "normal", "color": color, "bbox": style.BACKGROUND}
+            style.beside(ax, multiple(value / best[kind]), (value, y), (side * 7, 0), **text)
             each = point.each_round(kind)
             if len(each) > 1:
                 ax.plot(each, [y] * len(each), marker="|", linestyle="none", color=color, markersize=7, zorder=2.5)

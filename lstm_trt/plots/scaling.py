@@ -10,33 +10,23 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
-from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
+from lstm_trt.analysis.scaling import Batching, Findings, Inversion, fit, lines
 from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
+from lstm_trt.plots.heatmap import Looks, cell_height_in, cells_fit, draw_cells, edge_width
 from lstm_trt.plots.points import AXIS_NAMES
 from lstm_trt.plots.style import GREY, Picture
-
-#: Axis of the pairs -> (x axis, y axis) of a panel.
-INVERSIONS_ARRANGEMENT = {
-    "hidden": ("sequence", "layers"),
-    "sequence": ("hidden", "layers"),
-    "batch": ("hidden", "layers"),
-    "layers": ("sequence", "hidden"),
-}
 
 MOST_PANELS = 12
 
@@ -62,33 +52,34 @@ def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[st
     any, and batching. Raises `UsageError` if the folder cannot be written.
     """
     systems = list(findings.times.cells)
-    pictures = {}
+    fitted = {(line.system, line.axis) for line in findings.linearity}
+    inverted = {(pair.system, pair.axis) for pair in findings.inversions}
+    pictures: dict[str, Callable[[], Picture]] = {}
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
-        pictures |= {f"scaling-{name}{suffix}": draw for name, draw in _plan(findings, system).items()}
+        for axis in findings.times.axes:
+            if (system, axis) in fitted:
+                pictures[f"scaling-by-{axis}{suffix}"] = partial(fits, findings, axis, system)
+            if (system, axis) in inverted:
+                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(inversions, findings, axis, system)
+        if any(network.system == system for network in findings.batching):
+            pictures[f"scaling-batching{suffix}"] = partial(batching, findings, system)
     return style.write_pictures(pictures, folder, formats)
-
-
-def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
-    plan: dict[str, Callable[[], Picture]] = {}
-    for axis in findings.times.axes:
-        if any((line.system, line.axis) == (system, axis) for line in findings.linearity):
-            plan[f"by-{axis}"] = partial(fits, findings, axis, system)
-        if any((pair.system, pair.axis) == (system, axis) for pair in findings.inversions):
-            plan[f"inversions-{axis}"] = partial(inversions, findings, axis, system)
-    if any(network.system == system for network in findings.batching):
-        plan["batching"] = partial(batching, findings, system)
-    return plan
 
 
 def _choose_system(findings: Findings, system: str | None) -> str:
     """The given system, or the only one; raises `UsageError` if it is unknown or there are several."""
-    systems = list(findings.times.cells)
-    if system is None and len(systems) == 1:
-        return systems[0]
-    if system not in systems:
-        raise UsageError(f"choose one of these systems: {'; '.join(systems)}")
-    return system
+    found = [name for name in findings.times.cells if system in (None, name)]
+    if len(found) != 1:
+        raise UsageError(f"choose one of these systems: {'; '.join(findings.times.cells)}")
+    return found[0]
+
+
+def _held(found: Sequence, system: str, axis: str, fixed: dict[str, int] | None) -> tuple[dict[str, int], list]:
+    """The sizes that are held fixed, and what was found of a system along an axis at them."""
+    here = [each for each in found if each.system == system]
+    held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
+    return held, [each for each in here if data.at(each.fixed, held)]
 
 
 def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str) -> list[str]:
@@ -104,58 +95,52 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
     return [f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}", *more]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Panels of a figure over `axis`: one for each size of `facet`, with a colour for each size of a third axis.
+class Series(NamedTuple):
+    """What was found along an axis (a `Line` or `Batching`), with the latency in µs by size, and its colour."""
 
-    `left_out`: number of sizes of `facet` without a panel.
+    found: Any
+    times_us: dict[int, float]
+    color: Any = None
+
+
+#: Draws the series of a panel.
+Draw = Callable[[Axes, list[Series]], None]
+
+
+def _picture(
+    title: str, notes: list[str], summary: str, y: str, axis: str, series: list[Series], draw: Draw, marks: dict
+) -> Picture:
+    """Latencies (`y`) against `axis`: a panel for each size of one further axis, and a colour for each of another.
+
+    Batch sizes, which double, share a latency axis; other panels have linear scales of their own. `marks` maps
+    entries of the legend to the looks in which `draw` draws them.
     """
-
-    axis: str
-    facet: str
-    facets: list[int]
-    left_out: int
-    color_axis: str
-    colors: dict[int, tuple]
-
-    @property
-    def columns(self) -> int:
-        return style.columns_of(len(self.facets))
-
-    @property
-    def note(self) -> str:
-        return data.describe_shown(self.facet, self.facets, len(self.facets) + self.left_out)
-
-    def height_in(self, row_in: float) -> float:
-        rows = math.ceil(len(self.facets) / self.columns)
-        return max(row_in * rows if rows > 1 else 3.7, 0.17 * (len(style.shown(list(self.colors))) + 12))
-
-    def color(self, fixed: Mapping[str, int]) -> tuple:
-        return self.colors[fixed.get(self.color_axis, 0)]
-
-
-def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
     facet, color_axis = data.ARRANGEMENT[axis]
-    colored = sorted({row.get(color_axis, 0) for row in rows})
+    known = series[0].found.fixed
+    colored = sorted({each.found.fixed.get(color_axis, 0) for each in series})
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
-    every = sorted({row.get(facet, 0) for row in rows})
+    every = sorted({each.found.fixed.get(facet, 0) for each in series})
     facets = style.shown(every)
-    return Layout(axis, facet, facets, len(every) - len(facets), color_axis, colors)
-
-
-def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequence[int], ylabel: str) -> None:
-    """Set the titles of the panels and the labels of the outer axes."""
-    log2 = layout.axis == "batch"
-    for ax, value in zip(axes, layout.facets, strict=True):
-        style.size_axis(ax, sizes, log2)
-        if layout.facet in findings.times.axes:
-            ax.set_title(data.axis_value(layout.facet, value), loc="left")
-    style.name_axes(axes, AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""), ylabel)
-
-
-def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
-    known = layout.color_axis in findings.times.axes
-    return style.size_handles(style.folded(AXIS_NAMES[layout.color_axis]), layout.colors) if known else []
+    columns = style.columns_of(len(facets))
+    rows = math.ceil(len(facets) / columns)
+    titles = [data.axis_value(facet, size) if facet in known else "" for size in facets]
+    notes = [*notes, data.describe_shown(facet, facets, len(every))]
+    height_in = max(2.5 * rows if rows > 1 else 3.7, 0.17 * (len(style.shown(colored)) + 12))
+    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
+        axes = style.panels(body, titles, columns, share_y=axis == "batch")
+        if axis == "batch":
+            style.latency_axis(axes, [time_us for each in series for time_us in each.times_us.values()])
+        for ax, size in zip(axes, facets, strict=True):
+            here = [each for each in series if each.found.fixed.get(facet, 0) == size]
+            draw(ax, [each._replace(color=colors[each.found.fixed.get(color_axis, 0)]) for each in here])
+            if axis != "batch":
+                times_us = [time_us for each in here for time_us in each.times_us.values()]
+                style.latency_axis([ax], times_us, log_from=math.inf)
+            style.size_axis(ax, sorted({size for each in series for size in each.times_us}), axis == "batch")
+        style.name_axes(axes, AXIS_NAMES[axis], y)
+        sizes = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
+        style.side_legend(body, sizes + [style.entry(label, **look) for label, look in marks.items()])
+    return picture
 
 
 def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
@@ -166,53 +151,35 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     Raises `UsageError` if no series along the axis has 3 sizes.
     """
     system = _choose_system(findings, system)
-    here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+    held, here = _held([line for line in findings.linearity if line.axis == axis], system, axis, fixed)
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
-    held = data.hold([line.fixed for line in here], (axis, *data.ARRANGEMENT[axis]), fixed)
-    here = [line for line in here if data.at(line.fixed, held)]
-    layout = _layout(axis, [line.fixed for line in here])
     broken = sum(line.breaks_at is not None for line in here)
     reading = f"{growth_text(here)}. Break in {broken} of {len(here)}: a point lies more than 10 % off the line through"
     reading = reading[0].upper() + reading[1:] + " the points before it."
-    log = axis == "batch"
+    marks = {
+        "measured": {"color": GREY, "marker": "o", "markersize": 3.5, "linestyle": "none"},
+        "least squares": {"color": GREY, "linewidth": 1.2},
+    }
+    if broken:
+        marks |= {"break": RING, "line through\npoints before": {"color": GREY, "linestyle": ":"}}
     title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-    notes = _notes(findings, system, held, reading, layout.note)
-    with style.figure(title, notes, layout.height_in(2.5), summary=reading) as (picture, body):
-        axes = style.panels(body, len(layout.facets), layout.columns, share_y=log)
-        if log:
-            log = style.latency_axis(axes, [time_us for line in here for time_us in line.times_us])
-        for ax, value in zip(axes, layout.facets, strict=True):
-            drawn = [line for line in here if line.fixed.get(layout.facet, 0) == value]
-            for line in drawn:
-                _draw_fit(ax, line, layout.color(line.fixed))
-            if axis != "batch":
-                top = 1.08 * max(time_us for line in drawn for time_us in line.times_us)
-                ax.set_ylim(0, top)
-                style.set_ticks(ax.yaxis, style.even_ticks(0, top), 0, top)
-        sizes = sorted({size for line in here for size in line.sizes})
-        _label(axes, layout, findings, sizes, "latency [µs]" + (" (log)" if log else ""))
-        handles = _size_handles(layout, findings)
-        handles.append(Line2D([], [], color=GREY, marker="o", markersize=3.5, linestyle="none", label="measured"))
-        handles.append(Line2D([], [], color=GREY, linewidth=1.2, label="least squares"))
-        if broken:
-            handles.append(Line2D([], [], label="break", **RING))
-            handles.append(Line2D([], [], color=GREY, linestyle=":", label="line through\npoints before"))
-        style.side_legend(body, handles)
-    return picture
+    notes = _notes(findings, system, held, reading)
+    series = [Series(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here]
+    return _picture(title, notes, reading, "latency [µs]", axis, series, _draw_fits, marks)
 
 
-def _draw_fit(ax: Axes, line: Line, color) -> None:
-    ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
-    xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
-    _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
-    if line.breaks_at is None:
-        return
-    place = line.sizes.index(line.breaks_at)
-    slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
-    xs = np.linspace(line.sizes[0], line.breaks_at, 100)
-    _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
-    ax.plot([line.breaks_at], [line.times_us[place]], zorder=4, **RING)
+def _draw_fits(ax: Axes, series: Sequence[Series]) -> None:
+    for line, times_us, color in series:
+        ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
+        xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
+        _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
+        if line.breaks_at is not None:
+            place = line.sizes.index(line.breaks_at)
+            slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
+            xs = np.linspace(line.sizes[0], line.breaks_at, 100)
+            _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
+            ax.plot([line.breaks_at], [times_us[line.breaks_at]], zorder=4, **RING)
 
 
 def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
@@ -227,39 +194,37 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     latency per sample with each doubling. Raises `UsageError` if no network has two batch sizes.
     """
     system = _choose_system(findings, system)
-    here = [network for network in findings.batching if network.system == system]
+    held, here = _held(findings.batching, system, "batch", fixed)
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    held = data.hold([network.fixed for network in here], data.ARRANGEMENT["batch"], fixed)
-    costs = [(network, _per_sample_us(findings, system, network)) for network in here if data.at(network.fixed, held)]
-    layout = _layout("batch", [network.fixed for network, _ in costs])
+    grey = {"color": GREY}
+    marks = {"almost free\nup to here": grey | KNEE, "cheapest": grey | STAR, "if batching\nwere free": FREE}
     reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
-    cheapest = style.whole_range(network.cheapest for network, _ in costs)
-    with style.figure(
-        "Latency per sample, by batch size",
-        _notes(findings, system, held, reading, layout.note),
-        layout.height_in(2.6),
-        summary=f"The batch size with the least latency per sample is {cheapest}.",
-    ) as (picture, body):
-        axes = style.panels(body, len(layout.facets), layout.columns)
-        logarithmic = style.latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
-        for ax, value in zip(axes, layout.facets, strict=True):
-            drawn = [(network, cost_us) for network, cost_us in costs if network.fixed.get(layout.facet, 0) == value]
-            _draw_guide(ax, [cost_us for _, cost_us in drawn])
-            for network, cost_us in drawn:
-                color = layout.color(network.fixed)
-                ax.plot(*zip(*cost_us.items(), strict=True), color=color, marker="o", markersize=3.2)
-                if network.stops_at is not None:
-                    ax.plot([network.free_up_to], [cost_us[network.free_up_to]], color=color, zorder=4, **KNEE)
-                ax.plot([network.cheapest], [cost_us[network.cheapest]], color=color, zorder=5, **STAR)
-        sizes = sorted({size for _, cost_us in costs for size in cost_us})
-        _label(axes, layout, findings, sizes, "latency / batch [µs]" + (" (log)" if logarithmic else ""))
-        handles = _size_handles(layout, findings)
-        handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
-        handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
-        handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
-        style.side_legend(body, handles)
-    return picture
+    notes = _notes(findings, system, held, reading)
+    cheapest = style.whole_range(network.cheapest for network in here)
+    summary = f"The batch size with the least latency per sample is {cheapest}."
+    series = [Series(network, _per_sample_us(findings, network)) for network in here]
+    title, y = "Latency per sample, by batch size", "latency / batch [µs]"
+    return _picture(title, notes, summary, y, "batch", series, _draw_batching, marks)
+
+
+def _per_sample_us(findings: Findings, network: Batching) -> dict[int, float]:
+    """Batch -> µs per sample, of one network."""
+    key = network.system, "batch", network.fixed
+    line = next(line for *found, line in lines(findings.times) if tuple(found) == key)
+    return {batch: cell.latency_us / batch for batch, cell in line.items()}
+
+
+def _draw_batching(ax: Axes, series: Sequence[Series]) -> None:
+    """Draw the costs of a panel, and the guide from the highest first point."""
+    first, cost_us = max((next(iter(each.times_us.items())) for each in series), key=lambda start: start[1])
+    xs = np.geomspace(first, max(size for each in series for size in each.times_us), 50)
+    ax.plot(xs, cost_us * first / xs, zorder=1, **FREE)
+    for network, costs_us, color in series:
+        ax.plot(*zip(*costs_us.items(), strict=True), color=color, marker="o", markersize=3.2)
+        if network.stops_at is not None:
+            ax.plot([network.free_up_to], [costs_us[network.free_up_to]], color=color, zorder=4, **KNEE)
+        ax.plot([network.cheapest], [costs_us[network.cheapest]], color=color, zorder=5, **STAR)
 
 
 def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
@@ -283,55 +248,26 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
     ]
-    with style.figure(
-        "Growth of latency along each size",
-        [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."],
-        3.7 * math.ceil(len(grown) / style.columns_of(len(grown))),
-        summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
-    ) as (picture, body):
-        panes = style.panels(body, len(grown), style.columns_of(len(grown)))
-        for ax, (system, axes) in zip(panes, grown.items(), strict=True):
+    notes = [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."]
+    summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
+    columns = style.columns_of(len(grown))
+    height_in = 3.7 * math.ceil(len(grown) / columns)
+    with style.figure("Growth of latency along each size", notes, height_in, summary=summary) as (picture, body):
+        panes = style.panels(body, list(grown), columns)
+        for ax, axes in zip(panes, grown.values(), strict=True):
             for axis, each in axes.items():
                 ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
             ends = sorted(size for each in axes.values() for size in each)
             ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
             ax.set_xscale("log", base=2)
             ax.set_yscale("log", base=2)
-            ax.set_title(system, loc="left")
-        for ax in panes:
             ax.xaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_major_formatter("{x:g}")
-        style.name_axes(panes, "size / size of the base (log2)", "latency / latency of the base (log2)")
+        style.name_axes(panes, "size / size of the base", "latency / latency of the base")
         known = {axis for axes in grown.values() for axis in axes}
-        style.side_legend(
-            body,
-            [
-                Line2D([], [], color=colors[axis], marker="o", label=AXIS_NAMES[axis])
-                for axis in colors
-                if axis in known
-            ],
-        )
+        handles = [style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o") for axis in colors if axis in known]
+        style.side_legend(body, handles)
     return picture
-
-
-def _per_sample_us(findings: Findings, system: str, network: Batching) -> dict[int, float]:
-    """Batch -> µs per sample, of one network."""
-    shapes = ((dict(zip(findings.times.axes, shape, strict=True)), shape) for shape in findings.times.cells[system])
-    return {
-        row["batch"]: findings.times.cells[system][shape].latency_us / row["batch"]
-        for row, shape in shapes
-        if data.at(row, network.fixed)
-    }
-
-
-def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
-    """Draw the guide from the highest first point of the panel; the axis limits do not change."""
-    cost_us = max(costs_us, key=lambda each: next(iter(each.values())))
-    first = next(iter(cost_us))
-    xs = np.geomspace(first, max(size for each in costs_us for size in each), 50)
-    limits = ax.get_ylim()
-    ax.plot(xs, cost_us[first] * first / xs, zorder=1, **FREE)
-    ax.set_ylim(limits)
 
 
 def inversions(
@@ -354,7 +290,7 @@ def inversions(
     if not measured:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
-    across, up = INVERSIONS_ARRANGEMENT[axis]
+    up, across = data.ARRANGEMENT[axis]
     drawn = [pair.smaller for pair in found] or [smaller for smaller, _ in measured]
     held = data.hold(drawn, (axis, across, up), fixed)
     here = [pair for pair in found if data.at(pair.smaller, held)]
@@ -364,45 +300,32 @@ def inversions(
 
     compared = {key(smaller, larger) for smaller, larger in measured if data.at(smaller, held)}
     inverted = {key(pair.smaller, pair.larger[axis]): pair for pair in here}
-    steps = _steps({step for step, _, _ in compared}, Counter(step for step, _, _ in inverted))
+    inverted_in = Counter(step for step, _, _ in inverted)
+    neighbours = itertools.pairwise(sorted({size for step, _, _ in compared for size in step}))
+    every = sorted(inverted_in or {*neighbours} & {step for step, _, _ in compared})
+    steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[:MOST_PANELS])
     xs, ys = sorted({x for _, x, _ in compared}), sorted({y for _, _, y in compared})
     left_out = sum(step not in steps for step, _, _ in inverted)
     columns = max(1, min(4, int((style.WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
-    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), style.cell_height_in(CELL_IN[1], len(ys), rows)
-    numbers = style.cells_fit([_ratio(pair) for pair in here], cell_in)
+    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), cell_height_in(CELL_IN[1], len(ys), rows)
+    numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
     counted = _counted(findings, here, found, len(compared), left_out, numbers)
-    norm = Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0)
-    with style.figure(
-        f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
-        _notes(findings, system, held, counted),
-        max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9),
-        summary=counted,
-    ) as (picture, body):
-        axes = style.panels(body, len(steps), columns)
+    colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
+    title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
+    notes, height_in = _notes(findings, system, held, counted), max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9)
+    with style.figure(title, notes, height_in, summary=counted) as (picture, body):
+        axes = style.panels(body, [f"{smaller} → {larger}" for smaller, larger in steps], columns)
+        edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):
-            for x, y in itertools.product(range(len(xs)), range(len(ys))):
-                cell = step, xs[x], ys[y]
-                _draw_pair(ax, x, y, cell in compared, inverted.get(cell), norm, cell_in, numbers)
-            ax.set_xlim(-0.5, len(xs) - 0.5)
-            ax.set_ylim(-0.5, len(ys) - 0.5)
-            style.size_ticks(ax.xaxis, xs, range(len(xs)), None if across in findings.times.axes else [""])
-            style.size_ticks(ax.yaxis, ys, range(len(ys)), None if up in findings.times.axes else [""])
-            ax.grid(False)
-            ax.set_title(f"{step[0]} → {step[1]}", loc="left")
+            cells = {(x, y): inverted.get((step, x, y)) for each, x, y in compared if each == step}
+            looks = {place: _looks(pair, colors, edge, numbers) for place, pair in cells.items()}
+            draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
         style.name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
         if here:
-            mappable = ScalarMappable(norm, matplotlib.colormaps["OrRd_r"])
-            bar = body.colorbar(mappable, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
+            bar = body.colorbar(colors, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
             bar.set_label("latency ratio")
     return picture
-
-
-def _steps(compared: set[tuple[int, int]], inverted: Counter[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs of sizes that get a panel: those with inversions; without any, all neighbours on the axis."""
-    sizes = sorted({size for step in compared for size in step})
-    steps = sorted(inverted or {*itertools.pairwise(sizes)} & compared)
-    return sorted(sorted(steps, key=lambda step: -inverted[step])[:MOST_PANELS])
 
 
 def _counted(
@@ -426,22 +349,10 @@ def _ratio(pair: Inversion) -> str:
     return f"{pair.ratio:.2f}" if pair.ratio < 0.995 else f"{pair.ratio:.3f}"
 
 
-def _draw_pair(
-    ax: Axes,
-    x: int,
-    y: int,
-    measured: bool,
-    inversion: Inversion | None,
-    norm: Normalize,
-    cell_in: tuple[float, float],
-    number: bool,
-) -> None:
-    color = matplotlib.colormaps["OrRd_r"](norm(inversion.ratio)) if inversion else "white" if measured else EMPTY
-    ax.add_patch(
-        Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=style.edge_width(0.6, cell_in))
-    )
-    if inversion and number:
-        dark = np.dot(color[:3], (0.2126, 0.7152, 0.0722)) < 0.5
-        look = {"ha": "center", "va": "center", "size": 8}
-        look |= {"weight": "bold" if inversion.certain else "normal", "color": "white" if dark else "black"}
-        ax.text(x, y, _ratio(inversion), **look)
+def _looks(inversion: Inversion | None, colors: ScalarMappable, edge: dict, number: bool) -> Looks:
+    if inversion is None:
+        return {"facecolor": "white", **edge}, {}
+    color = colors.to_rgba(np.array(inversion.ratio))
+    ink = "white" if style.brightness(color) < 0.5 else "black"
+    text = {"s": _ratio(inversion), "weight": "bold" if inversion.certain else "normal", "color": ink}
+    return {"facecolor": color, **edge}, text if number else {}

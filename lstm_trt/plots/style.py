@@ -19,12 +19,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
@@ -38,7 +38,7 @@ from lstm_trt.store.files import write_whole
 
 #: The formatters of `config.format`, with the separators and signs used in figures.
 number = partial(text.number, separator=text.THIN_SPACE)
-whole = partial(text.whole, separator=text.THIN_SPACE)
+whole = partial(text.number, digits=1, separator=text.THIN_SPACE)
 count = partial(text.count, separator=text.THIN_SPACE)
 percent = partial(text.percent, separator=text.THIN_SPACE)
 multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
@@ -129,7 +129,6 @@ def write_pictures(
 def style() -> Iterator[None]:
     """Apply the settings of all figures; the previous settings are restored afterwards."""
     look: Any = seaborn.axes_style("whitegrid") | {
-        "font.family": ["sans-serif"],
         "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same figure everywhere
         "font.size": 9,
         "axes.titlesize": 10,
@@ -138,8 +137,6 @@ def style() -> Iterator[None]:
         "axes.linewidth": 0.8,
         "grid.color": "0.9",
         "grid.linewidth": 0.7,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
         "xtick.bottom": True,
         "ytick.left": True,
         "xtick.color": "0.6",
@@ -148,38 +145,31 @@ def style() -> Iterator[None]:
         "ytick.labelcolor": "0.15",
         "xtick.major.size": 3,
         "ytick.major.size": 3,
-        "legend.fontsize": 9,
-        "legend.title_fontsize": 9,
         "legend.frameon": False,
         "lines.linewidth": 1.6,
         "hatch.linewidth": 0.8,
-        "figure.facecolor": "white",
-        "savefig.facecolor": "white",
         "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
-        "axes.unicode_minus": True,
         "text.parse_math": False,  # reasons and device names may contain $
     }
-    with matplotlib.rc_context(look):
+    with matplotlib.style.context(["default", look]):  # whatever the user's own settings are
         yield
 
 
-def sheet(
-    title: str, notes: Sequence[str], body_height_in: float, width_in: float = WIDTH_IN, summary: str = ""
-) -> tuple[Picture, SubFigure]:
+def sheet(title: str, notes: Sequence[str], body_height_in: float, summary: str = "") -> tuple[Picture, SubFigure]:
     """An empty figure with its title and notes, and the part below them to draw in.
 
     `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
     """
     title, summary, notes = with_micro(title), with_micro(summary), [with_micro(note) for note in notes]
-    title_lines = wrapped(title, width_in - 0.3, 12, "bold") or [""]
-    note_lines = [line for note in notes if note for line in wrapped(note, width_in - 0.3)]
+    title_lines = wrapped(title, 12, "bold") or [""]
+    note_lines = [line for note in notes if note for line in wrapped(note)]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
-    picture = Picture(figsize=(width_in, head_in + body_height_in), dpi=DPI, layout="constrained")
+    picture = Picture(figsize=(WIDTH_IN, head_in + body_height_in), dpi=DPI, layout="constrained")
     engine: Any = picture.get_layout_engine()
     engine.set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
     parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
     head, body = parts
-    left, top = 0.1 / width_in, 1 - 0.12 / head_in
+    left, top = 0.1 / WIDTH_IN, 1 - 0.12 / head_in
     head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
     top -= 0.235 * len(title_lines) / head_in
     head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
@@ -199,8 +189,9 @@ def with_micro(label: str) -> str:
     return re.sub(r"\bus\b", "µs", label)
 
 
-def wrapped(label: str, width_in: float, size: float = 9, weight: str = "normal") -> list[str]:
-    """A text in lines that are at most so wide."""
+def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
+    """A text in lines that fit a sheet."""
+    width_in = WIDTH_IN - 0.3
     for characters in range(int(18 * width_in), 0, -1):
         lines = textwrap.wrap(label, characters)
         if all(text_size(line, size, weight)[0] <= 72 * width_in for line in lines):
@@ -225,6 +216,11 @@ def folded(label: str, width: int = 18) -> str:
     return "\n".join(textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False))
 
 
+def brightness(color: Any) -> float:
+    """Of a colour (red, green, blue, from 0 to 1), from 0 to 1."""
+    return float(np.dot(color[:3], (0.2126, 0.7152, 0.0722)))
+
+
 def size_colors(count: int) -> list:
     """Sequential colours, without the yellow that is hard to see on white."""
     return [matplotlib.colormaps["viridis"](place) for place in np.linspace(0, 0.86, max(count, 2))[:count]]
@@ -235,42 +231,52 @@ def kind_colors(count: int) -> list:
 
     If there are more categories than such colours, these follow again, darker.
     """
-    light = (0.2126, 0.7152, 0.0722)
-    base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and np.dot(c, light) < 0.72]
+    base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and brightness(c) < 0.72]
     darker = (np.multiply(base, 0.55**turn) for turn in range(math.ceil(count / len(base))))
     return [tuple(color) for colors in darker for color in colors][:count]
 
 
-def system_looks(labels: Sequence[str]) -> dict[str, dict]:
+def system_looks(labels: Sequence[Any]) -> dict[Any, dict]:
     """Colour and marker of each system; pass all systems of a sweep, so that its figures agree."""
     colors = kind_colors(len(labels))
     return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
 
 
-def panels(body: SubFigure, total: int, columns: int, *, share_y: bool = True, block: int | None = None) -> list[Axes]:
-    """`total` axes in rows of `columns`, with x tick labels on the lowest axes of each column.
+def panels(
+    body: SubFigure, titles: Sequence[str], columns: int, *, share_x=True, share_y=True, block: int | None = None
+) -> list[Axes]:
+    """Axes with these titles in rows of `columns`, with x tick labels on the lowest axes of each column.
 
     Every `block` axes a new row starts.
     """
-    block = block or total
+    block = block or len(titles)
     rows = math.ceil(block / columns)
-    grid = body.subplots(rows * total // block, columns, sharex=True, sharey=share_y, squeeze=False)
+    grid = body.subplots(rows * len(titles) // block, columns, sharex=share_x, sharey=share_y, squeeze=False)
     for index, ax in enumerate(grid.flat):
         place = index % (rows * columns)
         ax.set_visible(place < block)
         if place < block <= place + columns:
             ax.tick_params(labelbottom=True)
-    return [ax for ax in grid.flat if ax.get_visible()]
+    axes = [ax for ax in grid.flat if ax.get_visible()]
+    for ax, title in zip(axes, titles, strict=True):
+        ax.set_title(title, loc="left")
+    return axes
 
 
 def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
-    """Label the x and y axes of those `panels` that have tick labels."""
+    """Label the x and y axes of those `panels` that have tick labels; a logarithmic scale is named."""
     for ax in axes:
         if ax.xaxis.get_tick_params().get("labelbottom", True):
-            ax.set_xlabel(x, labelpad=2)
+            ax.set_xlabel(x + scale_text(ax.xaxis), labelpad=2)
         place: Any = ax.get_subplotspec()
         if place.is_first_col():
-            ax.set_ylabel(y, labelpad=2)
+            ax.set_ylabel(y + scale_text(ax.yaxis), labelpad=2)
+
+
+def scale_text(axis: Axis) -> str:
+    """What the label of an axis says of its scale."""
+    transform: Any = axis.get_transform()
+    return "" if axis.get_scale() == "linear" else " (log2)" if transform.base == 2 else " (log)"
 
 
 def side_legend(body: SubFigure, handles: Sequence[Artist]) -> None:
@@ -292,58 +298,68 @@ def handles_of(ax: Axes) -> list[Artist]:
     return ax.get_legend_handles_labels()[0]
 
 
+def entry(label: str, **look) -> Line2D:
+    """A legend entry."""
+    return Line2D([], [], label=label, **look)
+
+
 def heading(label: str) -> Line2D:
     """A legend entry without a mark: the heading of those that follow it, or an empty line."""
-    return Line2D([], [], linestyle="none", label=label)
+    return entry(label, linestyle="none")
+
+
+def deadline(deadline_us: float | None, *draw: Callable[..., Line2D], name: str = "deadline ") -> list[Line2D]:
+    """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns the lines, labelled `name`."""
+    label = f"{name}{number(deadline_us)} µs"
+    return [line(deadline_us, label=label, **DEADLINE) for line in draw if deadline_us]
 
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
     """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the lines."""
     sizes = shown(list(colors))
     name += f"\n({len(sizes)} of {len(colors)})" if len(sizes) < len(colors) else ""
-    handles = [Line2D([], [], color=colors[size], marker="o", markersize=4, label=str(size)) for size in sizes]
+    handles = [entry(str(size), color=colors[size], marker="o", markersize=4) for size in sizes]
     return [heading(name), *reversed(handles), heading(" ")]
 
 
-def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> bool:
-    """Set scale and limits of a shared y axis with latencies; returns whether it is logarithmic.
+def latency_axis(
+    axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0, log_from: float = LOG_FROM
+) -> None:
+    """Set scale and limits of a shared y axis with latencies.
 
     `room_below` is the share of the height that is kept free at the bottom, for failure marks.
     """
     numbers = [value for value in numbers if np.isfinite(value) and value > 0] or [1.0, 10.0]
     low, high = min(numbers), max(numbers)
-    logarithmic = high / low > LOG_FROM
+    logarithmic, below = high / low > log_from, room_below / (1 - room_below)
     for ax in axes:
         if logarithmic:
-            ax.set_yscale("log")
-            log_low, log_high = np.log(low / 1.25), np.log(high * 1.35)
-            below = (log_high - log_low) * room_below / (1 - room_below)
-            ax.set_ylim(np.exp(log_low - below), np.exp(log_high))
-            log_ticks(ax.yaxis, np.exp(log_low), np.exp(log_high))
+            bottom, top = low / 1.25, 1.35 * high
+            log_axis(ax.yaxis, bottom, top)
+            ax.set_ylim(bottom * (bottom / top) ** below, top)
         else:
-            top = high * 1.08
-            ax.set_ylim(-top * room_below / (1 - room_below), top)
+            top = 1.08 * high
+            ax.set_ylim(-top * below, top)
             set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
         if room_below:
             band = Rectangle((0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0)
             ax.add_patch(band)
-    return logarithmic
 
 
 def set_ticks(
     axis: Axis, ticks: Iterable[float], low: float, high: float, write: Callable[[float], str] = plain
 ) -> None:
-    """Set those major ticks from `low` to `high` that fit, with the labels that `write` returns; no minor ticks."""
-    within = sorted(float(tick) for tick in ticks if low <= tick <= high)
-    labels = {tick: write(tick) for tick in within}
+    """Set those major ticks from `low` to `high` that fit, if not all then the first ones; no minor ticks.
+
+    `write` returns their labels.
+    """
+    labels = {float(tick): write(tick) for tick in ticks if low <= tick <= high}
 
     def choose(fit: Callable) -> list[float]:
-        if axis.get_scale() == "linear":
-            return next((some for step in range(1, len(within)) if fit(some := within[::step])), within)
-        kept: list[float] = []  # powers of ten and short labels first
-        for tick in sorted(within, key=lambda tick: (math.log10(abs(tick) or 1) % 1 > 0, len(labels[tick]))):
-            if fit(sorted([*kept, tick])):
-                kept = sorted([*kept, tick])
+        kept: list[float] = []
+        for tick in labels:
+            more = sorted([*kept, tick])
+            kept = more if fit(more) else kept
         return kept
 
     axis.set_major_locator(FittingTicks(labels, choose))
@@ -356,42 +372,32 @@ def even_ticks(low: float, high: float) -> np.ndarray:
     return np.asarray(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high))
 
 
-def log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Set about eight ticks: 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 2.5."""
+def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
+    """Make an axis logarithmic, from `low` to `high`, with about eight ticks.
+
+    These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 2.5.
+    """
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     ratio = high / low
-    choices = {12: (1, 1.5, 2, 3, 4, 5, 7), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
+    choices = {12: (1, 2, 5, 3, 4, 7, 1.5), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
     subs = next(subs for most, subs in choices.items() if ratio <= most)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = even_ticks(low, high) if ratio <= 2.5 else [sub * 10.0**power for power in powers for sub in subs]
+    ticks = even_ticks(low, high) if ratio <= 2.5 else [sub * 10.0**power for sub in subs for power in powers]
     set_ticks(axis, ticks, low, high)
 
 
-#: Height of the panels of a map, one above the other, from which on its cells are lower.
-MAP_IN = 6.4
-
-
-def cell_height_in(height_in: float, sizes: int, rows: int) -> float:
-    """Height of the cells of a map with `sizes` cells one above the other in each of `rows` panels."""
-    return min(height_in, max(MAP_IN / rows, 2.5) / sizes)
-
-
-def cells_fit(labels: Iterable[str], cell_in: tuple[float, float]) -> bool:
-    """Whether the numbers of a map fit its cells, in bold."""
-    sizes = [text_size(label, 8, "bold") for label in labels]
-    return all(width + 2 <= 72 * cell_in[0] and height <= 72 * cell_in[1] for width, height in sizes)
-
-
-def edge_width(width: float, cell_in: tuple[float, float]) -> float:
-    """Width in points of the line between cells."""
-    return min(width, 72 * 0.04 * min(cell_in))
+def beside(ax: Axes, label: str, place: tuple[float, float], offset: tuple[float, float], **look) -> None:
+    """Write a text beside a place, `offset` points to the right and above of it (or left, below); centred at 0."""
+    across, along = (int(np.sign(way)) for way in offset)
+    sides = {"ha": ("center", "left", "right")[across], "va": ("center", "bottom", "top")[along]}
+    ax.annotate(label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look})
 
 
 def guide(axes: Sequence[Axes], level: float, name: str) -> None:
     """A dashed horizontal line through axes side by side, labelled at the right edge of the last."""
     for ax in axes:
         ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    place = {"xycoords": axes[-1].get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-    axes[-1].annotate(name, (1, level), (3, 0), size=9, color="0.3", **place)
+    beside(axes[-1], name, (1, level), (3, 0), color="0.3", xycoords=axes[-1].get_yaxis_transform())
 
 
 def columns_of(total: int) -> int:
@@ -489,11 +495,10 @@ def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:
     """Set limits, a tick at every measured size, and labels that do not overlap."""
     if log2:
         ax.set_xscale("log", base=2)
-    places = np.log2(sizes) if log2 else np.asarray(sizes, dtype=float)
-    extent = float(places[-1] - places[0]) or 1.0
-    margin = 0.06 * extent
-    low, high = places[0] - margin, places[-1] + margin
-    ax.set_xlim(*((2**low, 2**high) if log2 else (low, high)))
+    scale: Any = ax.xaxis.get_transform()
+    low, high = scale.transform((sizes[0], sizes[-1]))
+    margin = 0.06 * ((high - low) or 1.0)
+    ax.set_xlim(scale.inverted().transform((low - margin, high + margin)))
     size_ticks(ax.xaxis, sizes)
     ax.set_xticks(sizes if len(sizes) <= MOST_MARKED else [], [], minor=True)
     ax.tick_params(axis="x", which="minor", length=2, bottom=True)

@@ -8,13 +8,17 @@ given confidence; n trials give no evidence below it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from statistics import median_low
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 
+from lstm_trt.analysis.deadline import Verdict
+from lstm_trt.analysis.outliers import Outliers
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.analysis.series import Series
@@ -23,16 +27,10 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
+from lstm_trt.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Latencies
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
-
-    from lstm_trt.analysis.deadline import Verdict
-    from lstm_trt.analysis.outliers import Outliers
 
 TAIL_COLOR = "#0173b2"
 
@@ -51,15 +49,12 @@ TAILS = 6
 
 def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ascending latencies, and the number of trials above each; thinned except for the slowest."""
-    ordered = np.sort(latency)
-    n = len(ordered)
-    above = np.arange(n - 1, -1, -1)
+    n = len(latency)
+    above = np.arange(n)
     if n > EXACT + 2 * POINTS:
-        tail = np.geomspace(EXACT, n - 1, POINTS).astype(int)
-        even = np.linspace(EXACT, n - 1, POINTS).astype(int)
-        kept = np.unique(np.r_[np.arange(EXACT), tail, even])[::-1]
-        return ordered[n - 1 - kept], kept
-    return ordered, above
+        further = [spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)]
+        above = np.unique(np.r_[np.arange(EXACT), *further])
+    return np.sort(latency)[n - 1 - above][::-1], above[::-1]
 
 
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
@@ -79,7 +74,7 @@ def share_axis(ax: Axes, least: float) -> None:
     """Set up a logarithmic y axis with the share of trials, down to about `least`."""
     ax.set_yscale("log")
     ax.set_ylim(0.5 * least, 1.5)
-    style.set_ticks(ax.yaxis, 10.0 ** np.arange(-15, 1), 0.5 * least, 1.5, short_number)
+    style.set_ticks(ax.yaxis, 10.0 ** np.arange(0, -16, -1), 0.5 * least, 1.5, short_number)
     ax.set_ylabel("share of trials that take longer (log)")
 
 
@@ -90,22 +85,16 @@ def latency_axis(ax: Axes, numbers_us: Any, deadline_us: float | None = None, fa
         low, high = min(low, deadline_us), max(high, deadline_us)
     room = (high / low) ** 0.07
     low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)
-    style.log_ticks(ax.xaxis, low, high)
+    style.log_axis(ax.xaxis, low, high)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
 
 
-def multiple_ticks(axis: Axis, low: float, high: float, apart: float = 0.05) -> None:
-    """Set ticks at multiples of the median, common ones first, at least `apart` (a share of the axis) apart."""
-    steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
+def multiple_ticks(axis: Axis, low: float, high: float) -> None:
+    """Set ticks at multiples of the median, common ones first."""
+    steps = (1, 1.25, 2, 10, 100, 0.5, 0.7, 0.8, 0.9, 1.1, 1.5, 3, 5, 20, 50, 200, 500, 1000, 10_000)
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
-    kept: list[float] = []
-    for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
-        if low <= value <= high and all(abs(np.log(value / other)) > apart * np.log(high / low) for other in kept):
-            kept.append(value)
-    style.set_ticks(axis, kept, low, high, lambda value: f"{style.plain(value)}×")
+    style.set_ticks(axis, steps, low, high, lambda value: f" {style.plain(value)}× ")  # spaces keep them apart
 
 
 def tails(
@@ -132,43 +121,44 @@ def tails(
         raise UsageError("none of these recordings has trials after warm-up")
     controls = [control_us(group) for group, _ in shown]
     alone = any(control is not None for control in controls)
-    several = any(len(data.rounds_of(group)) > 1 for group, _ in shown)
-    lengths = {each.n for group, _ in shown for each in data.rounds_of(group)}
+    rounds = [data.rounds_of(group) for group, _ in shown]
+    lengths = {each.n for several in rounds for each in several}
+    own = [group for group, _ in shown if group.configuration is not None]
     notes = [
         f"n = {style.whole_range(lengths)} trials per line, after warm-up. A steep drop is a cluster of slow trials;"
         " the plateau before it shows its share.",
+        data.describe_systems(data.points_of(own)) if own else "",
         "No evidence below the dotted line: an event that never occurred in n trials may still have that share"
-        " (95 % confidence)." + (" One line per round." if several else ""),
+        " (95 % confidence)." + (" One line per round." if max(map(len, rounds)) > 1 else ""),
         "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
     ]
-    own = [group for group, _ in shown if group.configuration is not None]
-    notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
-    reach = {name: max(each.max_us / each.median_us for each in data.rounds_of(group)) for group, name in shown}
-    worst = max(reach, key=lambda name: reach[name])
+    worst, name = max(shown, key=lambda pair: data.reach(pair[0]))
     heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
-    summary = f"The largest latency is {multiple(reach[worst])} the median of its round ({worst})."
+    summary = f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
     with style.figure(heading, notes, 4.1 + 0.19 * len(shown), summary=summary) as (picture, body):
-        axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.7, 1) if alone else None))
-        drawn = []
+        axes = np.atleast_1d(body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None))
+        ax, drawn, looks = axes[0], [], style.system_looks(range(len(shown)))
         for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
-            look = {"color": style.kind_colors(len(shown))[place], "marker": style.MARKERS[place % len(style.MARKERS)]}
-            look["linestyle"] = "-" if relative else style.DASHES[place % len(style.DASHES)]
-            drawn += _draw_group(axes[0], group, name, deadline_us, relative, look)
+            look = looks[place] | {"linestyle": "-" if relative else style.DASHES[place % len(style.DASHES)]}
+            drawn += _draw_group(ax, group, name, deadline_us, relative, look)
             if control is not None:
                 draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
-        share_axis(axes[0], 1 / max(lengths))
-        _evidence_lines(axes[0], lengths)
+        share_axis(ax, 1 / max(lengths))
+        _evidence_lines(ax, lengths)
         if relative:
-            _multiples_axis(axes[0], drawn, 0.08 if alone else 0.05)
+            low, high = min(*drawn, 0.97), max(*drawn, 1.3)
+            low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
+            ax.set(xscale="log", xlim=(low, high), xlabel="latency / median (log)")
+            multiple_ticks(ax.xaxis, low, high)  # the legend states the misses of a deadline outside
         else:
-            latency_axis(axes[0], drawn, deadline_us, 3)
-            if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
-                axes[0].axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)
+            latency_axis(ax, drawn, deadline_us, 3)
+            low, high = ax.get_xlim()
+            style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axvline)
         if alone:
-            axes[0].set_title("network", loc="left")
+            ax.set_title("network", loc="left")
             axes[1].set_title("control run (empty step)", loc="left")
             latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
-        style.legend_below(body, style.handles_of(axes[0]))
+        style.legend_below(body, style.handles_of(ax))
     return picture
 
 
@@ -177,7 +167,7 @@ def _draw_group(
 ) -> list[float]:
     """Draw one line per round, and the deadline in the units of the group; returns the ends of the lines."""
     rounds = data.rounds_of(group)
-    median_us = data.middle(each.median_us for each in rounds)
+    median_us = median_low(each.median_us for each in rounds)
     unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
     label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
     if deadline_us:
@@ -190,28 +180,17 @@ def _draw_group(
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
 
-def _multiples_axis(ax: Axes, drawn: Sequence[float], apart: float) -> None:
-    low, high = min(*drawn, 0.97), max(*drawn, 1.3)
-    low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)  # the legend states the misses of a deadline outside
-    multiple_ticks(ax.xaxis, low, high, apart)
-    ax.set_xlabel("latency / median (log)")
-
-
 def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
     """Draw one line per recording length; lengths that differ by less than 20 % share that of the shorter one."""
-    kept: list[int] = []
+    look = {"color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+    last = 0
     for n in sorted(lengths):
-        if not kept or n > 1.2 * kept[-1]:
-            kept.append(n)
-    for n in kept:
-        ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
-        place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left", "va": "top"}
-        text = f"no evidence below this line at n = {whole(n)}"
-        look = {"size": 9, "color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND}
-        ax.annotate(text, (0, evidence_share(n)), (5, -2), **look, **place)
-    ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
+        if n > 1.2 * last:
+            last = n
+            ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
+            text = f"no evidence below this line at n = {whole(n)}"
+            style.beside(ax, text, (0, evidence_share(n)), (5, -2), **look)
+    ax.axhspan(0, evidence_share(last), color="0.95", zorder=0)
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -240,8 +219,8 @@ def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
     pause a runtime may be slower. The control runs show the contribution of the machine.
     """
     groups = sorted(as_runs(runs), key=_arrival_order)
-    network = _network(groups[0]) if groups else ""
-    return tails(groups, deadline_us=deadline_us, relative=False, title=f"Latency tails by arrival: {network}")
+    title = f"Latency tails by arrival: {_network(groups[0]) if groups else ''}"
+    return tails(groups, deadline_us=deadline_us, relative=False, title=title)
 
 
 def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
@@ -261,20 +240,17 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
 def choose_tails(runs: Any) -> Runs:
     """Select the configuration with the largest maximum / median, then others spread evenly over the medians."""
     runs = as_runs(runs)
-    timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
-    median_us = {place: min(each.median_us for each in rounds) for place, rounds in timed.items()}
-    reach = {place: max(each.max_us for each in rounds) / median_us[place] for place, rounds in timed.items()}
+    timed = [group for group in runs if group.n]
     if not timed:
         return runs
-    worst = max(reach, key=lambda place: reach[place])
-    rest = sorted(timed.keys() - {worst}, key=lambda place: (median_us[place], place))
-    places = np.unique(np.linspace(0, len(rest) - 1, min(TAILS - 1, len(rest))).round().astype(int)) if rest else []
-    return as_runs([runs[place] for place in (worst, *(rest[place] for place in places))])
+    worst = max(timed, key=data.reach)
+    rest = [group for group in timed if group is not worst]
+    rest.sort(key=lambda group: min(each.median_us for each in data.rounds_of(group)))
+    return as_runs([worst, *data.spread(rest, TAILS - 1)])
 
 
 def _network(group: Group) -> str:
-    configuration = group.configuration
-    return group.name if configuration is None else configuration.title
+    return group.configuration.title if group.configuration else group.name
 
 
 def control_us(group: Group) -> np.ndarray | None:
@@ -299,16 +275,11 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     allowed = 1 - verdict.percentile / 100 if verdict else 2.0
     evidence = min(evidence_share(n * effective_share, confidence), 1.0)
     control = control_us(group)
-    draw_line(
-        ax,
-        pooled.latency_us,
-        f"{'all ' * (len(rounds) > 1)}{whole(n)} trial{'s' * (n > 1)}",
-        {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"},
-    )
-    if len(rounds) > 1:
-        for place, each in enumerate(rounds):
-            label = "_" if place else f"each of {len(rounds)} rounds"
-            draw_line(ax, each.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
+    label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
+    draw_line(ax, pooled.latency_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
+    for place, each in enumerate(rounds if len(rounds) > 1 else ()):
+        label = "_" if place else f"each of {len(rounds)} rounds"
+        draw_line(ax, each.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
     share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
         moved = pooled.median_us + control - np.median(control)
@@ -346,9 +317,6 @@ def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: f
     from scipy.special import betaincinv
 
     value, above = exceedance(pooled_us)
-    if len(value) > 800:
-        kept = np.unique(np.r_[np.linspace(0, len(value) - 101, 700).astype(int), len(value) - 100 : len(value)])
-        value, above = value[kept], above[kept]
     value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # no trial lies beyond the maximum
     n = len(pooled_us)
     rest = np.maximum(n - above, 1e-9)
@@ -361,22 +329,18 @@ def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: f
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
     """Draw the deadline, and shade the region that the tail must not enter: more misses than allowed."""
-    low, high = ax.get_xlim()
-    deadline = f"{number(deadline_us)} µs"
-    look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": style.BACKGROUND}
+    (low, high), (_, top) = ax.get_xlim(), ax.get_ylim()
+    look = {"color": "black", "bbox": style.BACKGROUND}
     if low < deadline_us < high:
         ax.axvline(deadline_us, **style.DEADLINE)
-        top = ax.get_ylim()[1]
         corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
         ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
         right = np.log(deadline_us / low) < 0.5 * np.log(high / low)
-        look |= {"ha": "left" if right else "right"}
-        ax.annotate(f"deadline\n{deadline}", (deadline_us, top), (4 if right else -4, -5), **look)
+        style.beside(ax, f"deadline\n{number(deadline_us)} µs", (deadline_us, top), (4 if right else -4, -5), **look)
     else:
-        left = deadline_us <= low
-        look |= {"xycoords": "axes fraction", "ha": "left" if left else "right"}
-        text = f"◀ deadline {deadline}" if left else f"deadline {deadline} ▶"
-        ax.annotate(text, (0 if left else 1, 1), (5 if left else -5, -5), **look)
+        left, text = deadline_us <= low, f"deadline {number(deadline_us)} µs"
+        text, place, offset = (f"◀ {text}", (0, 1), (5, -5)) if left else (f"{text} ▶", (1, 1), (-5, -5))
+        style.beside(ax, text, place, offset, xycoords="axes fraction", **look)
 
 
 def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.ndarray) -> None:
@@ -384,9 +348,8 @@ def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.n
     low, high = ax.get_xlim()
     crossed = float(np.quantile(pooled_us, 1 - min(level, 1.0), method="inverted_cdf"))
     left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
-    place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left" if left else "right"}
-    place |= {"va": "bottom" if above else "top", "bbox": style.BACKGROUND, "zorder": 1.6}
-    ax.annotate(text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), size=9, color="0.2", **place)
+    look = {"color": "0.2", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+    style.beside(ax, text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), **look)
 
 
 def _multiples(ax: Axes, median_us: float) -> None:

@@ -9,28 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
 
-from lstm_trt.analysis.outliers import BULK, TAIL
+from lstm_trt.analysis.outliers import BULK, TAIL, Outliers
 from lstm_trt.analysis.quantiles import count_outliers, is_outlier
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
-from lstm_trt.store.samples import Group, Latencies
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
-
-    from lstm_trt.analysis.outliers import Outliers
+from lstm_trt.store.samples import Group
 
 OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
-
-CLUSTER_MARKS = ("o", "s", "^", "D", "v", "P")
 
 #: From this ratio on the axis is logarithmic; on a linear one the bulk would be a thin line.
 LOG_FROM = 6
@@ -66,21 +60,8 @@ class Calls:
         return Series(1e3 * self.latency_us[~self.warm])
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The meaning of one colour: a label of the trials, its name in the legend and its look."""
-
-    label: int
-    name: str
-    look: dict
-
-
 def trials_in_order(
-    runs: Any,
-    *,
-    round_number: int | None = None,
-    deadline_us: float | None = None,
-    outliers: Outliers | None = None,
+    runs: Any, *, round_number: int | None = None, deadline_us: float | None = None, outliers: Outliers | None = None
 ) -> Picture:
     """All trials of one configuration in order, in µs, with a histogram of the latencies.
 
@@ -105,10 +86,8 @@ def trials_in_order(
         notes[0] += f" Only round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
         notes.append(data.describe_systems(data.points_of(group)))
-    with style.figure(f"Trials in order: {group.name}" if group.name else "Trials in order", notes, 3.7) as (
-        picture,
-        body,
-    ):
+    title = f"Trials in order: {group.name}" if group.name else "Trials in order"
+    with style.figure(title, notes, 3.7) as (picture, body):
         draw_order(body, calls, deadline_us, outliers)
     return picture
 
@@ -133,10 +112,15 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
     for index, sample in found:
         places.append(first + np.arange(len(sample.latency_ns)))
         first += len(sample.latency_ns) + gap
-        labels.append(_labels(sample, None if outliers is None else outliers.labels[index]))
+        timed, n = ~sample.warmup, len(sample.timed_ns)
+        kinds = np.where(is_outlier(sample.timed_ns), TAIL, BULK) if outliers is None else outliers.labels[index]
+        if len(kinds) != n:
+            raise UsageError(f"the findings have {len(kinds)} trials, but round {sample.round} has {n} after warm-up")
+        labels.append(np.full(len(timed), BULK))
+        labels[-1][timed] = kinds
         if outliers is not None:
             ends = [end for segment in outliers.rounds[index].segments for end in (segment.start, segment.stop - 1)]
-            levels.append((places[-1][~sample.warmup][ends], outliers.levels_ns[index][ends] / 1000))
+            levels.append((places[-1][timed][ends], outliers.levels_ns[index][ends] / 1000))
     return Calls(
         np.concatenate(places),
         np.concatenate([sample.latency_ns for _, sample in found]) / 1000,
@@ -148,45 +132,27 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
     )
 
 
-def _labels(sample: Latencies, found: np.ndarray | None) -> np.ndarray:
-    """One label per call: those in the findings for trials after warm-up, else by 1.5 x IQR (`TAIL`: outside)."""
-    timed_ns = sample.timed_ns
-    if found is None:
-        found = np.where(is_outlier(timed_ns), TAIL, BULK)
-    if len(found) != len(timed_ns):
-        raise UsageError(
-            f"the findings have {len(found)} trials, but round {sample.round} has {len(timed_ns)} after warm-up"
-        )
-    labels = np.full(len(sample.latency_ns), BULK)
-    labels[~sample.warmup] = found
-    return labels
-
-
-def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
-    """Bulk, clusters and tail, with their names in the legend; kinds without trials are left out.
+def kinds_of(outliers: Outliers | None, calls: Calls) -> list[tuple[int, str, dict]]:
+    """(label, name in the legend, look) of bulk, clusters and tail; those without trials are left out.
 
     Without findings, trials inside and outside 1.5 x IQR.
     """
     counts = Counter(calls.labels[~calls.warm].tolist())
     if outliers is None:
-        kinds = [
-            Kind(BULK, "within 1.5 × IQR", {"color": BULK_COLOR}),
-            Kind(TAIL, "outside 1.5 × IQR (box plot)", {"color": OUTLIER_COLOR}),
-        ]
-        return [kind for kind in kinds if counts[kind.label]]
-    kinds = [Kind(BULK, f"bulk: {count(counts[BULK], 'trial')}", {"color": BULK_COLOR})]
+        kinds = [(BULK, "within 1.5 × IQR", BULK_COLOR), (TAIL, "outside 1.5 × IQR (box plot)", OUTLIER_COLOR)]
+        return [(label, name, {"color": color}) for label, name, color in kinds if counts[label]]
+    kinds = [(BULK, f"bulk: {count(counts[BULK], 'trial')}", {"color": BULK_COLOR})]
     for index, (cluster, look) in enumerate(zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True)):
         name = f"{'fast' if cluster.fast else 'slow'} cluster at {multiple(cluster.multiplier)}:"
-        name += f" {count(cluster.count, 'trial')}, {percent(cluster.share)}"
-        kinds.append(Kind(index, name, look))
-    kinds.append(Kind(TAIL, f"tail: {count(counts[TAIL], 'trial')}", {"color": "0.25"}))
-    return [kind for kind in kinds if counts[kind.label]]
+        kinds.append((index, f"{name} {count(cluster.count, 'trial')}, {percent(cluster.share)}", look))
+    kinds.append((TAIL, f"tail: {count(counts[TAIL], 'trial')}", {"color": "0.25"}))
+    return [kind for kind in kinds if counts[kind[0]]]
 
 
 def cluster_looks(total: int) -> list[dict]:
     """Colour and marker of each cluster, without the blue of the bulk."""
     colors = style.kind_colors(total + 1)[1:]
-    return [{"color": colors[i], "marker": CLUSTER_MARKS[i % len(CLUSTER_MARKS)]} for i in range(total)]
+    return [{"color": color, "marker": style.MARKERS[i % len(style.MARKERS)]} for i, color in enumerate(colors)]
 
 
 def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outliers: Outliers | None) -> None:
@@ -194,8 +160,8 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     ax, side = body.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": (5, 1)})
     timed = calls.timed
     _shade(ax, calls)
-    for kind in kinds_of(outliers, calls):
-        _dots(ax, calls, kind)
+    for label, name, look in kinds_of(outliers, calls):
+        _dots(ax, calls, label, name, look)
     level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
     for place, level_us in calls.levels:  # a step or slope per segment: clusters are multiples of it
         ax.plot(place, level_us, **level)
@@ -205,9 +171,7 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     for ratio in style.GUIDES:
         if low < ratio * timed.median_us < high:
             style.guide([ax, side], ratio * timed.median_us, f"{ratio:g}×")
-    if deadline_us and low < deadline_us < high:
-        for part in (ax, side):
-            part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)
+    style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axhline, side.axhline)
     _order_axis(ax, calls)
     style.legend_below(body, style.handles_of(ax), ncols=4, markerscale=1.8, columnspacing=1.5)
 
@@ -242,18 +206,18 @@ def _dot(size: float) -> dict:
     return {"linestyle": "none", "marker": ".", "markeredgewidth": 0, "markersize": size}
 
 
-def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
-    chosen = (calls.labels == kind.label) & ~calls.warm
+def _dots(ax: Axes, calls: Calls, label: int, name: str, look: dict) -> None:
+    chosen = (calls.labels == label) & ~calls.warm
     place, value, size = calls.place[chosen], calls.latency_us[chosen], _mark_size(calls)
-    if kind.label == BULK:
+    if label == BULK:
         kept = thinned(value)
         place, value = place[kept], value[kept]
-    elif "marker" in kind.look:
+    elif "marker" in look:
         size = 4.0 if len(place) < 3_000 else 2.2
     else:
         size += 2
-    look: dict[str, Any] = _dot(size) | kind.look | {"rasterized": len(place) > VECTORS}
-    ax.plot(place, value, **look, label=kind.name, zorder=2 if kind.label == BULK else 3)
+    look = {**_dot(size), **look, "rasterized": len(place) > VECTORS}
+    ax.plot(place, value, **look, label=name, zorder=2 if label == BULK else 3)
 
 
 def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:
@@ -274,17 +238,15 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     low, high = timed.latency_us.min(), max(timed.max_us, 1.3 * timed.median_us)
     if deadline_us and low / 2 < deadline_us < 2 * high:
         low, high = min(low, deadline_us), max(high, deadline_us)
-    logarithmic = high / max(low, 1e-3) > LOG_FROM
-    if logarithmic:
-        ax.set_yscale("log")
+    if high / max(low, 1e-3) > LOG_FROM:
         bottom, top = low / 1.2, high * 1.3
-        style.log_ticks(ax.yaxis, bottom, top)
+        style.log_axis(ax.yaxis, bottom, top)
     else:
         bottom = max(0.0, low - 0.12 * (high - low))
         top = high + 0.1 * (high - bottom)
         ax.yaxis.set_major_formatter(lambda value, _: style.plain(value))
-    ax.set_ylim(bottom, top)
-    ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
+        ax.set_ylim(bottom, top)
+    ax.set_ylabel("latency [µs]" + style.scale_text(ax.yaxis))
     above, below = warm_us[warm_us > top], warm_us[warm_us < bottom]
     outside = []
     if len(above):
@@ -293,8 +255,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
         outside.append(f"▼ {len(below)} of {len(warm_us)} warm-up trials below, from {number(below.min())} µs")
     if deadline_us and not bottom < deadline_us < top:
         outside.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
-    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    ax.annotate("   ".join(outside), (0.005, 1), (0, 3), size=9, color="0.35", **place)
+    style.beside(ax, "   ".join(outside), (0.005, 1), (0, 3), ha="left", color="0.35", xycoords="axes fraction")
 
 
 def _histogram(side: Axes, timed: Series, ax: Axes) -> None:

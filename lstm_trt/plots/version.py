@@ -28,30 +28,23 @@ def versions(runs: Any) -> Picture:
     if not series:
         raise UsageError("nothing to draw: no network was recorded with two versions of a runtime")
     drawn = [point for found in series.values() for point in found.values()]
-    changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
+    changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]}" for title, found in series.items()]
     color, columns = style.kind_colors(1)[0], style.columns_of(len(series))
-    with style.figure(
-        "Median latency by version",
-        [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."],
-        ROW_IN * math.ceil(len(series) / columns) + 0.4,
-        summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
-    ) as (picture, body):
-        # Not `panels`: each panel has versions of its own.
-        grid = body.subplots(math.ceil(len(series) / columns), columns, squeeze=False)
-        axes = list(grid.flat)[: len(series)]
-        for ax in list(grid.flat)[len(series) :]:
-            ax.set_visible(False)
-        for ax, (title, found) in zip(axes, series.items(), strict=True):
-            ax.set_title(title, loc="left")
+    notes = [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."]
+    height_in = ROW_IN * math.ceil(len(series) / columns) + 0.4
+    summary = f"Newest version relative to the oldest: {'; '.join(changes)}."
+    with style.figure("Median latency by version", notes, height_in, summary=summary) as (picture, body):
+        axes = style.panels(body, list(series), columns, share_x=False, share_y=False)
+        for ax, found in zip(axes, series.values(), strict=True):
             for place, (point, ratio) in enumerate(zip(found.values(), _ratios(found), strict=True)):
                 medians_us = point.each_round("median_us")
                 ax.plot([place] * len(medians_us), medians_us, color=color, marker="o", markersize=4, linestyle="none")
-                ax.annotate(f"{ratio:.2f}", (place, max(medians_us)), (0, 6), textcoords="offset points", ha="center")
+                style.beside(ax, ratio, (place, max(medians_us)), (0, 6), va="baseline")
             middles_us = [point.statistic("median_us") for point in found.values()]
             ax.plot(range(len(found)), middles_us, color=GREY, linewidth=1, zorder=1)
             ax.set_xlim(-0.5, len(found) - 0.5)
             ax.set_xticks(range(len(found)), found)
-            ax.set_ylim(0, 1.25 * max(max(point.each_round("median_us")) for point in found.values()))
+            ax.set_ylim(0, 1.25 * ax.dataLim.y1)
         style.name_axes(axes, "version", "median latency [µs]")
     return picture
 
@@ -71,7 +64,7 @@ def _order(item: tuple[str, Point]) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", item[0])]
 
 
-def _ratios(found: dict[str, Point]) -> list[float]:
-    """The median of each version divided by that of the first."""
+def _ratios(found: dict[str, Point]) -> list[str]:
+    """The median of each version divided by that of the first, as text."""
     medians_us = [point.statistic("median_us") for point in found.values()]
-    return [median_us / medians_us[0] for median_us in medians_us]
+    return [f"{median_us / medians_us[0]:.2f}" for median_us in medians_us]

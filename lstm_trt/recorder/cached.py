@@ -38,31 +38,32 @@ class CacheContents:
 
     def as_dict(self) -> dict:
         """JSON values; `environments` is present only if there are any. They do not count towards the limit."""
-        amount = "removed" if self.removed else "count"
-        beside = {"environments": {amount: len(self.environments), "bytes": sum(self.environments)}}
+        beside = {"environments": _numbers(self.environments, "removed" if self.removed else "count")}
         beside = beside if self.environments else {}
         if self.removed:
-            return {"removed": len(self.sizes), "bytes": sum(self.sizes), **beside}
-        return {
-            "folder": str(self.folder),
-            "bytes": sum(self.sizes),
-            "limit_bytes": self.limit_bytes,
-            "kinds": {kind: {"files": len(sizes), "bytes": sum(sizes)} for kind, sizes in self.kinds.items()},
-            **beside,
-        }
+            return {**_numbers(self.sizes, "removed"), **beside}
+        whole = {"folder": str(self.folder), "bytes": sum(self.sizes), "limit_bytes": self.limit_bytes}
+        return {**whole, "kinds": {kind: _numbers(sizes, "files") for kind, sizes in self.kinds.items()}, **beside}
 
     def __str__(self) -> str:
-        total, environments = bytes_text(sum(self.sizes)), count(len(self.environments), "version environment")
-        beside = f"{environments}, {bytes_text(sum(self.environments))}"
+        beside = _text(self.environments, "version environment")
         if self.removed:
-            removed = f"removed {count(len(self.sizes), 'file')}, {total}"
+            removed = f"removed {_text(self.sizes, 'file')}"
             return f"{removed}, and {beside}" if self.environments else removed
-        lines = [f"{self.folder}: {total} of at most {bytes_text(self.limit_bytes)}"]
-        lines += [
-            f"  {kind}: {count(len(sizes), 'file')}, {bytes_text(sum(sizes))}" for kind, sizes in self.kinds.items()
-        ]
+        lines = [f"{self.folder}: {bytes_text(sum(self.sizes))} of at most {bytes_text(self.limit_bytes)}"]
+        lines += [f"  {kind}: {_text(sizes, 'file')}" for kind, sizes in self.kinds.items()]
         lines += [f"  {beside} (not counted towards the limit)"] if self.environments else []
         return "\n".join(lines)
+
+
+def _numbers(sizes: list[int], number: str) -> dict[str, int]:
+    """Number and total of sizes in bytes, as JSON values."""
+    return {number: len(sizes), "bytes": sum(sizes)}
+
+
+def _text(sizes: list[int], what: str) -> str:
+    """Number and total of sizes in bytes."""
+    return f"{count(len(sizes), what)}, {bytes_text(sum(sizes))}"
 
 
 def cache_contents() -> CacheContents:

@@ -18,7 +18,6 @@ import time
 import numpy as np
 
 from lstm_trt.config.configuration import Protocol
-from lstm_trt.config.format import count
 from lstm_trt.recorder.loop import Block, quiet_collector
 
 LONGEST_S = 60.0
@@ -59,8 +58,3 @@ def run_control(protocol: Protocol, calls: int, median_ns: float) -> tuple[dict[
         "max_us": int(latency_ns.max()) / 1e3,
     }
     return {"start_ns": start_ns, "latency_ns": latency_ns}, facts
-
-
-def control_text(control: dict) -> str:
-    """The control run in one line."""
-    return f"control run of an empty step: max {control['max_us']:.1f} us of {count(control['calls'], 'call')}"

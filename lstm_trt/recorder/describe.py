@@ -40,32 +40,23 @@ def describe(
     options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
     reduces = getattr(module, "reduces_range", None)
     options = replace(options, reduce_range=bool(reduces and reduces(options)))
-    name = _device_name(options.device_index) if options.device_index else None
+    name = None
+    if options.device_index:
+        from lstm_trt.machine import gpu
+
+        try:
+            name = gpu.cuda_device(options.device_index).name
+        except gpu.NoCudaDevice as error:
+            raise UsageError(f"there is no device cuda:{options.device_index} here: {error}") from None
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream")
     state = availability(preparer, runtime, device)
     if state.device_name is None:
         state.require(runtime)
-    return Configuration(
-        workload=workload,
-        runtime=runtime,
-        runtime_version=preparer.version(workload) or state.version or "unknown",
-        device_name=name or state.device_name or (facts.cpu_name() if device == "cpu" else device),
-        options=options,
-        protocol=protocol or Protocol(),
-        mode=mode,
-    )
-
-
-def _device_name(place: int) -> str:
-    """Name of a GPU; raises `UsageError` if there is none."""
-    from lstm_trt.machine import gpu
-
-    try:
-        return gpu.cuda_device(place).name
-    except gpu.NoCudaDevice as error:
-        raise UsageError(f"there is no device cuda:{place} here: {error}") from None
+    version = preparer.version(workload) or state.version or "unknown"
+    name = name or state.device_name or (facts.cpu_name() if device == "cpu" else device)
+    return Configuration(workload, runtime, version, name, options, protocol or Protocol(), mode)
 
 
 @lru_cache(maxsize=128)

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,20 +31,17 @@ PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib"
 
 BELOW = " " * 13
 
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
 COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "unknown": "2"}
 
 
-@dataclass(frozen=True)
-class RuntimeRow:
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRow(Availability):
     """One runtime on one device; `device` is None if the runtime's module could not be loaded."""
 
     runtime: str
-    device: str | None
-    version: str | None
-    device_name: str | None
-    ready: bool
-    reason: str = ""
-    remedy: str = ""
+    device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +58,9 @@ class DoctorReport:
     coloured: ClassVar[bool] = True
 
     def as_dict(self) -> dict:
-        plain = asdict(replace(self, sections=[]))
-        del plain["sections"]
-        return plain | {section.name: section.rows for section in self.sections}
+        rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("runtimes", "checks")}
+        sections = {section.name: section.rows for section in self.sections}
+        return {**rows, "versions": self.versions, "machine": self.machine, **sections}
 
     def __str__(self) -> str:
         return render(self)
@@ -103,8 +100,8 @@ def rows_of(name: str) -> list[RuntimeRow]:
     try:
         runtime = runtimes.load_runtime(name)
     except (Exception, SystemExit) as error:
-        return [RuntimeRow(name, None, **asdict(broken(error)))]
-    return [RuntimeRow(name, device, **asdict(availability_of(runtime, device))) for device in runtime.DEVICES]
+        return [RuntimeRow(runtime=name, **vars(broken(error)))]
+    return [RuntimeRow(runtime=name, device=each, **vars(availability_of(runtime, each))) for each in runtime.DEVICES]
 
 
 def _preparers() -> Iterator[Preparer]:
@@ -138,14 +135,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorRepo
 def _indented(text: str, mark: str, width: int) -> list[str]:
     """Text below a row; words are not broken, so that commands can be copied."""
     first = BELOW + mark
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=" " * len(first),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), **_WHOLE_WORDS)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colour: Any) -> list[str]:
@@ -173,7 +163,7 @@ def _heading(report: DoctorReport, width: int) -> list[str]:
     lines = [first, f"{machine['cpu']}, {cores}, {gpus}"]
     for label, text in (("packages: ", present), ("not installed: ", absent)):
         if text:
-            lines += textwrap.wrap(label + text, width, subsequent_indent="  ", break_on_hyphens=False)
+            lines += textwrap.wrap(label + text, width, subsequent_indent="  ", **_WHOLE_WORDS)
     return lines
 
 
@@ -184,25 +174,27 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     """
     width = width or WIDTH.get() or 100
     colour = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
-    ready = [row for row in report.runtimes if row.ready]
     rows = []
-    for row in [*ready, *(row for row in report.runtimes if not row.ready)]:
-        cells = ("ready" if row.ready else "not ready", row.runtime, row.device or "-", row.version or "-")
-        cells += (row.device_name or "" if row.ready else row.reason,)
-        rows.append(ReportLine(cells, remedy="" if row.ready else row.remedy))
-    lines = [*_heading(report, width), "", f"RUNTIMES: {len(ready)} of {len(report.runtimes)} ready"]
+    for row in sorted(report.runtimes, key=lambda row: not row.ready):
+        names = (row.runtime, row.device or "-", row.version or "-")
+        if row.ready:
+            rows.append(ReportLine(("ready", *names, row.device_name or "")))
+        else:
+            rows.append(ReportLine(("not ready", *names, row.reason), remedy=row.remedy))
+    ready = sum(row.ready for row in report.runtimes)
+    lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(rows)} ready"]
     lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)
 
     for section in report.sections:
         lines += ["", section.heading, *_table(section.header, section.lines, width, colour)]
-    found = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in machine_checks.VERDICTS}
+    verdicts = [check.verdict for check in report.checks]
+    found = {verdict: verdicts.count(verdict) for verdict in ("attention", "unknown", "good")}
     lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
-    order = {"attention": 0, "unknown": 1, "good": 2}
     rows = [
-        ReportLine(
-            (check.verdict, check.name, check.value), "" if check.verdict == "good" else check.meaning, check.remedy
-        )
-        for check in sorted(report.checks, key=lambda check: order[check.verdict])
+        ReportLine((verdict, check.name, check.value), check.meaning * (verdict != "good"), check.remedy)
+        for verdict in found
+        for check in report.checks
+        if check.verdict == verdict
     ]
     lines += _table(("verdict", "check", "found"), rows, width, colour)
     arguments = [

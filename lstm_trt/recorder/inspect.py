@@ -21,8 +21,7 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
-from lstm_trt.recorder.parity import nan_text
-from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
 from lstm_trt.store import files
 
@@ -67,15 +66,12 @@ class Inspection:
         """JSON values."""
         network = self.network
         return {
-            "name": network.name,
-            "sha256": network.sha256,
+            **{name: getattr(network, name) for name in ("name", "sha256", "parameters", "flops")},
             "sizes": dict(network.sizes),
             "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
             "outputs": [tensor.as_dict() for tensor in network.facts.outputs],
             "states": dict(network.carried),
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
-            "parameters": network.parameters,
-            "flops": network.flops,
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
         }
@@ -98,19 +94,16 @@ def inspect(
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, WorkerPool() as pool:
-
-        def attempt(row: RuntimeRow) -> RuntimeAnswer:
-            return _attempt(pool, network, row, Path(folder), listener)
-
         answers = [
-            _answer(network, content, row, attempt) for name in registry.table("RUNTIMES") for row in rows_of(name)
+            _untried(network, content, row) or _attempt(pool, network, row, Path(folder), listener)
+            for name in registry.table("RUNTIMES")
+            for row in rows_of(name)
         ]
     return Inspection(network, roofline_of(network, 1), tuple(answers))
 
 
-def _answer(
-    network: OnnxNetwork, content: bytes, row: RuntimeRow, attempt: Callable[[RuntimeRow], RuntimeAnswer]
-) -> RuntimeAnswer:
+def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
+    """The answer if it is known without an attempt."""
     who = (row.runtime, row.device, row.version)
     if row.device is None:  # the module cannot be imported
         return RuntimeAnswer(*who, NOT_READY, row.reason)
@@ -120,12 +113,10 @@ def _answer(
     rules = getattr(module, "ONNX_RULES", None)
     refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules) if rules else None
     if refusal is None and row.ready:
-        return attempt(row)
+        return None
     if refusal is None and hasattr(module, "parser_refusal"):
         refusal = module.parser_refusal(content, network.name)
-    if refusal:
-        return RuntimeAnswer(*who, REFUSED, refusal)
-    return RuntimeAnswer(*who, NOT_READY, row.reason)
+    return RuntimeAnswer(*who, REFUSED, refusal) if refusal else RuntimeAnswer(*who, NOT_READY, row.reason)
 
 
 def _attempt(
@@ -162,14 +153,11 @@ def _parameters(layer: RecurrentLayer) -> int:
 def _lines(found: Inspection) -> Iterator[str]:
     network = found.network
     yield f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"
-    sides = (("input", network.facts.inputs), ("output", network.facts.outputs))
+    tensors = [("input", each) for each in network.facts.inputs]
+    tensors += [("output", each) for each in network.facts.outputs]
     carried = {name: f"state, carried in the mode stream ({a} = {b})" for a, b in network.carried for name in (a, b)}
     carried = carried if "stream" in network.modes else {}
-    rows = [
-        (side, tensor.name, tensor.type, _shape(tensor.shape), carried.get(tensor.name, ""))
-        for side, tensors in sides
-        for tensor in tensors
-    ]
+    rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
     if network.recurrent_layers:
         header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters")
@@ -177,7 +165,7 @@ def _lines(found: Inspection) -> Iterator[str]:
     else:
         yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
     flops = "unknown" if network.flops is None else f"{number(network.flops / 1e6)} MFLOP"
-    yield f"\n{count(network.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
+    yield f"\n{count(network.facts.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
     if "missing" in found.roofline:
         yield f"no roofline bound: {found.roofline['missing']}"
     elif found.roofline["floor_ns"]:

@@ -32,7 +32,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
-from lstm_trt.config.format import latency, percent
+from lstm_trt.machine.counters import difference
 
 #: The wait `sleep` sleeps until this long before the call is due, then spins.
 SPIN_NS = 200_000
@@ -45,9 +45,6 @@ CLOCK_TOLERANCE_NS = 5_000
 #: A call is too short to be resolved if an empty step would take a larger share of its time.
 RESOLVED_SHARE = 0.1
 
-#: The cost of an empty step is shown if it is at least this share of the median.
-SHOWN_SHARE = 0.005
-
 #: A block of calls with gaps between them lasts for 50 gaps, at most this long.
 LONGEST_BLOCK_S = 10.0
 
@@ -57,38 +54,27 @@ UNLIMITED = 1 << 62
 _USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
 
 
-def spin_until(due_ns: int) -> int:
-    """Read the clock until `due_ns`; returns the last reading."""
-    clock = time.perf_counter_ns
-    now = clock()
-    while now < due_ns:
+def waiter(spin_ns: int) -> Callable[[int], int]:
+    """A function that sleeps until `spin_ns` before a time and then reads the clock until then.
+
+    It returns the last reading.
+    """
+
+    def until(due_ns: int) -> int:
+        clock, wake_ns = time.perf_counter_ns, due_ns - spin_ns
         now = clock()
-    return now
+        while now < wake_ns:
+            time.sleep((wake_ns - now) / 1e9)
+            now = clock()
+        while now < due_ns:
+            now = clock()
+        return now
+
+    return until
 
 
-def sleep_until(due_ns: int) -> int:
-    """Sleep until `SPIN_NS` before `due_ns`, then spin; returns the last clock reading."""
-    clock = time.perf_counter_ns
-    ahead = due_ns - SPIN_NS - clock()
-    if ahead > 0:
-        time.sleep(ahead / 1e9)
-    now = clock()
-    while now < due_ns:
-        now = clock()
-    return now
-
-
-def os_until(due_ns: int) -> int:
-    """Wait by the operating system's timer only; returns the last clock reading."""
-    clock = time.perf_counter_ns
-    now = clock()
-    while now < due_ns:
-        time.sleep((due_ns - now) / 1e9)
-        now = clock()
-    return now
-
-
-WAITING: dict[str, Callable[[int], int]] = {"spin": spin_until, "sleep": sleep_until, "os": os_until}
+#: The ways to wait: by reading the clock only, at last, or not at all, that is by the operating system's timer.
+WAITING = {"spin": waiter(UNLIMITED), "sleep": waiter(SPIN_NS), "os": waiter(0)}
 
 
 class Block:
@@ -103,7 +89,7 @@ class Block:
         self._spacing_ns = spacing_ns
         self._period_ns = 0 if spacing_ns else round(1e3 * (protocol.period_us or 0))
         self._pause_s = (protocol.pause_ms or 0) / 1e3
-        self._until = spin_until if spacing_ns else WAITING.get(protocol.wait or "none")
+        self._until = WAITING.get("spin" if spacing_ns else protocol.wait or "none")
         due = ["intended_ns"] if self._period_ns or spacing_ns else []
         names = ["start_ns", "latency_ns", *due, *_USAGE_FIELDS]
         self._columns = {name: array("q", bytes(8 * capacity)) for name in names}
@@ -242,7 +228,6 @@ class Trials:
     blocks: list[dict]
     self_check: dict
     started_unix_ns: int
-    wall_ns: int
     inside_ns: int
     warnings: list[str] = field(default_factory=list)
 
@@ -261,15 +246,6 @@ def against_clock(median_ns: float, clock: Mapping[str, int]) -> dict[str, float
     """
     shortest_us = max(clock["call_ns"], clock["step_ns"]) / RESOLVED_SHARE / 1e3
     return {"median_share": clock["call_ns"] / median_ns, "shortest_us": shortest_us}
-
-
-def clock_text(clock: Mapping[str, float]) -> str:
-    """The results of `against_clock` and `facts.clock_cost` in one line; empty if they do not matter."""
-    if clock["median_share"] < SHOWN_SHARE:
-        return ""
-    empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
-    share = percent(clock["median_share"])
-    return f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"
 
 
 @contextmanager
@@ -298,8 +274,8 @@ def quiet_collector() -> Iterator[None]:
 class Loop:
     """Consecutive blocks of trials; the machine's state is read between them.
 
-    `read_machine` is called before the first and after each block, `difference` compares
-    two of its results; `device_times` returns the device times of the block's rows. With more
+    `read_machine` is called before the first and after each block (`counters.difference` compares
+    its results); `device_times` returns the device times of the block's rows. With more
     than one thread, context switches and page faults of the whole process are counted, else
     those of this thread. `first_pair` and `last_pair` are the two clocks before the first block
     and after the last; `restart` resets them, to exclude time that was not spent in the loop.
@@ -311,13 +287,12 @@ class Loop:
         protocol: Protocol,
         *,
         threads: int = 1,
-        read_machine: Callable[[], Mapping] | None = None,
-        difference: Callable[[Mapping, Mapping], dict] | None = None,
-        device_times: Callable[[], dict[str, np.ndarray]] | None = None,
+        read_machine: Callable[[], Mapping] = dict,
+        device_times: Callable[[], Mapping[str, np.ndarray]] = dict,
     ) -> None:
         self._step, self._protocol = step, protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
-        self._read_machine, self._difference, self._device_times = read_machine or dict, difference, device_times
+        self._read_machine, self._device_times = read_machine, device_times
         self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
         # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
         self._budget_ns = max(protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s)))
@@ -332,8 +307,11 @@ class Loop:
         self.started_unix_ns = time.time_ns()
         self.first_pair = self.last_pair = clock_pair()
 
-    def run(self, marked: int, most: int, budget_ns: int = UNLIMITED) -> int:
-        """Run one block: `marked` warm-up trials, then up to `most`; returns how many were timed."""
+    def run(self, marked: int, most: int, budget_ns: int) -> int:
+        """Run one block: `marked` warm-up trials, then up to `most`; returns how many were timed.
+
+        Raises `RunFailed` if the runtime returns the device times of another number of trials.
+        """
         before_usage = resource.getrusage(self._who)
         if marked:
             self._block.run(self._step, marked, self._who, UNLIMITED)
@@ -343,14 +321,15 @@ class Loop:
         self._block.rest()
         self.last_pair = clock_pair()
         machine = self._read_machine()
-        chunk = self._block.take(before_usage)
-        chunk["warmup"] = np.arange(marked + timed) < marked
-        if self._device_times:
-            chunk.update(_checked_device_times(self._device_times(), marked + timed))
+        chunk, rows = self._block.take(before_usage), marked + timed
+        chunk["warmup"] = np.arange(rows) < marked
+        for name, values in self._device_times().items():
+            if len(values) != rows:
+                raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
+            chunk[name] = values
         self.chunks.append(chunk)
-        changed = self._difference(self._machine, machine) if self._difference else {}
-        self.blocks.append({"first_row": self.rows, "rows": marked + timed, **changed})
-        self.rows += marked + timed
+        self.blocks.append({"first_row": self.rows, "rows": rows, **difference(self._machine, machine)})
+        self.rows += rows
         self._machine = machine
         return timed
 
@@ -372,13 +351,13 @@ class Loop:
         columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
         self_check = check_clocks(columns, self.first_pair, self.last_pair)
         inside_ns = int((ends(columns) - columns["start_ns"]).sum())
-        wall_ns = self.last_pair.monotonic_ns - self.first_pair.monotonic_ns
+        wall_ns = self_check["loop_ns"]
         for name in ("start_ns", "intended_ns"):
             if name in columns:
                 columns[name] -= self.first_pair.monotonic_ns if origin_ns is None else origin_ns
         self_check["outside_share"] = 1 - inside_ns / wall_ns
         warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
-        return Trials(columns, self.blocks, self_check, self.started_unix_ns, wall_ns, inside_ns, warnings)
+        return Trials(columns, self.blocks, self_check, self.started_unix_ns, inside_ns, warnings)
 
 
 def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
@@ -402,10 +381,3 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             f" use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         )
     return {"calls": len(taken), "median_us": median_us}
-
-
-def _checked_device_times(times: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    for name, values in times.items():
-        if len(values) != rows:
-            raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
-    return times

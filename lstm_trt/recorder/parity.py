@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -47,12 +47,10 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
         step.load_inputs(inputs)
         step.step()
         if gate.every:
-            every.append(step.outputs())
+            every.append(gate.answers(step))
     if gate.expected is None:
         return result
-    outputs = gate.answers(step)
-    if gate.every:
-        outputs = {name: np.stack([outputs[name] for outputs in every]) for name in outputs}
+    outputs = stacked(every) if gate.every else gate.answers(step)
     found = {name: array.shape for name, array in outputs.items()}
     wanted = {name: array.shape for name, array in gate.expected.items()}
     if found != wanted:
@@ -60,10 +58,8 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     error = largest_error(outputs, gate.expected)
     if gate.rounded is not None:
         typical = FINER_THAN_BF16.get(precision)
-        bound = max(
-            MULTIPLES[precision] * largest_error(gate.rounded, gate.expected), 4 * typical if typical else bound
-        )
-        result["bound"] = bound = min(bound, MOST_ERROR)
+        least, of_rounded = 4 * typical if typical else bound, largest_error(gate.rounded, gate.expected)
+        bound = min(max(MULTIPLES[precision] * of_rounded, least), MOST_ERROR)
         to_rounded = largest_error(outputs, gate.rounded)
         if typical and max(to_rounded, typical) < error <= bound:
             raise ParityFailed(
@@ -75,7 +71,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
         raise ParityFailed(
             f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); limit for {precision}: {bound:g}"
         )
-    return {**result, "error": error}
+    return result | {"error": error, "bound": bound}
 
 
 def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
@@ -102,13 +98,6 @@ def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
         step.reset()
 
 
-def nan_text(reaches_output: bool | None) -> str:
-    """The result of `nan_reaches_output` in words; empty if there is none."""
-    if reaches_output is None:
-        return ""
-    return f"a NaN in the input {'reaches' if reaches_output else 'does not reach'} the output"
-
-
 def to_bfloat16(array: np.ndarray) -> np.ndarray:
     """Float32 values, each rounded to the nearest that bfloat16 has (ties to even): 8 significant bits."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
@@ -121,6 +110,11 @@ def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...
     return ", ".join(f"{name} {shape}" if named else str(shape) for name, shape in shapes.items()) or "none"
 
 
+def stacked(every: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The outputs of several calls by name, on a new first axis."""
+    return {name: np.stack([outputs[name] for outputs in every]) for name in every[0]}
+
+
 def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
     """The largest relative error of the outputs by name; NaN, which is above every limit, if any is NaN."""
     errors = [relative_error(outputs[name], array) for name, array in expected.items()]
@@ -130,6 +124,5 @@ def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.n
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:
     """Euclidean norm of the difference divided by that of `expected`, in float64."""
     expected = expected.astype(np.float64)
-    return float(
-        np.linalg.norm(outputs.astype(np.float64) - expected) / max(np.linalg.norm(expected), np.finfo(np.float64).tiny)
-    )
+    size = max(np.linalg.norm(expected), np.finfo(np.float64).tiny)
+    return float(np.linalg.norm(outputs.astype(np.float64) - expected) / size)

@@ -3,9 +3,8 @@
 A `WorkerPool` has one preparing process, which exports networks and computes the reference
 outputs, and one worker per runtime and options, pinned before the runtime is imported; on a
 GPU one per runtime, for all precisions. Within a pool nothing is prepared while trials are
-timed; the next reference is made while a recording is stored. Pools take turns on the cores
-that they time (`store.locks.timing_lock`); meanwhile they prepare on other cores. If a process
-is lost, only the configuration in progress fails (`process.py`).
+timed. Pools take turns on the cores that they time (`store.locks.timing_lock`); meanwhile they
+prepare on other cores. If a process is lost, only the configuration in progress fails (`process.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
+from lstm_trt.config.errors import ConfigurationFailed, UsageError
+from lstm_trt.config.format import count, latency, percent
 from lstm_trt.config.workload import Workload
-from lstm_trt.machine import facts
-from lstm_trt.machine.linux import sibling_cores
+from lstm_trt.machine import facts, linux
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
+from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock, timing_lock
@@ -36,8 +35,11 @@ from lstm_trt.store.schema import Failure, Recording
 ANSWERS_KEPT_BYTES = 600_000_000
 
 
-class Refused(StoreError):
-    """The recording could not be written; the sweep stops, since the next recording would fail too."""
+#: Share of the available memory that a worker may use.
+MEMORY_SHARE = 0.8
+
+#: The cost of an empty step is shown if it is at least this share of the median.
+SHOWN_SHARE = 0.005
 
 
 @dataclass
@@ -91,14 +93,12 @@ class WorkerPool:
         wait: bool = True,
         single: bool = False,
     ) -> None:
-        self._wait, self._single = wait, single
-        self._interpreters = dict(interpreters or {})
+        self._wait, self._single, self._interpreters = wait, single, interpreters or {}
         self.time_limit_s = time_limit_s
-        self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
+        self.memory_limit = memory_limit or int(MEMORY_SHARE * linux.available_memory_bytes())
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
         self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`
-        self._begun: tuple[str, Process] | None = None  # configuration id and process of a reference that is being made
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
 
     def __enter__(self) -> WorkerPool:
@@ -106,9 +106,7 @@ class WorkerPool:
 
     def __exit__(self, *exception: object) -> None:
         self.end_workers()
-        if self._begun:
-            self._begun[1].kill()
-        if self._preparer and self._preparer.alive:
+        if self._preparer:
             self._preparer.kill()
         self._logs.cleanup()
 
@@ -158,14 +156,12 @@ class WorkerPool:
         *,
         control: bool = False,
         asked_s: float | None = None,
-        following: Configuration | None = None,
     ) -> Recorded:
         """Record one configuration into `folder`, or write its failure row there.
 
-        `control`: with a control run. `asked_s`: duration of a recording by time. `following`: the configuration whose
-        reference is made while this recording is stored. `listener` also gets `{"event": "waiting", "holder": ...}`
-        while another recording uses the cores. Raises `Refused` if neither can be written, and without `wait`
-        `UsageError` if another recording uses the cores.
+        `control`: with a control run. `asked_s`: duration of a recording by time. `listener` also gets
+        `{"event": "waiting", "holder": ...}` while another recording uses the cores. Raises `StoreError` if neither can
+        be written, and without `wait` `UsageError` if another recording uses the cores.
         """
         preparer, needed = preparer_of(configuration.workload), resources(configuration.options)
         if not self._wait:
@@ -176,15 +172,12 @@ class WorkerPool:
         def listen(message: dict) -> None:
             if message["event"] == "stage":
                 entered[message["stage"]] = time.monotonic()
-                if message["stage"] == "store" and following is not None:
-                    self._begin_next(following)
             listener(message)
 
-        silence_s = silence_limit_s(configuration.protocol)
-        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit, "silence_s": silence_s}
-        limits["listener"] = listen
-        job = {"kind": "record", "configuration": configuration.as_dict(), "round": round, "folder": str(folder)}
-        job |= {"control": control, "asked_s": asked_s}
+        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit, "listener": listen}
+        limits["silence_s"] = silence_limit_s(configuration.protocol)
+        job = {"kind": "record", "configuration": configuration.as_dict(), "folder": str(folder)}
+        job["how"] = {"round": round, "control": control, "asked_s": asked_s}
         failure, message = None, {}
         try:
             preparer.check(configuration)
@@ -196,48 +189,20 @@ class WorkerPool:
                 with timing_lock(needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})):
                     began += time.monotonic() - asked
                     message = worker.call(job | {"reference": reference}, **limits)
+            path = Path(message["path"])
         except ConfigurationFailed as error:
             if self._single and error.invalid:
                 raise UsageError(str(error)) from None
-            failure = _failure(configuration, round, error)
-        ended = time.monotonic()
-        if message.get("event") == "refused":
-            raise Refused(message["reason"])
-        if failure:
+            failure, ended = _failure(configuration, round, error), time.monotonic()
             path = files.write_failure(failure, folder)
+            message = {"seconds": {"timing": ended - entered.get("run", ended), "storing": time.monotonic() - ended}}
         else:
-            path = Path(message["path"])
             files.forget_failure(configuration, round, folder)
         # Failures count as preparing until the loop starts and as timing after that. For recordings the
         # worker's own times are used: on a busy machine its messages are read with a delay.
-        now = time.monotonic()
-        spent = message.get("seconds") or {"timing": ended - entered.get("run", ended), "store": now - ended}
-        activities = ("timing", "inside_trials", "control", "store")
-        timing, inside_s, control_s, storing = (spent.get(name, 0.0) for name in activities)
-        seconds = Seconds(now - began - timing - control_s - storing, timing, inside_s, control_s, storing)
+        seconds = Seconds(**message["seconds"])
+        seconds.preparing = time.monotonic() - began - seconds.timing - seconds.control - seconds.storing
         return Recorded(path, failure, seconds, message)
-
-    def _begin_next(self, configuration: Configuration) -> None:
-        """Let the preparing process make the reference of the configuration that is recorded next, if it needs one."""
-        preparer = preparer_of(configuration.workload)
-        with suppress(ConfigurationFailed):
-            preparer.check(configuration)
-            key = preparer.reference_key(configuration)
-            if key is None or key not in self._references:
-                self._begin_reference(configuration)
-
-    def _begin_reference(self, configuration: Configuration) -> Process:
-        """The preparing process, which makes the reference of this configuration; another that it makes is given up."""
-        begun, process = self._begun or (None, None)
-        if process is None or begun != configuration.id:
-            if process is not None:
-                process.kill()
-            process = self._prepare_process()
-            path = Path(self._logs.name) / f"reference-{secrets.token_hex(8)}.npy"
-            asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
-            process.give({"kind": "reference", "configuration": configuration.as_dict(), **asked})
-            self._begun = configuration.id, process
-        return process
 
     @contextmanager
     def _reference(self, configuration: Configuration, limits: dict) -> Iterator[dict]:
@@ -248,8 +213,10 @@ class WorkerPool:
         key = preparer_of(configuration.workload).reference_key(configuration)
         found = self._references.pop(key, None)
         if found is None:
-            process, self._begun = self._begin_reference(configuration), None
-            found = process.wait(**limits)["reference"]
+            path = Path(self._logs.name) / f"reference-{secrets.token_hex(8)}.npy"
+            asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
+            job = {"kind": "reference", "configuration": configuration.as_dict(), **asked}
+            found = self._prepare_process().call(job, **limits)["reference"] | asked
         self._references[key] = found  # the most recently used is the last
         try:
             yield found
@@ -265,7 +232,7 @@ class WorkerPool:
 
 def resources(options: Options) -> list[str]:
     """What a recording must have to itself: its physical cores, and the GPU, by its address on the bus."""
-    needed = [f"core-{core}" for core in sibling_cores(options.cores)]
+    needed = [f"core-{core}" for core in linux.sibling_cores(options.cores)]
     if options.device != "cpu":
         from lstm_trt.machine import gpu
 
@@ -277,6 +244,29 @@ def resources(options: Options) -> list[str]:
 def waiting_text(message: dict) -> str:
     """The `waiting` message of `WorkerPool.record_configuration` as text."""
     return f"waits until another recording on the same cores ends ({message['holder']})"
+
+
+def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | None) -> list[str]:
+    """What a recording's control run, the costs of its clock and a NaN in its inputs showed, if it matters.
+
+    `clock`: the results of `facts.clock_cost` and `loop.against_clock`.
+    """
+    found = []
+    if control:
+        calls = count(control["calls"], "call")
+        found.append(f"control run of an empty step: max {control['max_us']:.1f} us of {calls}")
+    if clock["median_share"] >= SHOWN_SHARE:
+        empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
+        share = percent(clock["median_share"])
+        found.append(f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved")
+    return found if nan_reaches_output is not False else [*found, nan_text(nan_reaches_output)]
+
+
+def nan_text(reaches_output: bool | None) -> str:
+    """The result of `parity.nan_reaches_output` in words; empty if there is none."""
+    if reaches_output is None:
+        return ""
+    return f"a NaN in the input {'reaches' if reaches_output else 'does not reach'} the output"
 
 
 def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""One configuration -> one Recording, in this process: prepare, check parity, run the trials, add provenance.
+"""One configuration -> its recording, in this process: prepare, check parity, run the trials, add provenance, write.
 
 `loop.py` describes what is timed. This module runs in a worker process. To record from a
 notebook, use `pool.record`, which starts a worker: a process that has already imported a
@@ -8,18 +8,20 @@ runtime can no longer be pinned for it.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import Configuration, Options, Protocol, warnings_of
+from lstm_trt.config.configuration import Configuration, Options, warnings_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
 from lstm_trt.machine import counters, facts
@@ -47,31 +49,25 @@ def pin(options: Options) -> None:
 
 @dataclass
 class PreparedRun:
-    """A prepared configuration: its step, and the provenance known before the trials.
-
-    `loop`: arguments of `Loop` in addition to the step and the protocol.
-    """
+    """A prepared configuration: its step, what reads the machine, and the provenance known before the trials."""
 
     configuration: Configuration
     step: PreparedStep
-    loop: dict
+    watcher: counters.Watcher
     provenance: dict
     seconds: dict
-    gpu_state: Callable[[], dict | None]
 
     def recording(
-        self,
-        trials: Trials,
-        round: int,
-        timing_s: float,
-        control: tuple[dict, dict] | None = None,
-        control_s: float = 0.0,
-        part: int | None = None,
-        **provenance: Any,
+        self, trials: Trials, round: int, seconds: dict, part: int | None, control: tuple[Any, Any], **provenance: Any
     ) -> Recording:
-        """The trials and the control run (columns, description) as a recording; `provenance` adds further fields."""
-        described, warnings = self.step.facts(), list(trials.warnings)
-        if self.configuration.options.device != "cpu":
+        """The trials and the control run (columns, description, or None and None) as a recording.
+
+        `seconds` by activity; `provenance` adds further fields.
+        """
+        described, warnings, options = self.step.facts(), list(trials.warnings), self.configuration.options
+        threads = {"asked": options.threads, "pinned_to": sorted(os.sched_getaffinity(0))}
+        threads["process_tasks"] = len(os.listdir("/proc/self/task"))
+        if options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
             readings = (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
@@ -91,27 +87,18 @@ class PreparedRun:
         provenance = {
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,
-            "threads": {
-                "asked": self.configuration.options.threads,
-                "pinned_to": sorted(os.sched_getaffinity(0)),
-                "process_tasks": len(os.listdir("/proc/self/task")),
-            },
+            "threads": threads,
             "runtime": described,
             "clock": clock,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
-            "others": counters.others(trials.blocks, trials.wall_ns, len(self.configuration.options.cores)),
+            "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
             "warnings": warnings,
-            "control": control[1] if control else None,
-            "seconds": {
-                **self.seconds,
-                "timing": timing_s,
-                "inside_trials": trials.inside_ns / 1e9,
-                "control": control_s,
-            },
+            "control": control[1],
+            "seconds": {**self.seconds, **seconds},
             **provenance,
         }
-        return Recording(self.configuration, round, columns, provenance, control[0] if control else None, part)
+        return Recording(self.configuration, round, columns, provenance, control[0], part)
 
 
 @contextmanager
@@ -141,8 +128,6 @@ def prepared(
         if options.device != "cpu":
             pin(options)
         step.load_inputs(request.inputs)
-        step.reset()
-        step.device_times()  # discards the times of the parity gate's steps
         description = facts.describe(options.device)
         distributions = ("lstm_trt", "numpy", "torch", "onnx", "pyarrow", runtime.DISTRIBUTION)
         provenance = {
@@ -166,17 +151,11 @@ def prepared(
                 provenance["device_warm_up"] = warm_up_device(step, watcher.read, highest_mhz)
             provenance["pilot"] = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
-            step.device_times()
+            step.device_times()  # discards those of steps that are no trials
             provenance["gpu_before"] = watcher.gpu_state()
-            loop = {
-                "threads": options.threads,
-                "read_machine": watcher.read,
-                "difference": watcher.difference,
-                "device_times": step.device_times if options.device_clocks != "off" else None,
-            }
             stage("run")
             seconds = {"build": built - began, "parity": time.perf_counter() - built}
-            yield PreparedRun(configuration, step, loop, provenance, seconds, watcher.gpu_state)
+            yield PreparedRun(configuration, step, watcher, provenance, seconds)
     finally:
         with suppress(Exception):  # an earlier error is the relevant one
             step.close()
@@ -221,7 +200,8 @@ def warm_up_device(step: PreparedStep, read: Callable[[], Mapping], highest_mhz:
             return {"calls": calls, "seconds": seconds, "sm_mhz": clock}
 
 
-def recordings(
+def record_into(
+    folder: Path,
     configuration: Configuration,
     reference: Mapping,
     *,
@@ -230,109 +210,85 @@ def recordings(
     asked_s: float | None = None,
     part_s: float = PART_S,
     send: Callable[..., None] = lambda event, **values: None,
-) -> Generator[Recording, None, None]:
-    """Record in this process: `prepared`, the trials, and after the first of them the control run if requested.
+) -> dict:
+    """Record in this process into a folder: `prepared`, the trials, and after the first of them the control run.
 
     One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most `part_s`; nothing is timed
-    while the caller has one. `send(event, **values)` gets "stage" ("build", "parity", "run", "control", "store"), and
-    after each block "progress" (done, total), for a soak "soak" (elapsed_s, asked_s, trials, parts). Raises `RunFailed`
-    if the clocks or the kind's observer fail their check, and what `prepared` raises. Close it if it is not used up.
+    while one is written. `send(event, **values)` gets "stage" ("build", "parity", "run", "control", "store"), and
+    after each block "progress" (done, total), for a soak "soak" (elapsed_s, asked_s, trials, parts).
+
+    Returns the last path, numbers, seconds by activity, and warnings. Raises `RunFailed` if the clocks or the kind's
+    observer fail their check, and what `prepared` and `files.write` raise; the parts written so far are kept.
     """
-    protocol, soaks, clock = configuration.protocol, asked_s is not None, time.perf_counter_ns
-    whole_s = asked_s or 0.0
+    import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
 
-    def stage(name: str) -> None:
-        send("stage", stage=name)
+    protocol, options, clock = configuration.protocol, configuration.options, time.perf_counter_ns
+    soaks, whole_ns, part_ns = False, UNLIMITED, UNLIMITED
+    if asked_s is not None:
+        soaks, whole_ns, part_ns = True, int(1e9 * asked_s), int(1e9 * part_s)
+    timed, rows, totals = 0, 0, Counter()
+    loop: Any = None
+    evidence = None
+    if protocol.until:
+        from lstm_trt.analysis.sequential import Evidence  # which other recordings do not load
 
-    with prepared(configuration, reference, stage) as run, quiet_collector():
+        evidence = Evidence.of(protocol)
+
+    def after(done: int) -> bool:
+        observer.block(done)
+        if soaks:
+            elapsed_s = (clock() - end + whole_ns) / 1e9
+            send("soak", elapsed_s=elapsed_s, asked_s=asked_s, trials=timed + done, parts=part)
+        else:
+            send("progress", done=done, total=protocol.trials)
+        block = loop.chunks[-1]
+        return evidence is not None and evidence.look(block["latency_ns"][~block["warmup"]])
+
+    with prepared(configuration, reference, lambda name: send("stage", stage=name)) as run:
         observer = preparer_of(configuration.workload).observer(run.step, configuration)
         if not soaks:
             send("progress", done=0, total=protocol.trials)
-        loop = Loop(run.step.step, protocol, **run.loop)
+        read, device_times = run.watcher.read, run.step.device_times if options.device_clocks != "off" else dict
+        loop = Loop(run.step.step, protocol, threads=options.threads, read_machine=read, device_times=device_times)
         origin = loop.first_pair.monotonic_ns
-        end = origin + int(1e9 * whole_s) if soaks else UNLIMITED
-        part, done, last = 0, 0, False
-        evidence = _evidence(protocol)
-
-        def elapsed_s() -> float:
-            return (clock() - end) / 1e9 + whole_s
-
-        def after(timed: int) -> bool:
-            observer.block(timed)
-            if soaks:
-                send("soak", elapsed_s=elapsed_s(), asked_s=asked_s, trials=done + timed, parts=part)
-            else:
-                send("progress", done=timed, total=protocol.trials)
-            chunk = loop.chunks[-1]
-            return evidence is not None and evidence.look(chunk["latency_ns"][~chunk["warmup"]])
-
-        while not last:
+        end = origin + whole_ns
+        for part in itertools.count():
             began = clock()
-            part_end = min(end, began + int(1e9 * part_s)) if soaks else UNLIMITED
-            done += loop.part(protocol.settle if part else protocol.warmup, part_end, after)
+            timed += loop.part(protocol.settle if part else protocol.warmup, min(end, began + part_ns), after)
             now, trials = clock(), loop.trials(origin)
-            elapsed = (now - end) / 1e9 + whole_s if soaks else None
-            more = {"gpu_after": run.gpu_state()}
+            seconds = {"timing": (now - began) / 1e9, "inside_trials": trials.inside_ns / 1e9, "control": 0.0}
+            elapsed_s = (now - end + whole_ns) / 1e9
+            more = {"gpu_after": run.watcher.gpu_state()}
             if not soaks:
                 trials.self_check.update(loop_against_batches(trials))
             more |= observer.finish(trials.columns, trials.self_check, trials.warnings)
-            controlled, control_s = None, 0.0
+            controlled = None, None
             if control and part == 0:
-                stage("control")
-                controlled = control_of(trials, protocol)
-                control_s = (clock() - now) / 1e9
-                end += int(1e9 * control_s)
+                send("stage", stage="control")
+                controlled = run_control(protocol, timed, trials.median_ns)
+                seconds["control"] = (clock() - now) / 1e9
+                end += int(1e9 * seconds["control"])
             last = not soaks or clock() >= end
             if evidence:
                 more["until"] = evidence.as_dict()
             if soaks:
-                more["soak"] = {"part": part, "last": last, "asked_s": asked_s, "elapsed_s": elapsed}
+                more["soak"] = {"part": part, "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
             if last:
-                stage("store")
-            number = part if soaks else None
-            yield run.recording(trials, round, (now - began) / 1e9, controlled, control_s, number, **more)
-            part += 1
-            del trials, controlled
-            if not last:
-                gc.collect()  # automatic collection is disabled, possibly for hours
-                loop.restart()
-        del loop  # it holds the step, which must be freed before the runtime leaves the device
-
-
-def _evidence(protocol: Protocol) -> Any:
-    """What a recording until a verdict is decided looks at after each block; the others do not load it."""
-    if protocol.until is None:
-        return None
-    from lstm_trt.analysis.sequential import Evidence
-
-    return Evidence.of(protocol)
-
-
-def record_into(
-    folder: Path, configuration: Configuration, reference: Mapping, *, asked_s: float | None = None, **how
-) -> dict:
-    """Write each of `recordings` into a folder; returns the last path, numbers, seconds by activity, and warnings.
-
-    Raises what these and `files.write` raise; the parts written so far are kept.
-    """
-    import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
-
-    seconds = dict.fromkeys(("timing", "inside_trials", "control", "store"), 0.0)
-    done, rows, wall_ns = {"path": "", "parts": 0, "trials": 0}, 0, 0.0
-    with closing(recordings(configuration, reference, asked_s=asked_s, **how)) as made:
-        for recording in made:
-            began, provenance = time.perf_counter(), recording.provenance
-            done |= {"path": str(files.write(recording, folder)), "parts": done["parts"] + 1}
-            done["trials"] += len(recording.timed_ns)
-            rows += len(recording.columns["trial"])
-            wall_ns += 1e9 * provenance["seconds"]["inside_trials"] / (1 - provenance["self_check"]["outside_share"])
-            for name in seconds:
-                seconds[name] += provenance["seconds"].get(name, time.perf_counter() - began)
-            warnings = provenance["warnings"]
-            del recording, provenance
-    if asked_s is not None:
-        warnings = warnings_of(configuration.protocol, rows, 1e9 * seconds["inside_trials"], wall_ns)
-    return {**done, "seconds": seconds, "warnings": warnings}
+                send("stage", stage="store")
+            recording = run.recording(trials, round, seconds, part if soaks else None, controlled, **more)
+            warnings, stored = recording.provenance["warnings"], clock()
+            path = files.write(recording, folder)
+            totals.update({**seconds, "storing": (clock() - stored) / 1e9})
+            rows += loop.rows
+            del trials, controlled, recording
+            if last:
+                break
+            gc.collect()  # automatic collection is disabled, possibly for hours
+            loop.restart()
+        loop = None  # it holds the step, which must be freed before the runtime leaves the device
+    if soaks:
+        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], 1e9 * totals["timing"])
+    return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:
@@ -345,8 +301,3 @@ def loop_against_batches(trials: Trials) -> dict[str, float]:
     first = np.array([block["first_row"] for block in trials.blocks])
     last = np.append(first[1:], len(start)) - 1
     return {"batches_ns": int((end - start).sum()), "batches_loop_ns": int((end[last] - start[first]).sum())}
-
-
-def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray], dict]:
-    """The control run for these trials (`run_control`)."""
-    return run_control(protocol, int(np.count_nonzero(~trials.columns["warmup"])), trials.median_ns)

@@ -17,12 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, TimeLimitReached
+from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, StoreError, TimeLimitReached
 from lstm_trt.machine import linux
 
 POLL_S = 0.25
@@ -31,16 +32,7 @@ POLL_S = 0.25
 #: after each block; the gaps between its calls are added to this limit.
 SILENCE_LIMIT_S = 600.0
 
-#: Share of the available memory that a worker may use.
-MEMORY_SHARE = 0.8
-
-
 Listener = Callable[[dict], None]
-
-
-def memory_limit_bytes() -> int:
-    """Memory that a worker may use: `MEMORY_SHARE` of what is available to this process now."""
-    return int(MEMORY_SHARE * linux.available_memory_bytes())
 
 
 class WorkerLost(ConfigurationFailed):
@@ -80,9 +72,7 @@ class Interpreter:
 class Process:
     """One child process, which runs one job at a time."""
 
-    def __init__(
-        self, options: Options | None, log_folder: Path, name: str, interpreter: Interpreter | None = None
-    ) -> None:
+    def __init__(self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None) -> None:
         threads = options.threads if options else 1
         interpreter = interpreter or Interpreter()
         environment = interpreter.environment() | dict.fromkeys(linux.THREAD_VARIABLES, str(threads))
@@ -93,52 +83,38 @@ class Process:
                 from lstm_trt.machine import gpu
 
                 environment["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
-        self._log = log_folder / f"{name}.log"
+        self._log = logs / f"{name}.log"
         self._connection, theirs = Pipe()
         command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
         command.append(str(theirs.fileno()))
         with theirs, self._log.open("ab") as log:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C reaches only the parent
-                env=environment,
-            )
+            # In a session of its own: Ctrl-C reaches only the parent.
+            how: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": True, "env": environment}
+            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **how)
         self.stage = "build"
 
     @property
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def call(self, job: dict, **limits) -> dict:
-        """Run a job; returns its last message, see `wait`."""
-        self.give(job)
-        return self.wait(**limits)
-
-    def give(self, job: dict) -> None:
-        """Start a job."""
-        self.stage = "build"
-        with suppress(OSError):  # the process is dead: the error is raised on receiving
-            self._connection.send({**job, "added": registry.added})
-
-    def wait(
+    def call(
         self,
+        job: dict,
         *,
         time_limit_s: float | None,
         memory_limit: int | None,
         listener: Listener,
         silence_s: float = SILENCE_LIMIT_S,
     ) -> dict:
-        """Wait until the job is done; returns its last message, "done" or "refused".
+        """Run a job; returns its last message, "done".
 
         `listener` gets every message as it arrives. `silence_s`: longest time without a message.
-        Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the
-        `ConfigurationFailed` that the process reported; in the first three cases the
-        process has ended.
+        Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the `ConfigurationFailed` that the process
+        reported; in the first three cases the process has ended. `StoreError` if it could not write.
         """
+        self.stage = "build"
+        with suppress(OSError):  # the process is dead: the error is raised on receiving
+            self._connection.send({**job, "added": registry.added})
         began = heard = time.monotonic()
         while True:
             if self._connection.poll(POLL_S):
@@ -147,8 +123,19 @@ class Process:
                 except (EOFError, OSError):
                     raise self._death() from None
                 heard = time.monotonic()
-                if self._take(message, listener):
-                    return message
+                listener(message)
+                match message["event"]:
+                    case "stage":
+                        self.stage = message["stage"]
+                    case "done":
+                        return message
+                    case "refused":
+                        raise StoreError(message["reason"])
+                    case "failed":
+                        if message["spent"]:
+                            self.close()
+                        stage = message["stage"] or self._known_stage()
+                        raise WorkerLost(stage, message["reason"], message["detail"], message["invalid"])
             now = time.monotonic()
             if time_limit_s is not None and now - began > time_limit_s:
                 self.kill()
@@ -161,38 +148,22 @@ class Process:
                 limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
                 raise MemoryExhausted(f"the process used more memory than {limit}, at stage {self.stage}")
 
-    def _take(self, message: dict, listener: Listener) -> bool:
-        if message["event"] == "stage":
-            self.stage = message["stage"]
-        listener(message)
-        if message["event"] == "failed":
-            if message["spent"]:
-                self.close()
-            more = {name: message[name] for name in ("detail", "invalid") if name in message}
-            raise WorkerLost(message["stage"] or self._known_stage(), message["reason"], **more)
-        return message["event"] in ("done", "refused")
-
     def _known_stage(self) -> str:
         return self.stage if self.stage in STAGES else "run"
 
     def _death(self) -> ConfigurationFailed:
-        code = self._child.wait()
-        stage = self._known_stage()
-        tail = self.log_tail()
+        """Why the process died; with the last line that it printed."""
+        code, stage, lines = self._child.wait(), self._known_stage(), []
+        with suppress(OSError):
+            lines = self._log.read_text(errors="replace").strip().splitlines()
         self.close()
         if code == -signal.SIGKILL:
             return MemoryExhausted(
                 f"the process was killed (SIGKILL), most likely because memory ran out, at stage {stage}"
             )
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return WorkerLost(stage, f"the process died with {how} at stage {stage}" + (f": {tail}" if tail else ""))
-
-    def log_tail(self) -> str:
-        """The last line that the process printed."""
-        with suppress(OSError):
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-            return lines[-1].strip()[:300] if lines else ""
-        return ""
+        tail = f": {lines[-1].strip()[:300]}" if lines else ""
+        return WorkerLost(stage, f"the process died with {how} at stage {stage}{tail}")
 
     def _resident_bytes(self) -> int:
         """Memory of the process, and until it is timed also of its own children, such as compilers.
@@ -207,8 +178,7 @@ class Process:
         return total
 
     def kill(self) -> None:
-        with suppress(OSError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+        self._patience_s = 0.0
         self.close()
 
     def close(self) -> None:

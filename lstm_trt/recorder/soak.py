@@ -22,11 +22,8 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.workload import Workload
-from lstm_trt.recorder.control import control_text
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import clock_text
-from lstm_trt.recorder.parity import nan_text
-from lstm_trt.recorder.pool import WorkerPool, next_round
+from lstm_trt.recorder.pool import WorkerPool, next_round, remarks
 from lstm_trt.recorder.process import Listener
 from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, State, snapshot_of, verdict_command
 from lstm_trt.store import files, folders
@@ -62,7 +59,7 @@ class Soak:
     configuration: Configuration
     folder: Path
     round: int
-    parts: int
+    paths: list[Path]
     trials: int
     continues: int | None
     control: dict | None
@@ -71,9 +68,9 @@ class Soak:
     warnings: list[str]
 
     @property
-    def paths(self) -> list[Path]:
-        """The files of its parts."""
-        return list(folders.contents(self.folder).parts[self.configuration.id, self.round].values())
+    def parts(self) -> int:
+        """Number of its files, `paths`."""
+        return len(self.paths)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -85,24 +82,18 @@ class Soak:
 
     def as_dict(self) -> dict:
         """JSON values."""
+        names = ("round", "parts", "trials", "continues", "control", "clock", "nan_reaches_output")
         return {
             "folder": str(self.folder),
             "config_id": self.configuration.id,
-            "round": self.round,
-            "parts": self.parts,
-            "trials": self.trials,
-            "continues": self.continues,
+            **{name: getattr(self, name) for name in names},
             "summary": self.snapshot.as_dict(),
-            "control": self.control,
-            "clock": self.clock,
-            "nan_reaches_output": self.nan_reaches_output,
         }
 
     def __str__(self) -> str:
         lines = [f"round {self.round}, {count(self.parts, 'part')}; {self.snapshot}"]
-        lines += [control_text(self.control) if self.control else "", clock_text(self.clock)]
-        lines += [nan_text(self.nan_reaches_output) * (self.nan_reaches_output is False)]
-        return "\n".join([*filter(None, lines), verdict_command(self.folder)])
+        lines += remarks(self.control, self.clock, self.nan_reaches_output)
+        return "\n".join([*lines, verdict_command(self.folder)])
 
 
 @dataclass(frozen=True)
@@ -119,13 +110,12 @@ def rest_of(configuration: Configuration, folder: Path) -> Rest:
     """A new soak, or the remaining part of the last soak in `folder` if it was interrupted."""
     number, whole_s = next_round(configuration, folder), configuration.protocol.for_s or 0.0
     rounds = {key[1]: parts for key, parts in folders.contents(folder).parts.items() if key[0] == configuration.id}
-    if not rounds:
-        return Rest(number, whole_s)
-    latest = max(rounds)
-    part = files.read(list(rounds[latest].values())[-1], ()).provenance["soak"]
-    if part["last"]:
-        return Rest(number, whole_s)
-    return Rest(number, max(LEAST_S, part["asked_s"] - part["elapsed_s"]), latest, part["elapsed_s"])
+    if rounds:
+        latest = max(rounds)
+        part = files.read(list(rounds[latest].values())[-1], ()).provenance["soak"]
+        if not part["last"]:
+            return Rest(number, max(LEAST_S, part["asked_s"] - part["elapsed_s"]), latest, part["elapsed_s"])
+    return Rest(number, whole_s)
 
 
 def soak(
@@ -157,17 +147,8 @@ def soak(
         how = {"control": control, "asked_s": rest.asked_s}
         outcome = pool.record_configuration(configuration, rest.round, folder, listener, **how)
         outcome.check()
-        parts = list(folders.contents(folder).parts[configuration.id, rest.round].values())
-        first = files.read(parts[0], ()).provenance
-    return Soak(
-        configuration,
-        folder,
-        rest.round,
-        len(parts),
-        outcome.message["trials"],
-        rest.continues,
-        first["control"],
-        first["clock"],
-        first["parity"]["nan_reaches_output"],
-        [*damaged, *outcome.warnings],
-    )
+        paths = list(folders.contents(folder).parts[configuration.id, rest.round].values())
+        first = files.read(paths[0], ()).provenance
+    recorded = rest.round, paths, outcome.message["trials"], rest.continues
+    checks = first["control"], first["clock"], first["parity"]["nan_reaches_output"]
+    return Soak(configuration, folder, *recorded, *checks, [*damaged, *outcome.warnings])

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import os
 import random
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +34,6 @@ from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 
 
-@dataclass
-class _Load:
-    """Remaining and completed work of one runtime, for estimating the remaining time."""
-
-    left: int = 0
-    work_left: int = 0
-    spent_s: float = 0.0
-    work_done: int = 0
-    versions: set[str] = field(default_factory=set)
-    precisions: set[str] = field(default_factory=set)
-
-
 def _in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
@@ -56,21 +46,17 @@ class NotebookBar(tqdm):
     Not `tqdm.notebook`: its widgets need ipywidgets, and a saved notebook shows an error in their place.
     """
 
-    #: Shortest time between two updates, since each makes the browser draw.
-    UPDATE_S = 0.5
-
     def __init__(self, **how: Any) -> None:
-        self._output, self._shown_at = None, 0.0
+        self._output = None
         super().__init__(file=io.StringIO(), ascii=False, **how)
 
     def display(self, *ignored: Any, **also: Any) -> None:
         from IPython.display import display
 
-        text, now = {"text/plain": str(self)}, time.monotonic()
+        text = {"text/plain": str(self)}
         if self._output is None:
             self._output = display(text, raw=True, display_id=True)
-        elif self.disable or now - self._shown_at > self.UPDATE_S:  # closing disables it before the last update
-            self._shown_at = now
+        else:
             self._output.update(text, raw=True)
 
 
@@ -78,24 +64,22 @@ class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
-        self._loads: dict[str, _Load] = {}
-        self._scheduled_left = 0.0
-        for configuration in plan:
-            load = self._loads.setdefault(configuration.runtime, _Load())
-            load.left += 1
-            load.work_left += _work(configuration)
-            load.versions.add(configuration.runtime_version)
-            load.precisions.add(configuration.options.precision)
-            self._scheduled_left += configuration.protocol.scheduled_s
         self._report = report
+        self._costs = [(each.runtime, each.protocol.scheduled_s, _work(each)) for each in plan]
+        self._outcomes: list[Recorded] = []
+        self._left_s = 0.0
+        self._running = ""
+        self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
         self._show = show and report.left > 0
         self._bar = None
-        self._shown_at = 0.0
-        self._overhead: list[float] = []
+        self._shown_at = -math.inf
+        #: Shortest time between two lines; each update of a notebook makes the browser draw.
+        self._every_s = 10.0
 
     def __enter__(self) -> Progress:
         in_notebook = _in_notebook()
         if self._show and (in_notebook or sys.stderr.isatty()):
+            self._every_s = 0.5 if in_notebook else 0.0
             self._bar = (NotebookBar if in_notebook else tqdm)(
                 total=self._report.total,
                 initial=self._report.done_before + self._report.failed_before,
@@ -110,74 +94,61 @@ class Progress:
             self._bar.close()
 
     def begin(self, configuration: Configuration, number: int) -> None:
-        load, precision = self._loads[configuration.runtime], configuration.options.precision
-        version = f" {configuration.runtime_version}" if len(load.versions) > 1 else ""
-        system = f"{configuration.runtime}{version}" + f" {precision}" * (len(load.precisions) > 1)
-        self._running = f"{configuration.name} {system}" + (f" r{number}" if number else "")
+        several = self._versions[configuration.runtime] > 1
+        self._running = configuration.title + f", version {configuration.runtime_version}" * several
+        self._running += f", r{number}" if number else ""
         self._show_line(self._running)
 
     def listen(self, message: dict) -> None:
         if message["event"] == "waiting":
             self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
         if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
-            self._show_line(f"{self._running} {100 * message['done'] // message['total']} %", quiet=True)
+            self._show_line(f"{self._running} {100 * message['done'] // message['total']} %")
 
     def end(self, configuration: Configuration, outcome: Recorded) -> None:
-        report, seconds = self._report, outcome.seconds
-        report.seconds.add(seconds)
+        report = self._report
+        report.seconds.add(outcome.seconds)
         if outcome.failure:
             report.failures.append(outcome.failure)
         else:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
-        load, work = self._loads[configuration.runtime], _work(configuration)
-        scheduled_s = configuration.protocol.scheduled_s
-        load.left -= 1
-        load.work_left -= work
-        self._scheduled_left -= scheduled_s
-        self._overhead.append(seconds.preparing + seconds.control + seconds.storing)
-        if not outcome.failure:
-            load.spent_s += max(0.0, seconds.timing - scheduled_s)
-            load.work_done += work
+        self._outcomes.append(outcome)
+        self._left_s = self.seconds_left()
         if self._bar is not None:
             self._bar.update()
         else:
-            self._show_line("", quiet=report.left > 0)
+            self._show_line("")
 
-    def seconds_left(self) -> float | None:
-        """Estimated from the remaining gaps between calls and each runtime's rate of operations so far.
+    def seconds_left(self) -> float:
+        """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
+        overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
+        for (runtime, scheduled_s, work), outcome in zip(self._costs, self._outcomes, strict=False):
+            seconds = outcome.seconds
+            overhead_s += seconds.preparing + seconds.control + seconds.storing
+            for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
+                spent_s[known] += max(0.0, seconds.timing - scheduled_s)
+                work_done[known] += work
+        done, left_s = len(self._outcomes), 0.0
+        for runtime, scheduled_s, work in self._costs[done:]:
+            known = runtime if work_done[runtime] else None
+            # The work is 0 with periodic arrivals, where the schedule sets the duration.
+            left_s += overhead_s / done + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
+        return left_s
 
-        None before the first configuration is done.
-        """
-        if not self._overhead:
-            return None
-        overhead = sum(self._overhead) / len(self._overhead)
-        loads = self._loads.values()
-        # Over all runtimes; the work is 0 with periodic arrivals, where the schedule sets the duration.
-        rate = sum(load.spent_s for load in loads) / (sum(load.work_done for load in loads) or 1)
-        return self._scheduled_left + sum(
-            load.left * overhead + load.work_left * (load.spent_s / load.work_done if load.work_done else rate)
-            for load in loads
-        )
-
-    def _show_line(self, running: str, quiet: bool = False, soon: bool = False) -> None:
-        """Show the line; without a terminal, lines within ten seconds are left out, unless `soon`."""
-        if not self._show:
+    def _show_line(self, running: str, soon: bool = False) -> None:
+        """Show the line, but none that follows another too early, unless `soon`."""
+        if not self._show or (time.monotonic() - self._shown_at < self._every_s and not soon):
             return
-        left = self.seconds_left()
-        failed = f"{len(self._report.failures)} failed" if self._report.failures else ""
-        time_left = f"about {duration(left)} left" if left is not None else "remaining time not known yet"
+        self._shown_at = time.monotonic()
+        report = self._report
+        failed = f"{len(report.failures)} failed" if report.failures else ""
+        time_left = f"about {duration(self._left_s)} left" if self._outcomes else "remaining time not known yet"
         text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(text)
-            return
-        now = time.monotonic()
-        if not soon and now - self._shown_at < 10 and (quiet or self._shown_at):
-            return
-        self._shown_at = now
-        report = self._report
-        done = report.total - report.left
-        print(f"{done}/{report.total}  {text}", file=sys.stderr, flush=True)
+        else:
+            print(f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True)
 
 
 def _work(configuration: Configuration) -> int:
@@ -210,10 +181,6 @@ class SweepReport:
         return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
 
     @property
-    def attempted(self) -> int:
-        return self.recorded + len(self.failures)
-
-    @property
     def efficiency(self) -> float | None:
         """Time inside trials divided by the wall time of timing."""
         return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
@@ -221,46 +188,31 @@ class SweepReport:
     @property
     def preparing_s_each(self) -> float | None:
         """Preparation time per configuration, including the start of workers."""
-        return self.seconds.preparing / self.attempted if self.attempted else None
+        attempted = self.recorded + len(self.failures)
+        return self.seconds.preparing / attempted if attempted else None
 
     def as_dict(self) -> dict:
+        counted = ("total", "done_before", "failed_before", "recorded", "left", "stopped", "wall_s", "preparing_s_each")
         return {
-            "total": self.total,
-            "done_before": self.done_before,
-            "failed_before": self.failed_before,
-            "recorded": self.recorded,
+            **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
+            **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
             "failed": len(self.failures),
-            "left": self.left,
-            "stopped": self.stopped,
-            "wall_s": self.wall_s,
-            "preparing_s": self.seconds.preparing,
-            "preparing_s_each": self.preparing_s_each,
-            "timing_s": self.seconds.timing,
-            "inside_trials_s": self.seconds.inside_trials,
-            "efficiency": self.efficiency,
-            "control_s": self.seconds.control,
-            "storing_s": self.seconds.storing,
             "failures": [
                 {
-                    "shape": f.configuration.name,
-                    "runtime": f.configuration.runtime,
-                    "precision": f.configuration.options.precision,
-                    "stage": f.stage,
-                    "reason": f.reason,
+                    "shape": failure.configuration.name,
+                    "runtime": failure.configuration.runtime,
+                    "precision": failure.configuration.options.precision,
+                    "stage": failure.stage,
+                    "reason": failure.reason,
                 }
-                for f in self.failures
+                for failure in self.failures
             ],
-            "warnings": self.warnings,
         }
 
     def __str__(self) -> str:
+        others = {"already recorded": self.done_before, "failed earlier": self.failed_before, "left": self.left}
         counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
-        if self.done_before:
-            counts.append(f"{self.done_before} already recorded")
-        if self.failed_before:
-            counts.append(f"{self.failed_before} failed earlier")
-        if self.left:
-            counts.append(f"{self.left} left")
+        counts += [f"{number} {what}" for what, number in others.items() if number]
         lines = [f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"]
         if self.efficiency is not None:
             lines.append(
@@ -270,8 +222,8 @@ class SweepReport:
                 + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
                 + f"storing {self.seconds.storing:.1f} s"
             )
-        for failure in self.failures[:FAILURES_LISTED]:
-            lines.append(f"failed: {failure.configuration.title} at {failure.stage}: {failure.reason}")
+        shown = self.failures[:FAILURES_LISTED]
+        lines += [f"failed: {each.configuration.title} at {each.stage}: {each.reason}" for each in shown]
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
@@ -319,7 +271,7 @@ def run_sweep(
     configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
     for the report. If a configuration fails, a failure row is written and the sweep continues.
     Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
-    use; `Refused` if the disk is full. Completed recordings are kept.
+    use; `StoreError` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -348,13 +300,11 @@ def run_sweep(
         ):
             try:
                 for place, (number, configuration) in enumerate(plan):
-                    next_number, following = plan[place + 1] if place + 1 < len(plan) else (rounds, None)
-                    progress.begin(configuration, number)
-                    how = {"control": control, "following": following}
-                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, **how)
-                    progress.end(configuration, outcome)
-                    if next_number != number:
+                    if place and plan[place - 1][0] != number:
                         pool.end_workers()
+                    progress.begin(configuration, number)
+                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, control=control)
+                    progress.end(configuration, outcome)
             except KeyboardInterrupt:
                 report.stopped = True
         report.wall_s = time.monotonic() - began

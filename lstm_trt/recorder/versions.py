@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
+from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
 from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.summary import summarize_groups
+from lstm_trt.analysis.text import summary
 from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
-from lstm_trt.config.format import microseconds, table
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import installed_version
@@ -41,147 +42,98 @@ if TYPE_CHECKING:
 
 _VERSION = re.compile(r"\d[\w.+!-]*")
 
-#: Columns of a comparison of medians and tails.
-_COMPARED = (
-    *("median", "median_ratio", "median_ratio_low", "median_ratio_high"),
-    *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
-)
 
-#: Columns of one version's latencies.
-_NUMBERS = ("rounds", "n", "median_us", "p99_us", "max_us", "failure")
-
-
-def _numbers(group: Group | None) -> dict:
-    """`_NUMBERS`: in us, the median over rounds of each round's percentiles, and the overall maximum."""
+def _row(place: Environment, identity: str, group: Group | None) -> dict:
+    """JSON values of one version; in us the median over rounds of each round's percentiles, and the largest maximum."""
+    row: dict[str, Any] = {"version": place.asked, "config_id": identity}
+    row |= {"environment": {"packages": place.packages, "reused": place.reused}}
     rounds = [Series(sample.timed_ns) for sample in (group.samples if group else ()) if len(sample.timed_ns)]
-    if not rounds:
-        failure = str(group.failure) if group and group.failure else None
-        return {**dict.fromkeys(_NUMBERS), "rounds": 0, "n": 0, "failure": failure}
-    names = ("median_us", "p99_us")
-    median, p99 = (statistics.median_low(series.statistic(name) for series in rounds) for name in names)
-    max_us = max(series.max_us for series in rounds)
-    n = sum(series.n for series in rounds)
-    return dict(zip(_NUMBERS, (len(rounds), n, median, p99, max_us, None), strict=True))
+    row |= {"rounds": len(rounds), "n": sum(series.n for series in rounds)}
+    for name in ("median_us", "p99_us"):
+        row[name] = statistics.median_low(series.statistic(name) for series in rounds) if rounds else None
+    row["max_us"] = max((series.max_us for series in rounds), default=None)
+    return row | {"failure": str(group.failure) if group and group.failure else None}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The environment, configuration and recordings of each version, and each further version compared with the first.
+    """What was recorded under each version of a library, and each further version compared with the first.
 
-    A group is None if an interrupted run has none of that version yet. A comparison is None for the first version, and
-    if one of its versions has no recording.
+    `first` is the version that the others are compared with, `configuration` its configuration. `versions`: JSON values
+    of each. `groups`: version -> its recordings; an interrupted run may have none of some. `comparisons`: further
+    version -> its comparison, None if it or the first has no trials.
     """
 
     library: str
-    environments: tuple[Environment, ...]
-    configurations: tuple[Configuration, ...]
-    groups: tuple[Group | None, ...]
-    comparisons: tuple[Comparison | None, ...]
+    first: str
+    configuration: Configuration
+    versions: list[dict]
+    groups: dict[str, Group]
+    comparisons: dict[str, Comparison | None]
     report: SweepReport = field(repr=False)
 
     @property
-    def versions(self) -> list[str]:
-        """The versions in the given order."""
-        return [place.asked for place in self.environments]
-
-    @property
-    def names(self) -> list[str]:
-        """Library and version."""
-        return [f"{self.library} {version}" for version in self.versions]
+    def not_in_turns(self) -> list[str]:
+        """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
+        compared = [version for version, found in self.comparisons.items() if found]
+        return [each for each in compared if recorded_first(self.groups[self.first], self.groups[each])]
 
     @property
     def frame(self) -> pd.DataFrame:
         """One row per version: network, options, latencies, and the comparison with the first version."""
         import pandas as pd
 
+        plain = self.configuration.as_dict()
+        names = {"library": self.library, "version": None, "runtime": plain["runtime"]}
+        options = {name: plain["options"][name] for name in ("precision", "threads", "device")}
+        shared = {**names, **plain["workload"], "mode": plain["mode"], **options}
         rows = []
-        for version, configuration, group, comparison in zip(
-            self.versions, self.configurations, self.groups, self.comparisons, strict=True
-        ):
-            plain = configuration.as_dict()
-            row = {"library": self.library, "version": version, "runtime": plain["runtime"]} | plain["workload"]
-            row |= {"mode": plain["mode"]}
-            row |= {name: plain["options"][name] for name in ("precision", "threads", "device")}
-            row |= {**_numbers(group), "against": self.versions[0] if comparison else None}
-            rows.append(row | {name: getattr(comparison, name, None) for name in _COMPARED})
-        return pd.DataFrame(rows, dtype=object).drop(columns="kind")
-
-    @property
-    def not_in_turns(self) -> list[str]:
-        """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
-        compared = zip(self.versions, self.groups, self.comparisons, strict=True)
-        first = self.groups[0]
-        return [name for name, group, found in compared if found and first and group and recorded_first(first, group)]
+        for row in self.versions:
+            comparison = self.comparisons.get(row["version"])
+            compared = {name: getattr(comparison, name, None) for name in COMPARED}
+            rows.append({**shared, **row, "against": self.first if comparison else None, **compared})
+        return pd.DataFrame(rows, dtype=object).drop(columns=["kind", "config_id", "environment"])
 
     @property
     def warnings(self) -> list[str]:
         """Reasons to doubt the comparison, as text."""
-        if not self.not_in_turns:
-            return []
         return [
-            f"{', '.join(self.not_in_turns)} and {self.versions[0]} were recorded one after the other, not alternately,"
-            " because the folder already contained recordings: a difference may be due to the machine; record again"
-            " into a new --out folder"
+            f"{version} and {self.first} were recorded one after the other, not alternately, because the folder already"
+            " contained recordings: a difference may be due to the machine; record again into a new --out folder"
+            for version in self.not_in_turns
         ]
 
     def as_dict(self) -> dict:
         """JSON values; a ratio is a version's latency divided by the first version's."""
-        plain, nothing = self.configurations[0].as_dict(), {"median": None, "tail": None}
+        plain, nothing = self.configuration.as_dict(), {"median": None, "tail": None}
         return {
-            "library": self.library,
+            **{name: getattr(self, name) for name in ("library", "versions", "not_in_turns", "warnings")},
             **{name: plain[name] for name in ("workload", "mode", "runtime", "device_name", "options", "protocol")},
-            "versions": [
-                {
-                    "version": place.asked,
-                    "config_id": configuration.id,
-                    "environment": {"packages": place.packages, "reused": place.reused},
-                    **_numbers(group),
-                }
-                for place, configuration, group in zip(self.environments, self.configurations, self.groups, strict=True)
-            ],
             "comparisons": [
-                {"a": self.versions[0], "b": version, **(found.as_dict() if found else nothing)}
-                for version, found in zip(self.versions[1:], self.comparisons[1:], strict=True)
+                {"a": self.first, "b": version, **(found.as_dict() if found else nothing)}
+                for version, found in self.comparisons.items()
             ],
-            "not_in_turns": self.not_in_turns,
-            "warnings": self.warnings,
             "report": self.report.as_dict(),
         }
 
     def __str__(self) -> str:
-        """One row per version, and the comparison of each version with the first."""
-        configuration = self.configurations[0]
-        options, protocol = configuration.options, configuration.protocol
-        caption = f"{configuration.name} on {configuration.runtime}, {options.precision} on {options.device}"
-        caption += f", {protocol.trials} trials {protocol.arrival_text}; ratios relative to {self.versions[0]}"
-        header = ("version", "rounds", "n", "max us", "p99 us", "median us", "median ratio", "tail ratio")
-        rows, blocks, reasons = [], [], []
-        for row, name, comparison in zip(self.frame.to_dict("records"), self.names, self.comparisons, strict=True):
-            reasons += [] if row["n"] else [(name, row["failure"] or "not recorded")]
-            if row["n"]:
-                times = [microseconds(row[column]) for column in ("max_us", "p99_us", "median_us")]
-                ratios = [_ratio(row, column) for column in ("median", "tail")]
-                rows.append((row["version"], str(row["rounds"]), str(row["n"]), *times, *ratios))
-            else:
-                rows.append((row["version"], reasons[-1][1]))
-            if comparison is not None:
-                blocks.append(comparison_text(comparison, self.names[0], name))
-            elif rows[1:]:
-                missing, reason = reasons[0] if reasons[0][0] == self.names[0] else reasons[-1]
-                blocks.append(f"{name}: not compared: {missing}: {reason}")
-        shown = table(header, rows, left=("version", "median ratio", "tail ratio"), drop=("n", "p99 us"))
-        return "\n\n".join([f"{caption}\n{shown}", *blocks])
+        """The summary of each version, and the comparison of each further one with the first."""
+        protocol, device = self.configuration.protocol, self.configuration.options.device
+        caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
+        rows = summarize_groups(self.groups.values())
+        shown = summary.text([replace(row, runtime=f"{self.library} {row.runtime_version}") for row in rows])
+        blocks = [f"{caption}\n{shown}"]
+        missing = {row["version"]: row["failure"] or "not recorded" for row in self.versions if not row["n"]}
+        for version, found in self.comparisons.items():
+            names = [f"{self.library} {each}" for each in (self.first, version)]
+            lacking = self.first if self.first in missing else version
+            why = f"{names[1]}: not compared: {self.library} {lacking}: {missing.get(lacking)}"
+            blocks.append(comparison_text(found, *names) if found else why)
+        return "\n\n".join(blocks)
 
     def csv_text(self) -> str:
         """`frame` as CSV."""
         return self.frame.to_csv(index=False)
-
-
-def _ratio(row: dict, name: str) -> str:
-    """The comparison of the median or tail as a cell: verdict, ratio, and its interval if there is one."""
-    verdict, ratio, low, high = (row[f"{name}{end}"] for end in ("", "_ratio", "_ratio_low", "_ratio_high"))
-    cell = " ".join([*([verdict] if verdict else []), *([f"{ratio:.3f}"] if ratio else [])])
-    return cell if low is None or high is None else f"{cell} ({low:.3f} to {high:.3f})"
 
 
 def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> Any:
@@ -189,13 +141,12 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
 
     Raises `UsageError` if none uses it.
     """
-    preparer = preparer_of(workload)
+    preparer, known = preparer_of(workload), {}
     if runtime is not None:
         found = preparer.runtime(runtime)
         if library not in _libraries(found):
             raise UsageError(f"{runtime} uses {found.DISTRIBUTION}, not {library}: omit --runtime")
         return found
-    known: dict[str, Any] = {}
     for name in preparer.entries():
         with suppress(UsageError):  # one that cannot run this kind
             found = preparer.runtime(name)
@@ -210,17 +161,6 @@ def _libraries(runtime: Any) -> set[str]:
     return {normal(name) for name in getattr(runtime, "DISTRIBUTIONS", (runtime.DISTRIBUTION,))} - {"lstm-trt"}
 
 
-def check_versions(versions: Sequence[str]) -> list[str]:
-    """The versions without repetitions; raises `UsageError` if one is malformed or there are fewer than two."""
-    for version in versions:
-        if not _VERSION.fullmatch(version):
-            raise UsageError(f"{version!r} is not a version: write it as in pip, for example 1.20.1")
-    distinct = list(dict.fromkeys(versions))
-    if len(distinct) < 2:
-        raise UsageError(f"give at least two different versions to compare, not {len(distinct)}")
-    return distinct
-
-
 def record_versions(
     library: str,
     versions: Sequence[str],
@@ -232,7 +172,6 @@ def record_versions(
     rounds: int = ROUNDS,
     protocol: Protocol | None = None,
     options: Options | None = None,
-    time_limit_s: float | None = None,
     effect: float = EFFECT,
     confidence: float = DEFAULT_CONFIDENCE,
     tell: Tell = lambda line: None,
@@ -247,44 +186,44 @@ def record_versions(
     for each comparison separately. Raises `UsageError` for an unknown library or version, and what `describe` and
     `run_sweep` raise.
     """
-    library, versions = normal(library), check_versions(versions)
+    library, versions = normal(library), list(dict.fromkeys(versions))
+    for version in versions:
+        if not _VERSION.fullmatch(version):
+            raise UsageError(f"{version!r} is not a version: write it as in pip, for example 1.20.1")
+    if len(versions) < 2:
+        raise UsageError(f"give at least two different versions to compare, not {len(versions)}")
     preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
-    check_confidence(confidence)  # before anything is installed
-    check_effect(effect)
-    check_limits(time_limit_s, rounds)
+    check_question(effect, confidence)  # before anything is installed
+    check_limits(sweep.get("time_limit_s"), rounds)
     protocol, options, name = protocol or preparer.protocol(workload), options or Options(), runtime or module.NAME
-    try:
+    missing = installed_version(library) is None  # otherwise another version would not run here either
+    with suppress(*([RuntimeUnavailable] if missing else [])):
         preparer.check(describe(workload, name, protocol, options, mode))
-    except RuntimeUnavailable:
-        if installed_version(library) is not None:
-            raise  # another version would not run here either
     folder = files.make_folder(Path(out))
     asked = {"workload": workload.as_dict(), "mode": mode, "runtime": name}
     asked |= {"protocol": protocol.as_dict(), "options": options.as_dict()}
     pins = getattr(module, "ENVIRONMENT", ())[1:]
-    places, configurations = zip(*(described(library, each, asked, tell, pins) for each in versions), strict=True)
-    ids = [configuration.id for configuration in configurations]
-    for place, found in enumerate(ids):
-        if found in ids[:place]:
-            same = f"{versions[ids.index(found)]} and {versions[place]}"
+    sides = [described(library, version, asked, tell, pins) for version in versions]
+    places = {configuration.id: place for place, configuration in sides}
+    for place, configuration in sides:
+        if places[configuration.id] is not place:
+            same = f"{place.asked} and {places[configuration.id].asked}"
             raise UsageError(f"{same} are the same version: give different versions")
-    interpreters = {found: place.interpreter for found, place in zip(ids, places, strict=True)}
-    how = {"rounds": rounds, "seed": protocol.seed, "time_limit_s": time_limit_s, "interpreters": interpreters}
-    report = run_sweep(configurations, folder, **how, **sweep)
-    found = groups_of(item for item in folders.read_many(folder) if item.configuration.id in ids)
-    groups = {group.configuration.id: group for group in found}
-    if len(groups) < len(found):
+    sweep |= {"interpreters": {identity: place.interpreter for identity, place in places.items()}}
+    report = run_sweep([each for _, each in sides], folder, rounds=rounds, seed=protocol.seed, **sweep)
+    recorded = groups_of(item for item in folders.read_many(folder) if item.configuration.id in places)
+    by_id = {group.configuration.id: group for group in recorded}
+    if len(by_id) < len(recorded):
         raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
-    comparisons: list[Any] = [None]
-    for version, configuration in zip(versions[1:], configurations[1:], strict=True):
-        sides: list[Any] = [groups.get(ids[0]), groups.get(configuration.id)]
-        if not all(_numbers(side)["n"] for side in sides):
-            comparisons.append(None)
-            continue
-        comparison = compare_groups(sides[0], sides[1], effect, confidence)
-        if comparison.command is not None:  # the `sweep` command cannot select the version, which is all that differs
-            both = (versions[0], version)
-            command = versions_command(library, both, configuration, "rounds", comparison.rounds_needed)
-            comparison = replace(comparison, command=command)
-        comparisons.append(comparison)
-    return Answer(library, places, configurations, tuple(map(groups.get, ids)), tuple(comparisons), report)
+    rows = [_row(place, identity, by_id.get(identity)) for identity, place in places.items()]
+    groups = {place.asked: by_id[identity] for identity, place in places.items() if identity in by_id}
+    comparisons: dict[str, Comparison | None] = dict.fromkeys(versions[1:])
+    for version in comparisons:
+        a, b = groups.get(versions[0]), groups.get(version)
+        if a and b and a.n and b.n:
+            found = compare_groups(a, b, effect, confidence)
+            if found.command:  # that of `sweep` cannot select the version, which is all that differs
+                how = ((versions[0], version), b.configuration, "rounds", found.rounds_needed)
+                found = replace(found, command=versions_command(library, *how))
+            comparisons[version] = found
+    return Answer(library, versions[0], sides[0][1], rows, groups, comparisons, report)

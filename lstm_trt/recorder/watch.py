@@ -12,6 +12,7 @@ import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -54,29 +55,23 @@ class LatencyHistogram:
     def __init__(self, deadline_us: float | None = None) -> None:
         self.n, self.max_ns, self.misses = 0, 0, 0
         self.deadline_us = deadline_us
-        self._late_ns = None if deadline_us is None else limit_ns(deadline_us)
         self._bins: Counter[int] = Counter()  # only those that are not empty: a sweep has many configurations
 
     def add(self, latency_ns: np.ndarray) -> None:
         """Count latencies in ns (without warm-up)."""
-        if not len(latency_ns):
-            return
         self.n += len(latency_ns)
-        self.max_ns = max(self.max_ns, int(latency_ns.max()))
-        if self._late_ns is not None:
-            self.misses += int(np.count_nonzero(latency_ns > self._late_ns))
-        places = (np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)).astype(np.int64)
-        self._bins.update(dict(zip(*(part.tolist() for part in np.unique(places, return_counts=True)), strict=True)))
+        self.max_ns = max(self.max_ns, int(latency_ns.max(initial=0)))
+        if self.deadline_us is not None:
+            self.misses += int(np.count_nonzero(latency_ns > limit_ns(self.deadline_us)))
+        self._bins.update((np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)).astype(np.int64).tolist())
 
     def percentile_us(self, share: Fraction) -> float | None:
         """The centre of the bin with the order statistic of rank ceil(n * share); None without trials."""
-        if not self.n:
-            return None
         rank = math.ceil(self.n * share)
         if rank == self.n:
-            return self.max_ns / 1e3
-        ordered = sorted(self._bins)
-        place = ordered[int(np.searchsorted(np.cumsum([self._bins[each] for each in ordered]), rank))]
+            return self.max_ns / 1e3 if self.n else None
+        bins, counts = zip(*sorted(self._bins.items()), strict=True)
+        place = bins[int(np.searchsorted(np.cumsum(counts), rank))]
         return min(BIN_RATIO ** (place + 0.5), self.max_ns) / 1e3
 
 
@@ -106,15 +101,10 @@ class Snapshot(JsonFields):
     def __str__(self) -> str:
         if not self.n:
             return f"{self.state}: no trials yet"
-        times = [
-            f"n {self.n}",
-            f"median {self.median_us:.1f}",
-            f"p99.9 {self.p999_us:.1f}",
-            f"max {self.max_us:.1f} us",
-        ]
+        times = f"n {self.n}, median {self.median_us:.1f}, p99.9 {self.p999_us:.1f}, max {self.max_us:.1f} us"
         if self.misses is not None:
-            times.append(f"{count(self.misses, 'miss')} of the {self.deadline_us:g} us deadline")
-        parts = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
+            times += f", {count(self.misses, 'miss')} of the {self.deadline_us:g} us deadline"
+        parts = [f"{self.name}: {times} (percentiles to 0.1 %)"]
         if self.configurations > 1:
             parts[0] = f"{count(self.files, 'file')} of {self.configurations} configurations; latest: {parts[0]}"
         if self.elapsed_s is not None and self.left_s is not None:
@@ -146,19 +136,12 @@ def snapshot_of(
     state: State, histogram: LatencyHistogram, configuration: Configuration | None, files: int, **known: Any
 ) -> Snapshot:
     """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of `Snapshot`)."""
-    return Snapshot(
-        state=state,
-        name=configuration.title if configuration else None,
-        config_id=configuration.id if configuration else None,
-        files=files,
-        n=histogram.n,
-        median_us=histogram.percentile_us(Fraction(1, 2)),
-        p999_us=histogram.percentile_us(Fraction(999, 1000)),
-        max_us=histogram.max_ns / 1e3 if histogram.n else None,
-        misses=None if histogram.deadline_us is None else histogram.misses,
-        deadline_us=histogram.deadline_us,
-        **known,
-    )
+    name, identity = (configuration.title, configuration.id) if configuration else (None, None)
+    shares = (Fraction(1, 2), Fraction(999, 1000), Fraction(1))
+    median_us, p999_us, max_us = map(histogram.percentile_us, shares)
+    misses = None if histogram.deadline_us is None else histogram.misses
+    latencies = (histogram.n, median_us, p999_us, max_us, misses, histogram.deadline_us)
+    return Snapshot(state, name, identity, files, *latencies, **known)
 
 
 class Follower:
@@ -173,43 +156,36 @@ class Follower:
         self._seen: set[str] = set()
         self._histograms: defaultdict[str, LatencyHistogram] = defaultdict(lambda: LatencyHistogram(deadline_us))
         self._last: schema.Recording | None = None
-        self._written = 0.0
-        self._unreadable = 0
-        self._heard = time.monotonic()
+        self._written, self._unreadable, self._heard = 0.0, 0, time.monotonic()
 
     def look(self) -> Snapshot:
         """Read new recordings; returns the snapshot after that."""
         in_use = folder_in_use(self._folder)  # checked before reading: later files are read next time
         if self._read_new():
             self._heard = time.monotonic()
-        soak = self._last.provenance.get("soak") if self._last else None
-        elapsed_s = left_s = None
-        state = State.RECORDING if self._last else State.EMPTY
+        configuration = soak = elapsed_s = left_s = None
+        state, histogram = State.EMPTY, LatencyHistogram(self._deadline_us)
+        if self._last:
+            configuration, soak = self._last.configuration, self._last.provenance.get("soak")
+            histogram = self._histograms[configuration.id]
+            state = State.RECORDING if in_use else State.IDLE
         if soak is not None:
             elapsed_s = soak["elapsed_s"]
             if in_use and not soak["last"]:
                 elapsed_s = min(soak["asked_s"], elapsed_s + max(0.0, time.time() - self._written))
             left_s = max(0.0, soak["asked_s"] - elapsed_s)
-        if not in_use:
-            if soak is not None and soak["last"]:
-                state = State.COMPLETE
-            elif time.monotonic() - self._heard > GONE_S:
-                state = State.STOPPED
-            elif self._last:
-                state = State.IDLE
-        configuration = self._last.configuration if self._last else None
-        histogram = self._histograms[configuration.id] if configuration else LatencyHistogram(self._deadline_us)
+        if not in_use and soak is not None and soak["last"]:
+            state = State.COMPLETE
+        elif not in_use and time.monotonic() - self._heard > GONE_S:
+            state = State.STOPPED
         known = {"configurations": len(self._histograms), "elapsed_s": elapsed_s, "left_s": left_s}
         return snapshot_of(state, histogram, configuration, len(self._seen), unreadable=self._unreadable, **known)
 
     def _read_new(self) -> bool:
         fresh = []
         for path in folders.contents(self._folder).recorded:
-            if path.name not in self._seen:
-                try:
-                    fresh.append((path.stat().st_mtime, path))
-                except OSError:  # moved or removed in the meantime
-                    continue
+            with suppress(OSError):  # moved or removed in the meantime
+                fresh += [(path.stat().st_mtime, path)] if path.name not in self._seen else []
         for written, path in sorted(fresh):
             self._seen.add(path.name)
             try:

@@ -24,20 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt import registry
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
+from lstm_trt.config.workload import workload_from_dict
 from lstm_trt.machine.linux import allowed_cores
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def volunteer_for_oom() -> None:
-    """Make the OOM killer prefer this process to its parent."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
 
 #: Cores that this process may use, before it leaves some of them.
 first_allowed_cores = cache(allowed_cores)
@@ -56,30 +46,25 @@ Send = Callable[..., None]
 
 def reference_job(job: dict, send: Send) -> None:
     """Make the reference that preparing and the parity gate need, outside the pinned worker."""
-    from lstm_trt.config.configuration import Configuration
     from lstm_trt.runtimes.base import preparer_of
 
     configuration = Configuration.from_dict(job["configuration"])
     leave(configuration.options.cores)
-    same = {name: job[name] for name in ("gate_seed", "reference_path")}
-    preparer = preparer_of(configuration.workload)
-    reference = preparer.reference(configuration, job["gate_seed"], Path(job["reference_path"]), send)
-    send("done", reference={**reference, **same})
+    preparer, path = preparer_of(configuration.workload), Path(job["reference_path"])
+    send("done", reference=preparer.reference(configuration, job["gate_seed"], path, send))
 
 
 def record_job(job: dict, send: Send) -> None:
     """Record one configuration and write its file or its parts."""
-    from lstm_trt.config.configuration import Configuration
     from lstm_trt.recorder.prepare import pin, record_into
 
-    configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
+    configuration = Configuration.from_dict(job["configuration"])
     # Not before the first job: until then another recording may use these cores.
     if configuration.options.device == "cpu":
         pin(configuration.options)
     else:  # pinned after preparing, so that the helper threads of the driver and the engine's build stay off the core
         leave(configuration.options.cores)
-    how = {name: job[name] for name in ("round", "control", "asked_s")}
-    send("done", **record_into(folder, configuration, job["reference"], send=send, **how))
+    send("done", **record_into(Path(job["folder"]), configuration, job["reference"], send=send, **job["how"]))
 
 
 def describe_job(job: dict, send: Send) -> None:
@@ -88,27 +73,36 @@ def describe_job(job: dict, send: Send) -> None:
     The job has `library` and the arguments of `recorder.describe.describe` as JSON values. The runtime can have
     a function that imports the module; by default it is the one with the library's name.
     """
-    from lstm_trt.config.configuration import Options, Protocol
-    from lstm_trt.config.workload import workload_from_dict
     from lstm_trt.recorder.describe import describe
     from lstm_trt.runtimes.base import preparer_of
 
     workload, name = workload_from_dict(job["workload"]), job["runtime"]
     load_module = getattr(preparer_of(workload).runtime(name), "load_module", None)
     module = load_module() if load_module else importlib.import_module(job["library"].replace("-", "_"))
-
-    loaded = {
-        "metadata": importlib.metadata.version(job["library"]),
-        "module": getattr(module, "__version__", None),
-        "file": getattr(module, "__file__", None),
-    }
+    loaded = {"module": getattr(module, "__version__", None), "file": getattr(module, "__file__", None)}
+    loaded["metadata"] = importlib.metadata.version(job["library"])
     protocol, options = Protocol(**job["protocol"]), Options(**job["options"])
     try:
-        configuration = describe(workload, name, protocol, options, job.get("mode"))
+        found = {"configuration": describe(workload, name, protocol, options, job.get("mode")).as_dict()}
     except LabError as error:
-        send("done", **loaded, error=str(error))
-    else:
-        send("done", **loaded, configuration=configuration.as_dict())
+        found = {"error": str(error)}
+    send("done", **loaded, **found)
+
+
+def failure(error: Exception, job: dict) -> dict:
+    """What the parent is told of an error; `spent`: this process can no longer be relied on, and ends."""
+    stage, reason, detail, spent = getattr(error, "stage", None), str(error), "", not isinstance(error, LabError)
+    if isinstance(error, ConfigurationFailed):
+        # The device may be in an undefined state: a failed graph capture, for example, leaves an allocator in it.
+        on_device = job["configuration"]["options"]["device"] != "cpu"
+        spent = stage in ("memory", "run", "time") or (on_device and stage == "build")
+    elif isinstance(error, MemoryError):
+        stage, reason = "memory", f"not enough host memory: {error}".rstrip(": ")
+    elif spent:
+        reason = ": ".join([type(error).__name__, *reason.strip().splitlines()[:1]])
+        stage, detail = None, traceback.format_exc()
+    invalid = getattr(error, "invalid", False)
+    return {"stage": stage, "reason": reason, "detail": detail, "invalid": invalid, "spent": spent}
 
 
 JOBS = {"reference": reference_job, "record": record_job, "describe": describe_job}
@@ -116,15 +110,15 @@ JOBS = {"reference": reference_job, "record": record_job, "describe": describe_j
 
 def main() -> int:
     """Run jobs until the parent closes the connection; argument: its file descriptor."""
-    die_with_parent()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: Linux kills this process when its parent dies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    volunteer_for_oom()
+    with suppress(OSError):  # the OOM killer prefers this process to its parent
+        Path("/proc/self/oom_score_adj").write_text("1000")
     connection = Connection(int(sys.argv[1]))
 
     def send(event: str, **values: Any) -> None:
         connection.send({"event": event, **values})
 
-    send("ready")
     done = 0
     while True:
         try:
@@ -138,22 +132,10 @@ def main() -> int:
         registry.added.update(job.pop("added"))
         try:
             JOBS[job["kind"]](job, send)
-        except MemoryError as error:
-            send("failed", stage="memory", reason=f"not enough host memory: {error}".rstrip(": "), spent=True)
-            return 1  # the heap can no longer be relied on
-        except ConfigurationFailed as error:
-            # The device may be in an undefined state: a failed graph capture, for example, leaves an allocator in it.
-            on_device = job["configuration"]["options"]["device"] != "cpu"
-            spent = error.stage in ("memory", "run", "time") or (on_device and error.stage == "build")
-            send("failed", stage=error.stage, reason=str(error), spent=spent, invalid=error.invalid)
-            if spent:
-                return 1
         except StoreError as error:
             send("refused", reason=str(error))
-        except LabError as error:
-            send("failed", stage=None, reason=str(error), spent=False)
         except Exception as error:
-            text = str(error).strip().splitlines()
-            reason = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-            send("failed", stage=None, reason=reason, detail=traceback.format_exc(), spent=True)
-            return 1
+            told = failure(error, job)
+            send("failed", **told)
+            if told["spent"]:
+                return 1

@@ -19,14 +19,12 @@ one prepared last apply to both.
 
 from __future__ import annotations
 
-import os
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -68,50 +66,45 @@ class Bound:
 
 
 def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Availability:
-    """Whether PyTorch can run on `device`; imports torch for "cuda" only, never raises."""
+    """Whether PyTorch is installed and runs on `device`, one of `devices`; imports torch for "cuda", never raises."""
     version = installed_version(DISTRIBUTION)
+    refused = partial(Availability, False, version)
     if version is None:
-        return Availability(False, reason="PyTorch is not installed", remedy="pip install torch")
+        return refused(reason="PyTorch is not installed", remedy="pip install torch")
     if device not in devices:
-        return Availability(False, version, reason=f"it runs on {' and '.join(devices)} only, not on {device}")
+        return refused(reason=f"it runs on {' and '.join(devices)} only, not on {device}")
     if device == "cpu":
         return Availability(True, version, cpu_name())
     try:
         import torch
 
         if torch.version.cuda is None:
-            return Availability(False, version, reason=f"PyTorch {version} is built without CUDA", remedy=CUDA_WHEEL)
+            return refused(reason=f"PyTorch {version} is built without CUDA", remedy=CUDA_WHEEL)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an old driver is reported as the reason below
             torch.cuda.init()
             return Availability(True, version, torch.cuda.get_device_name(0))
     except Exception as error:  # no driver, an old driver, no GPU or a broken installation
-        return Availability(
-            False, version, reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13"
-        )
+        return refused(reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13")
 
 
 @dataclass(frozen=True)
 class TorchRuntime:
-    """A runtime of this family; `bind(module, inputs, *state)` binds the network to its arguments."""
+    """A runtime of this family; `bind(module, inputs, *state)` binds the network to its arguments.
+
+    `GRAPHS`: a graph may be asked for; it always has one.
+    """
 
     NAME: str
     DEVICES: tuple[str, ...]
     PRECISIONS: Mapping[str, tuple[str, ...]]
     bind: Callable[..., Bound]
+    availability: Callable[[str], Availability] = availability
+    GRAPHS: bool = False
 
     DISTRIBUTION: ClassVar[str] = DISTRIBUTION
     MODES: ClassVar[tuple[str, ...]] = ("forward", "stream")
     DEVICE_CLOCKS: ClassVar[bool] = True
-
-    @property
-    def GRAPHS(self) -> bool:
-        """Whether a graph may be asked for; this one always has it."""
-        return self.NAME == "pytorch-cudagraph"
-
-    def availability(self, device: str) -> Availability:
-        """Ready if PyTorch is installed and, for "cuda", finds a GPU."""
-        return availability(device, self.DEVICES)
 
     def prepare(self, request: Request) -> PreparedStep:
         """The prepared step, after a first call.
@@ -124,25 +117,10 @@ class TorchRuntime:
         check_options(self.NAME, self, options)
         with building(self.NAME, request.label):
             configure(options)
-            set_precision(options)
             step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), self.bind)
             step.step()
             step.device_times()  # discards the times of this call
             return step
-
-
-def configure(options: Options) -> None:
-    """Set the thread counts of this process, and how it waits for a GPU; may be called again."""
-    if options.device != "cpu":
-        from lstm_trt.runtimes.cuda import _cuda
-
-        _cuda.spin_while_waiting()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    if torch.get_num_interop_threads() != 1:
-        with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
-            torch.set_num_interop_threads(1)
 
 
 def load_module(request: Request) -> torch.nn.Module:
@@ -157,7 +135,11 @@ def load_module(request: Request) -> torch.nn.Module:
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
     if request.options.device == "cuda":
-        _flatten(module.lstm)
+        # One chunk of memory with all weights for cuDNN; `weights_in_one_chunk` shows whether it worked. PyTorch makes
+        # one when moving a module to the device, except for bfloat16, where it would copy all weights at every call.
+        torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
+        with suppress(RuntimeError):
+            module.lstm.flatten_parameters()
     if half is None:
         return module
 
@@ -175,19 +157,6 @@ def load_module(request: Request) -> torch.nn.Module:
             return outputs.float(), hn, cn
 
     return (ConvertingStream if request.mode == "stream" else Converting)().eval()
-
-
-def _flatten(lstm: torch.nn.LSTM) -> None:
-    """Put all weights into one chunk of memory for cuDNN; `weights_in_one_chunk` shows whether it worked.
-
-    PyTorch does this when moving a module to the device, except for bfloat16, where it
-    would then copy all weights at every call.
-    """
-    import torch
-
-    torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
-    with suppress(RuntimeError):
-        lstm.flatten_parameters()
 
 
 def guarded(
@@ -231,9 +200,10 @@ def guarded(
 # Settings of a PyTorch process
 
 
-def set_precision(options: Options) -> None:
-    """Enable TF32 for "tf32" and disable it otherwise, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
+def configure(options: Options) -> None:
+    """Set the thread counts, the precision and how the host waits for a GPU; may be called again.
 
+    Enables TF32 for "tf32" and disables it otherwise, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
     Both of PyTorch's interfaces are set, because reading one after setting only the other
     raises an error (Inductor still reads the old one); the old one first, since it also writes
     the new one's values. By default PyTorch enables TF32 in cuDNN, so without this call an
@@ -241,13 +211,18 @@ def set_precision(options: Options) -> None:
     """
     import torch
 
-    if options.device != "cuda":
+    torch.set_num_threads(options.threads)
+    if torch.get_num_interop_threads() != 1:
+        with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
+            torch.set_num_interop_threads(1)
+    if options.device == "cpu":
         return
+    from lstm_trt.runtimes.cuda import _cuda
+
+    _cuda.spin_while_waiting()
     allow = options.precision == "tf32"
-    if allow and torch.cuda.get_device_capability()[0] < 8:
-        raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {torch.cuda.get_device_name()} is older")
-    if allow and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
+    if allow:
+        _cuda.check_tf32()
     switch_tf32(allow)
     wanted = "tf32" if allow else "ieee"
     wrong = {name: value for name, value in precision_switches("cuda").items() if value != wanted}
@@ -274,14 +249,10 @@ def precision_switches(device: str) -> dict[str, str]:
 
     backends: Any = torch.backends  # its stub lacks what newer versions have
     if device == "cuda":
-        return {
-            "cublas_matmul": backends.cuda.matmul.fp32_precision,
-            "cudnn_rnn": backends.cudnn.rnn.fp32_precision,
-        }
-    return {
-        "mkldnn_matmul": backends.mkldnn.matmul.fp32_precision,
-        "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision,
-    }
+        cublas, cudnn = backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision
+        return {"cublas_matmul": cublas, "cudnn_rnn": cudnn}
+    matmul, rnn = backends.mkldnn.matmul.fp32_precision, backends.mkldnn.rnn.fp32_precision
+    return {"mkldnn_matmul": matmul, "mkldnn_rnn": rnn}
 
 
 def operators(forward: Callable, *arguments: Any) -> dict[str, int]:
@@ -354,11 +325,13 @@ def own_stream() -> torch.cuda.Stream:
 class _TorchStep(BufferedStep):
     """Common to both devices: buffers, inputs, carried state and closing."""
 
-    def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
-        super().__init__({INPUT: host_inputs.numpy()})
+    def __init__(self, request: Request, pinned: bool) -> None:
+        import torch
+
+        self._host_inputs = torch.empty(request.workload.input_shapes[INPUT], pin_memory=pinned)
+        super().__init__({INPUT: self._host_inputs.numpy()})
         self._options, self._states = request.options, request.states
         self._output_shape = request.workload.output_shapes[OUTPUT]
-        self._host_inputs = host_inputs
         self._bound: Any = None  # `Bound`, until it is closed
         self.load_inputs(request.inputs)
 
@@ -379,10 +352,8 @@ class _TorchStep(BufferedStep):
 
     def _bind(self, bind: Callable[..., Bound], module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         """Bind the network to its inputs and to a state of zeros; returns the outputs of a first call."""
-        import torch
-
-        kind = {"dtype": next(module.parameters()).dtype, "device": inputs.device}
-        self._bound = bind(module, inputs, *(torch.zeros(state.shape, **kind) for state in self._states))
+        kind = next(module.parameters()).dtype
+        self._bound = bind(module, inputs, *(inputs.new_zeros(state.shape, dtype=kind) for state in self._states))
         outputs = self._bound.run()
         if tuple(outputs.shape) != self._output_shape:
             raise RunFailed(f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}")
@@ -393,9 +364,7 @@ class CpuStep(_TorchStep):
     """A forward pass on the calling thread; its outputs are in host memory."""
 
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
-        import torch
-
-        super().__init__(request, torch.empty(request.workload.input_shapes[INPUT]))
+        super().__init__(request, pinned=False)
         self._latest = latest = [self._bind(bind, module, self._host_inputs)]
         run = self._bound.run
 
@@ -418,21 +387,21 @@ class CudaStep(_TorchStep):
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
 
+        from lstm_trt.runtimes.cuda import _cuda
+
         self._stream = own_stream()
-        super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
+        super().__init__(request, pinned=True)
         self._module: Any = module
         self._device_inputs: Any = self._host_inputs.to("cuda")
         torch.cuda.synchronize()  # the weights were converted on the default stream
         self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
         self._bind(bind, module, self._device_inputs)
-        if self._options.device_clocks == "off":
-            self.step = self._plain_step()
-        else:
-            from lstm_trt.runtimes.cuda._cuda import EventClocks
-
+        if self._options.device_clocks != "off":
             every = self._options.device_clocks == "all"
-            self._clocks = EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
-            self.step = self._clocked_step(every)
+            self._clocks = _cuda.EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
+        copy_in = partial(self._device_inputs.copy_, self._host_inputs, True)  # True: non_blocking
+        copy_out = self._host_outputs.copy_
+        self.step = _cuda.timed_step(copy_in, self._bound.run, copy_out, self._stream, self._clocks)
         torch.cuda.synchronize()
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -464,37 +433,3 @@ class CudaStep(_TorchStep):
         super().close()
         self._module = self._clocks = self._device_inputs = None
         torch.cuda.empty_cache()
-
-    def _plain_step(self) -> Callable[[], None]:
-        copy_in, copy_out = self._device_inputs.copy_, self._host_outputs.copy_
-        host_inputs, run, wait = self._host_inputs, self._bound.run, self._stream.synchronize
-
-        def step() -> None:
-            copy_in(host_inputs, True)  # True: non_blocking
-            copy_out(run(), True)
-            wait()
-
-        return step
-
-    def _clocked_step(self, every: bool) -> Callable[[], None]:
-        copy_in, copy_out = self._device_inputs.copy_, self._host_outputs.copy_
-        host_inputs, run, stream = self._host_inputs, self._bound.run, self._stream
-        wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
-        clock = time.perf_counter_ns
-
-        def step() -> None:
-            began = clock()
-            before_in, before_run, after_run, after_out = take()
-            if every:
-                before_in.record(stream)
-            copy_in(host_inputs, True)
-            before_run.record(stream)
-            outputs = run()
-            after_run.record(stream)
-            copy_out(outputs, True)
-            if every:
-                after_out.record(stream)
-            enqueued(clock() - began)
-            wait()
-
-        return step

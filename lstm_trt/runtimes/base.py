@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,6 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
 from lstm_trt.config.workload import State, Workload
-from lstm_trt.machine.facts import gpu_name
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,12 @@ class Availability:
 
 def on_gpu(version: str | None) -> Availability:
     """Ready if CUDA finds a GPU here, and its name; never raises."""
-    name = gpu_name()
-    if name is None:
-        from lstm_trt.machine.gpu import NO_GPU_REMEDY
+    from lstm_trt.machine import gpu
 
-        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
-    return Availability(True, version, name)
+    device = gpu.device_here()
+    if device is None:
+        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=gpu.NO_GPU_REMEDY)
+    return Availability(True, version, device.name)
 
 
 @dataclass(frozen=True)
@@ -192,9 +188,12 @@ class HostStep(BufferedStep):
         return {name: array.copy() for name, array in self._outputs.items()}
 
 
-def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
-    """A function that makes one of the calls at a time, in turn."""
-    turns = cycle(calls)
+def in_turn(bind: Callable[[Any, Any], Callable[[], Any]], even: dict, odd: dict) -> Callable[[], Any]:
+    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried."""
+    first = bind(even, odd)
+    if not even:
+        return first
+    turns = cycle((first, bind(odd, even)))
 
     def step() -> None:
         next(turns)()
@@ -330,7 +329,7 @@ class Preparer(ABC):
     ) -> dict:
         """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
 
-        Returns JSON values that `request` and `gate` get as `reference`, together with `gate_seed` and
+        Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together with `gate_seed` and
         `reference_path`. `send(event, **values)` reports stages to the parent.
         """
 
@@ -351,8 +350,8 @@ class Preparer(ABC):
         return None
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        """Additional provenance of recordings of this kind; JSON values."""
-        return {}
+        """Additional provenance of recordings of this kind, JSON values: by default what the reference has as that."""
+        return reference.get("provenance", {})
 
 
 def preparer_of(workload: Workload) -> Preparer:

@@ -60,12 +60,9 @@ def availability(device: str = "cpu") -> Availability:
     import onnxruntime
 
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
-        return Availability(
-            False,
-            version,
-            reason=f"the installed onnxruntime has no {PROVIDERS[device]}",
-            remedy="pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)",
-        )
+        reason = f"the installed onnxruntime has no {PROVIDERS[device]}"
+        remedy = "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)"
+        return Availability(False, version, reason=reason, remedy=remedy)
     return on_gpu(version)
 
 
@@ -123,10 +120,8 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     settings.inter_op_num_threads = 1
     settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     settings.log_severity_level = 4  # errors are also raised as exceptions, so do not log them
-    provider_options = {}
-    if options.device == "cuda":
-        provider_options = {"use_tf32": "1" if options.precision == "tf32" else "0"}
-    providers = [(PROVIDERS[options.device], provider_options)]
+    tf32 = {"use_tf32": "1" if options.precision == "tf32" else "0"} if options.device == "cuda" else {}
+    providers = [(PROVIDERS[options.device], tf32)]
     session = onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
@@ -140,8 +135,7 @@ class _SessionStep(HostStep):
     def __init__(self, session, request: Request) -> None:
         super().__init__(request)
         self._session: Any = session
-        self._options = request.options
-        self._states = request.states
+        self._options, self._states = request.options, request.states
         self._carried: list[dict] = []
         self.step = self._bound() if self._options.io_binding else self._unbound()
         self.reset()
@@ -152,18 +146,13 @@ class _SessionStep(HostStep):
         """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
         import onnxruntime
 
-        device = self._options.device
-        self._carried = [
-            {state.input: onnxruntime.OrtValue.ortvalue_from_numpy(state.zeros(), device) for state in self._states}
-            for _ in range(2 if self._states else 0)
-        ]
-        if not self._carried:
-            return self._call_with(self._binding({}, {}))
-        even, odd = self._carried
-        return in_turn(self._call_with(self._binding(even, odd)), self._call_with(self._binding(odd, even)))
+        placed, device = onnxruntime.OrtValue.ortvalue_from_numpy, self._options.device
+        even, odd = ({state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2))
+        self._carried = [even, odd]
+        return in_turn(self._call, even, odd)
 
-    def _binding(self, read: Mapping, written: Mapping) -> Any:
-        """A binding to the host buffers, and to the states that are read and written."""
+    def _call(self, read: Mapping, written: Mapping) -> Callable[[], None]:
+        """The call that is bound to the host buffers, and to the states that are read and written."""
         binding = self._session.io_binding()
         # By address: bind_cpu_input would make a copy that load_inputs cannot change.
         for bind, arrays in ((binding.bind_input, self._inputs), (binding.bind_output, self._outputs)):
@@ -172,9 +161,6 @@ class _SessionStep(HostStep):
         for state in self._states:
             binding.bind_ortvalue_input(state.input, read[state.input])
             binding.bind_ortvalue_output(state.output, written[state.input])
-        return binding
-
-    def _call_with(self, binding) -> Callable[[], None]:
         run = partial(self._session.run_with_iobinding, binding)
         if self._options.device == "cpu":
             return run
@@ -208,18 +194,17 @@ class _SessionStep(HostStep):
                     buffers[state.input] = state.zeros()
 
     def facts(self) -> dict:
-        on_gpu = {}
-        if self._options.device != "cpu":
-            from lstm_trt.runtimes.cuda import _cuda
-
-            on_gpu = {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
-        return {
+        found = {
             "providers": self._session.get_providers() if self._session else [],
             "intra_op_threads": self._options.threads,
             "denormals": "processor setting (session.set_denormal_as_zero is off)",
             "graph_optimization": "all",
-            **on_gpu,
         }
+        if self._options.device != "cpu":
+            from lstm_trt.runtimes.cuda import _cuda
+
+            found |= {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
+        return found
 
     def close(self) -> None:
         super().close()

@@ -108,8 +108,7 @@ class _RequestStep(HostStep):
         super().__init__(request)
         self._compiled: Any = compiled
         even, odd = self._carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
-        call = self._call(even, odd)
-        self.step = in_turn(call, self._call(odd, even)) if request.states else call
+        self.step = in_turn(self._call, even, odd)
         self.step()
         self.reset()
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch import operators
 
 if TYPE_CHECKING:
     import torch
 
 
 def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:
-    found = {"operators": operators(module, *arguments)}
+    found = {"operators": _torch.operators(module, *arguments)}
     return _torch.Bound(*_torch.guarded(module.forward, *arguments), lambda: found)
 
 

@@ -7,11 +7,11 @@ capture fails, there is no fallback to eager mode, since the runtime's name stan
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import BuildFailed, first_line, is_memory_error
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch import operators
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
     import torch
 
     stream = torch.cuda.current_stream()  # not the default stream, see `_torch.py`
-    found = {"operators": operators(module, inputs, *state), "graph_captured": True}
+    found = {"operators": _torch.operators(module, inputs, *state), "graph_captured": True}
     graph = torch.cuda.CUDAGraph()
     # No inference mode: if the first graph is captured under it, later captures in this process
     # can fail (pytorch issue 166792), and a replay calls no operator anyway.
@@ -43,9 +43,8 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
             if is_memory_error(error):
                 raise
             # The error that aborted the capture is more informative than the one raised on ending it.
-            raise BuildFailed(
-                f"pytorch-cudagraph: the capture failed: {first_line(error.__context__ or error)}"
-            ) from error
+            reason = first_line(error.__context__ or error)
+            raise BuildFailed(f"pytorch-cudagraph: the capture failed: {reason}") from error
     replay = graph.replay
 
     def run() -> torch.Tensor:
@@ -59,4 +58,8 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
     return _torch.Bound(run, reset, lambda: found, graph.reset)
 
 
-RUNTIME = _torch.TorchRuntime("pytorch-cudagraph", ("cuda",), {"cuda": _torch.PRECISIONS["cuda"]}, _bind)
+PRECISIONS = {"cuda": _torch.PRECISIONS["cuda"]}
+
+AVAILABILITY = partial(_torch.availability, devices=("cuda",))
+
+RUNTIME = _torch.TorchRuntime("pytorch-cudagraph", ("cuda",), PRECISIONS, _bind, AVAILABILITY, GRAPHS=True)

@@ -40,23 +40,17 @@ UNROLLED_LIMITS = {"sequence": 64, "layers": 2}
 def availability(device: str) -> Availability:
     """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton."""
     state = _torch.availability(device)
-    if not state.ready:
-        return state
-    compiler = os.environ.get("CXX", "g++").split()
-    if not compiler or shutil.which(compiler[0]) is None:
-        found = compiler[0] if compiler else "$CXX"
-        return Availability(
-            False, state.version, reason=f"no C++ compiler ({found})", remedy="apt install g++, or set CXX"
-        )
-    if device == "cuda":
-        lacks = _missing_for_triton()
-        if lacks:
-            return Availability(False, state.version, reason=lacks[0], remedy=lacks[1])
-    return state
+    lacks = _missing(device) if state.ready else None
+    return Availability(False, state.version, reason=lacks[0], remedy=lacks[1]) if lacks else state
 
 
-def _missing_for_triton() -> tuple[str, str] | None:
-    """What Triton lacks to compile its launchers, and the remedy."""
+def _missing(device: str) -> tuple[str, str] | None:
+    """What Inductor lacks to compile for a device, on a GPU also Triton for its launchers, and the remedy."""
+    compiler = os.environ.get("CXX", "g++").split() or ["$CXX"]
+    if shutil.which(compiler[0]) is None:
+        return f"no C++ compiler ({compiler[0]})", "apt install g++, or set CXX"
+    if device == "cpu":
+        return None
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed", "pip install triton"
     if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")))):
@@ -78,8 +72,13 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
 
     lstm: Any = getattr(module, "network", module).lstm
     unrolled = "aten.mkldnn_rnn_layer" not in operators(module, inputs, *state)
-    if unrolled:
-        _check_limits(inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1), inputs.device.type)
+    sequence, layers = inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1)
+    if unrolled and (sequence > UNROLLED_LIMITS["sequence"] or layers > UNROLLED_LIMITS["layers"]):
+        raise BuildFailed(
+            f"torch.compile unrolls this LSTM on {inputs.device.type}: compiling {layers} layers (times directions) x "
+            f"{sequence} steps would take minutes; the limit is {UNROLLED_LIMITS['layers']} x "
+            f"{UNROLLED_LIMITS['sequence']}"
+        )
     torch._dynamo.reset()
     torch._dynamo.config.allow_rnn = True
     torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling
@@ -135,19 +134,4 @@ def check_compiled(made: dict[str, int]) -> None:
         raise BuildFailed(f"torch.compile split the network into several graphs: {made}")
 
 
-def _check_limits(sequence: int, layers: int, device: str) -> None:
-    if sequence > UNROLLED_LIMITS["sequence"] or layers > UNROLLED_LIMITS["layers"]:
-        raise BuildFailed(
-            f"torch.compile unrolls this LSTM on {device}: compiling {layers} layers (times directions) x {sequence} "
-            f"steps would take minutes; the limit is {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"
-        )
-
-
-class TorchCompile(_torch.TorchRuntime):
-    """As the other PyTorch runtimes, but needs a compiler."""
-
-    def availability(self, device: str) -> Availability:
-        return availability(device)
-
-
-RUNTIME = TorchCompile("torch-compile", ("cpu", "cuda"), PRECISIONS, _bind)
+RUNTIME = _torch.TorchRuntime("torch-compile", ("cpu", "cuda"), PRECISIONS, _bind, availability)

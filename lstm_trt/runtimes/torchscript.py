@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch import operators
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +35,7 @@ def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:
     found = {
         "scripted": type(frozen).__name__,
         "frozen": not list(frozen.parameters()),
-        "operators": operators(frozen.forward, *arguments),
+        "operators": _torch.operators(frozen.forward, *arguments),
     }
     return _torch.Bound(run, reset, lambda: found)
 

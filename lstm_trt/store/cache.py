@@ -12,8 +12,8 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.store.files import write_whole
@@ -48,14 +48,13 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-@dataclass(frozen=True)
-class CachedFile:
+class CachedFile(NamedTuple):
     """One cached file; `kind` is the name of its folder, `used_at` is in seconds since 1970."""
 
+    used_at: float
     kind: str
     path: Path
     size_bytes: int
-    used_at: float
 
 
 def entry_path(kind: str, key: str, suffix: str) -> Path:
@@ -80,13 +79,11 @@ def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[
 def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
     """The file for `key` and the SHA-256 of its content; None if it is missing or damaged."""
     path = entry_path(kind, key, suffix)
-    try:
+    with suppress(OSError):
         digest = _digest_path(path).read_text().strip()
         if sha256(path.read_bytes()) == digest:
             os.utime(path)  # the least recently used entries are removed first
             return path, digest
-    except OSError:
-        pass
     return None
 
 
@@ -110,8 +107,8 @@ def entries() -> list[CachedFile]:
         with suppress(OSError):  # another process has removed it
             status = path.stat()
             if path.suffix not in (".sha256", ".tmp") and stat.S_ISREG(status.st_mode):
-                found.append(CachedFile(path.parent.name, path, status.st_size, status.st_mtime))
-    return sorted(found, key=lambda entry: entry.used_at)
+                found.append(CachedFile(status.st_mtime, path.parent.name, path, status.st_size))
+    return sorted(found)
 
 
 def remove(path: Path) -> None:
@@ -122,12 +119,10 @@ def remove(path: Path) -> None:
 
 def trim(keep: Path | None = None) -> None:
     """Remove the least recently used entries, except `keep`, until the size is within the limit."""
-    present = entries()
+    present, limit = entries(), limit_bytes()
     total = sum(entry.size_bytes for entry in present)
     for entry in present:
-        if total <= limit_bytes():
-            return
-        if entry.path != keep:
+        if total > limit and entry.path != keep:
             remove(entry.path)
             total -= entry.size_bytes
 

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import StoreError, UnknownConfiguration
+from lstm_trt.config.errors import StoreError, file_errors, refused
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
-from lstm_trt.store.files import configuration_of, described_by, opened, wanted
+from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
 #: The new `configs.parquet` while both files are replaced: a process that is killed in between loses nothing.
 NEXT_CONFIGS_FILE = "configs.parquet.next"
 
-#: Columns of `configs.parquet` that are read, and those of them that have a value in every row.
-CONFIG_COLUMNS = {
+#: Columns of `configs.parquet`, those of them that are read, and those that have a value in every row.
+_COLUMNS = {
     "config_id": "string",
     "round": "int64",
-    "status": "string",
-    "stage": "string",
-    "reason": "string",
-    "row_group": "int64",
-    "first_row": "int64",
-    "rows": "int64",
+    **dict.fromkeys(("status", "stage", "reason", "runtime", "runtime_version", "device_name"), "string"),
+    **dict.fromkeys((*AXES, "row_group", "first_row", "rows"), "int64"),
     "configuration": "string",
     "provenance": "string",
 }
+_NOT_READ = {"runtime", "runtime_version", "device_name", *AXES}
+CONFIG_COLUMNS = {name: kind for name, kind in _COLUMNS.items() if name not in _NOT_READ}
 ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
 
 
@@ -40,80 +38,46 @@ def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], di
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def load(path: Path) -> tuple[list[dict], dict]:
-        table = pq.read_table(path, page_checksum_verification=True)
-        described = described_by(table.schema.metadata, path)
-        fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
+    fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
+    with parquet_errors(folder / name):
+        table = pq.read_table(folder / name, page_checksum_verification=True)
+        described = described_by(table.schema.metadata, folder / name)
         return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
-
-    return opened(folder / name, load)
 
 
 def read_pair(
-    folder: Path,
-    known: set[tuple[str, int]],
-    columns: Collection[str] | None = None,
-    skipped: list[UnknownConfiguration] | None = None,
-) -> Iterator[schema.Recording | schema.Failure]:
-    """Recordings and failures of a consolidated pair, except those of the (config_id, round) in `known`.
+    folder: Path, known: set[tuple[str, int]], columns: Collection[str] | None = None
+) -> Iterator[Callable[[], schema.Recording | schema.Failure]]:
+    """A reader for each recording and failure of a consolidated pair, except for the (config_id, round) in `known`.
 
-    Raises `StoreError` if a file is damaged or the two files do not belong together. Rows of a newer version raise
-    `UnknownConfiguration`, or are appended to `skipped` if it is given.
+    Raises `StoreError` if a file is damaged or the two files do not belong together, as the readers do; these also
+    raise `UnknownConfiguration` for rows of a newer version.
     """
-    import pyarrow.parquet as pq
-
-    def load(path: Path) -> tuple:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-        types = file.schema_arrow
-        return file, described_by(types.metadata, path), wanted(columns, types.names)
-
+    path = folder / CONFIGS_FILE
     apart = f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again"
     rows, described = read_configs(folder)
-    trials, of_trials, names = opened(folder / TRIALS_FILE, load)
+    of_trials, trials = trials_of(folder / TRIALS_FILE, columns)
     if described.get("pair") != of_trials.get("pair") and (folder / NEXT_CONFIGS_FILE).exists():
         rows, described = read_configs(folder, NEXT_CONFIGS_FILE)
     if described.get("pair") != of_trials.get("pair"):
         raise StoreError(apart)
-    current, table = -1, None
-    for row in rows:
-        key = (row["config_id"], row["round"])
-        if key in known:
-            continue
-        try:
-            configuration = configuration_of(json.loads(row["configuration"]), folder / CONFIGS_FILE)
-            provenance, failure = json.loads(row["provenance"]), None
+
+    def read(row: dict) -> schema.Recording | schema.Failure:
+        group, first, length = row["row_group"], row["first_row"], row["rows"]
+        with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
+            configuration = configuration_of(json.loads(row["configuration"]), path)
+            provenance = json.loads(row["provenance"])
             if row["status"] != "ok":
-                failure = schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
-            elif None in (row["row_group"], row["first_row"], row["rows"]):
+                return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+            if None in (group, first, length):
                 raise ValueError(f"row_group, first_row or rows of {row['config_id']} is missing")
-        except UnknownConfiguration as error:
-            if skipped is None:
-                raise
-            skipped.append(error)
-            continue
-        except (TypeError, ValueError, RecursionError) as error:
-            raise StoreError(f"{folder / CONFIGS_FILE} is damaged: {error}") from None
-        if failure is not None:
-            yield failure
-            continue
-        if row["row_group"] != current:
-            current = row["row_group"]
-            table = opened(
-                folder / TRIALS_FILE, lambda _, group=current: schema.as_written(trials.read_row_group(group, names))
-            )
-        first, length = row["first_row"], row["rows"]
-        if table is None or not 0 <= first <= first + length <= len(table):
+        table = trials(group)
+        if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)
-        part = table.slice(first, length)
-        recording = schema.Recording(
-            configuration,
-            row["round"],
-            schema.numpy_columns(part, folder / TRIALS_FILE, columns),
-            provenance,
-            schema.numpy_control(part, folder / TRIALS_FILE),
-        )
-        schema.validate(recording, folder / TRIALS_FILE, columns)
-        yield recording
+        recording = schema.Recording(configuration, row["round"], {}, provenance)
+        return schema.with_trials(recording, table.slice(first, length), folder / TRIALS_FILE, columns)
+
+    return (partial(read, row) for row in rows if (row["config_id"], row["round"]) not in known)
 
 
 def consolidate(
@@ -134,57 +98,33 @@ def consolidate(
     types = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()], metadata=metadata)
     temporary = [folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
     rows: list[dict] = []
-    pending, pending_rows, group, failures = [], 0, 0, 0
-    try:
+    pending, group, first_row = [], 0, 0
+    with file_errors(f"write into {folder}", kind=StoreError), ExitStack() as cleaning:
+        for path in temporary:
+            cleaning.callback(path.unlink, missing_ok=True)
         with pq.ParquetWriter(temporary[0], types, compression="zstd", write_page_checksum=True) as writer:
-
-            def flush() -> None:
-                nonlocal pending, pending_rows, group
-                if pending:
-                    writer.write_table(pa.concat_tables(pending), row_group_size=pending_rows)
-                    pending, pending_rows, group = [], 0, group + 1
-
             for item in items:
-                config = item.configuration
-                row = {
-                    "config_id": config.id,
-                    "round": item.round,
-                    "status": "ok",
-                    "stage": None,
-                    "reason": None,
-                    "runtime": config.runtime,
-                    "runtime_version": config.runtime_version,
-                    "device_name": config.device_name,
-                    **config.workload.axes,
-                    "row_group": None,
-                    "first_row": None,
-                    "rows": None,
-                    "configuration": canonical_json(config.as_dict()),
-                    "provenance": canonical_json(item.provenance),
-                }
-                if isinstance(item, schema.Failure):
-                    failures += 1
-                    row.update(status="failed", stage=item.stage, reason=item.reason)
-                else:
-                    count = len(item.columns["trial"])
-                    row.update(row_group=group, first_row=pending_rows, rows=count)
-                    arrays = [pa.array([config.id] * count), pa.array(np.full(count, item.round, np.int64))]
-                    pending.append(pa.Table.from_arrays([*arrays, *schema.arrow_arrays(item)], schema=types))
-                    pending_rows += count
+                config, described = item.configuration, description(item)
+                row = {"status": "ok", **vars(config), **config.workload.axes, **described}
+                row |= {name: canonical_json(described[name]) for name in ("configuration", "provenance")}
                 rows.append(row)
-                if pending_rows >= group_rows:
-                    flush()
-            flush()
-        kinds = CONFIG_COLUMNS | dict.fromkeys(AXES, "int64")
-        fields = [pa.field(name, kinds.get(name, "string")) for name in rows[0]] if rows else []
-        table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
+                if isinstance(item, schema.Failure):
+                    continue
+                arrays = schema.arrow_arrays(item)
+                count = len(arrays[0])
+                row |= {"row_group": group, "first_row": first_row, "rows": count}
+                key = [pa.repeat(config.id, count), pa.repeat(item.round, count)]
+                pending.append(pa.Table.from_arrays([*key, *arrays], schema=types))
+                first_row += count
+                if first_row >= group_rows:
+                    writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
+                    pending, group, first_row = [], group + 1, 0
+            if pending:
+                writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
+        table = pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata))
         pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)
         following = temporary[1].replace(folder / NEXT_CONFIGS_FILE)
         temporary[0].replace(folder / TRIALS_FILE)
         following.replace(folder / CONFIGS_FILE)
-    except OSError as error:
-        raise StoreError(f"cannot write into {folder}: {error.strerror or error}") from None
-    finally:
-        for path in temporary:
-            path.unlink(missing_ok=True)
+    failures = sum(row["status"] != "ok" for row in rows)
     return len(rows) - failures, failures

@@ -8,13 +8,19 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Collection, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors, first_line
+from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors, refused
 from lstm_trt.store import schema
+
+#: What JSON raises that is damaged, or not of the expected form.
+JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -29,9 +35,8 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def write(recording: schema.Recording, folder: Path) -> Path:
@@ -43,13 +48,7 @@ def write(recording: schema.Recording, folder: Path) -> Path:
     import pyarrow.parquet as pq
 
     schema.validate(recording, "the recording")
-    described = {
-        "schema_version": schema.SCHEMA_VERSION,
-        "configuration": recording.configuration.as_dict(),
-        "config_id": recording.configuration.id,
-        "round": recording.round,
-        "provenance": recording.provenance,
-    }
+    described = description(recording)
     if recording.part is not None:
         described |= {"part": recording.part, "last": recording.provenance["soak"]["last"]}
     types = schema.arrow_schema().with_metadata({schema.METADATA_KEY: canonical_json(described).encode()})
@@ -61,17 +60,22 @@ def write(recording: schema.Recording, folder: Path) -> Path:
 
 def write_failure(failure: schema.Failure, folder: Path) -> Path:
     """Write `<id>-r<round>.failure.json`; raises `StoreError` as `write` does."""
+    content = json.dumps(description(failure), indent=1, sort_keys=True) + "\n"
+    return put(folder / failure.file_name, content.encode())
+
+
+def description(item: schema.Recording | schema.Failure) -> dict[str, Any]:
+    """The JSON values of a recording or failure, without the trials."""
     described = {
         "schema_version": schema.SCHEMA_VERSION,
-        "status": "failed",
-        "stage": failure.stage,
-        "reason": failure.reason,
-        "configuration": failure.configuration.as_dict(),
-        "config_id": failure.configuration.id,
-        "round": failure.round,
-        "provenance": failure.provenance,
+        "configuration": item.configuration.as_dict(),
+        "config_id": item.configuration.id,
+        "round": item.round,
+        "provenance": item.provenance,
     }
-    return put(folder / failure.file_name, (json.dumps(described, indent=1, sort_keys=True) + "\n").encode())
+    if isinstance(item, schema.Failure):
+        described |= {"status": "failed", "stage": item.stage, "reason": item.reason}
+    return described
 
 
 def forget_failure(configuration: Configuration, round: int, folder: Path) -> None:
@@ -90,9 +94,7 @@ def make_folder(folder: Path) -> Path:
     """Create a folder for recordings and check that it is writable; raises `UsageError`."""
     with file_errors(f"write into {folder}", "; choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable.tmp"
-        probe.write_bytes(b"")
-        probe.unlink(missing_ok=True)  # another process may have tried at the same time
+        tempfile.TemporaryFile(dir=folder).close()
     return folder
 
 
@@ -101,30 +103,33 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
 
     Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer version wrote it.
     """
+    described, trials = trials_of(path, columns)
+    table = trials(None)
+    for name, kind in (("configuration", dict), ("round", int), ("provenance", dict), ("part", int | None)):
+        if not isinstance(described.get(name), kind):
+            raise StoreError(f"{path}: the metadata has no valid {name}")
+    configuration, part = configuration_of(described["configuration"], path), described.get("part")
+    recording = schema.Recording(configuration, described["round"], {}, described["provenance"], part=part)
+    return schema.with_trials(recording, table, path, columns)
+
+
+def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callable[[int | None], Any]]:
+    """The JSON in the metadata of a file of trials, and a function that reads the table of a row group (None: of all).
+
+    Only the `columns` that are named are read, by default all. Both raise `StoreError` if the file is damaged.
+    """
     import pyarrow.parquet as pq
 
-    def load(path: Path):
+    with parquet_errors(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        return schema.as_written(file.read(wanted(columns, file.schema_arrow.names)))
+        described, names = described_by(file.metadata.metadata, path), wanted(columns, file.schema_arrow.names)
 
-    table = opened(path, load)
-    described = described_by(table.schema.metadata, path)
-    try:
-        for name, kind in (("round", int), ("provenance", dict), ("part", int | None)):
-            if not isinstance(described.get(name), kind):
-                raise StoreError(f"{path}: the metadata has no valid {name}")
-        recording = schema.Recording(
-            configuration=configuration_of(described["configuration"], path),
-            round=described["round"],
-            columns=schema.numpy_columns(table, path, columns),
-            provenance=described["provenance"],
-            control=schema.numpy_control(table, path),
-            part=described.get("part"),
-        )
-    except KeyError as error:
-        raise StoreError(f"{path}: the metadata has no {error}") from None
-    schema.validate(recording, path, columns)
-    return recording
+    @lru_cache(maxsize=1)
+    def trials(group: int | None) -> Any:
+        with parquet_errors(path):
+            return schema.as_written(file.read(names) if group is None else file.read_row_group(group, names))
+
+    return described, trials
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
@@ -143,40 +148,41 @@ def read_failure(path: Path) -> schema.Failure:
     """
     with file_errors(f"read {path}", kind=StoreError):
         content = path.read_bytes()
-    try:
+    with refused(f"{path} is not a valid failure file", *JSON_ERRORS, kind=StoreError):
         described = json.loads(content)
         check_version(described, path)
-        return schema.Failure(
-            configuration=configuration_of(described["configuration"], path),
-            round=described["round"],
-            stage=described["stage"],
-            reason=described["reason"],
-            provenance=described.get("provenance", {}),
-        )
-    except UnknownConfiguration:
-        raise
-    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
-        raise StoreError(f"{path} is not a valid failure file: {error}") from None
+        configuration = configuration_of(described["configuration"], path)
+        rest = {name: described[name] for name in ("round", "stage", "reason")}
+        return schema.Failure(configuration, **rest, provenance=described.get("provenance", {}))
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:
-    """The configuration stored in a file; raises `UnknownConfiguration` with the file's name."""
+    """The configuration stored in a file; raises `UnknownConfiguration` or `StoreError` with the file's name."""
     try:
         return Configuration.from_dict(plain)
-    except UnknownConfiguration as error:
-        raise UnknownConfiguration(f"{path}: {error}") from None
+    except UsageError as error:
+        kind = UnknownConfiguration if isinstance(error, UnknownConfiguration) else StoreError
+        raise kind(f"{path}: {error}") from None
 
 
-def opened(path: Path, reader: Callable[[Path], Any]) -> Any:
-    """`reader(path)`; raises `StoreError` if the file is missing or damaged."""
+@contextmanager
+def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
+    """Raise `kind` if the Parquet file that is read inside is missing or damaged."""
     import pyarrow as pa
 
-    try:
-        return reader(path)
-    except FileNotFoundError:
-        raise StoreError(f"no such file: {path}") from None
-    except (pa.ArrowException, OSError, ValueError, LookupError, OverflowError) as error:
-        raise StoreError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
+    if not path.exists():
+        raise kind(f"no such file: {path}")
+    causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
+    with refused(f"{path} is not a valid Parquet file", *causes, kind=kind):
+        yield
+
+
+def rows_in(path: Path) -> int:
+    """The number of trials in a file, which is opened only; raises `StoreError` if it is damaged."""
+    import pyarrow.parquet as pq
+
+    with parquet_errors(path):
+        return pq.read_metadata(path).num_rows
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:
@@ -186,10 +192,8 @@ def described_by(metadata: dict | None, path: Path) -> dict:
     """
     if not metadata or schema.METADATA_KEY not in metadata:
         raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
-    try:
+    with refused(f"{path}: the lstm_trt metadata is damaged", *JSON_ERRORS, kind=StoreError):
         described = json.loads(metadata[schema.METADATA_KEY])
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: the lstm_trt metadata is damaged: {error}") from None
     check_version(described, path)
     return described
 
@@ -200,6 +204,5 @@ def check_version(described: Any, path: Path) -> None:
     if not isinstance(version, int):
         raise StoreError(f"{path}: the metadata has no schema_version")
     if version > schema.SCHEMA_VERSION:
-        raise UnknownConfiguration(
-            f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}: upgrade lstm_trt"
-        )
+        newer = f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}"
+        raise UnknownConfiguration(f"{newer}: upgrade lstm_trt")

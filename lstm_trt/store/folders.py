@@ -6,8 +6,9 @@ from part to part.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError,
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
+from lstm_trt.store.files import make_folder, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Failure, Recording, joined
 
@@ -41,10 +42,10 @@ class Contents:
     `parts`: number of the part -> file, ascending.
     """
 
-    recordings: dict[Key, Path]
-    failures: dict[Key, Path]
-    pair: Path | None
-    others: list[Path]
+    recordings: dict[Key, Path] = field(default_factory=dict)
+    failures: dict[Key, Path] = field(default_factory=dict)
+    pair: Path | None = None
+    others: list[Path] = field(default_factory=list)
     parts: dict[Key, dict[int, Path]] = field(default_factory=dict)
 
     @property
@@ -55,22 +56,19 @@ class Contents:
 
 def contents(folder: Path) -> Contents:
     """Files of a folder by their names; the files are not opened."""
-    recordings, failures, parts, others = {}, {}, {}, []
+    pair = (TRIALS_FILE, CONFIGS_FILE)
+    found = Contents(pair=folder if all((folder / name).exists() for name in pair) else None)
     for path in sorted(folder.iterdir()):
-        match = _NAME.match(path.name)
-        if match:
+        if match := _NAME.match(path.name):
             key = match["id"], int(match["round"])
             if match["part"]:
-                parts.setdefault(key, {})[int(match["part"])] = path
+                found.parts.setdefault(key, {})[int(match["part"])] = path
             else:
-                (failures if match["failure"] else recordings)[key] = path
-        elif (
-            path.suffix == ".parquet" and not path.name.startswith(".") and path.name not in (TRIALS_FILE, CONFIGS_FILE)
-        ):
-            others.append(path)
-    pair = folder if (folder / TRIALS_FILE).exists() and (folder / CONFIGS_FILE).exists() else None
-    parts = {key: dict(sorted(numbered.items())) for key, numbered in parts.items()}
-    return Contents(recordings, failures, pair, others, parts)
+                (found.failures if match["failure"] else found.recordings)[key] = path
+        elif path.suffix == ".parquet" and not path.name.startswith(".") and path.name not in pair:
+            found.others.append(path)
+    found.parts.update({key: dict(sorted(numbered.items())) for key, numbered in found.parts.items()})
+    return found
 
 
 def read_many(
@@ -95,23 +93,14 @@ def read_many(
     if not path.exists():
         raise StoreError(f"no such file or folder: {path}")
     wanted(columns, ())  # raises for unknown names
-    if path.is_file():
-        if path.name in (TRIALS_FILE, CONFIGS_FILE):
-            yield from read_pair(path.parent, set(), columns, skipped)
-        elif path.name.endswith(".failure.json"):
-            yield read_failure(path)
-        else:
-            yield read(path, columns)
+    if path.is_file() and path.name not in (TRIALS_FILE, CONFIGS_FILE):
+        yield read_failure(path) if path.name.endswith(".failure.json") else read(path, columns)
         return
     with file_errors(f"read {path}", kind=StoreError):
-        found = contents(path)
+        found = Contents(pair=path.parent) if path.is_file() else contents(path)
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
         raise StoreError(f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ...")
-    known = found.recordings.keys() | found.parts.keys()
-    readers = [partial(read, file, columns) for file in [*found.recordings.values(), *found.others]]
-    readers += [partial(read_parts, parts, columns, found.failures.get(key)) for key, parts in found.parts.items()]
-    readers += [partial(read_failure, file) for key, file in found.failures.items() if key not in known]
-    for reader in readers:
+    for reader in _readers(found, columns):
         try:
             item = reader()
         except UnknownConfiguration as error:
@@ -120,8 +109,20 @@ def read_many(
             skipped.append(error)
         else:
             yield item
+
+
+def _readers(found: Contents, columns: Collection[str] | None) -> Iterator[Callable[[], Recording | Failure]]:
+    """A reader for each recording and failure of a folder."""
+    known = found.recordings.keys() | found.parts.keys()
+    for file in (*found.recordings.values(), *found.others):
+        yield partial(read, file, columns)
+    for key, parts in found.parts.items():
+        yield partial(read_parts, parts, columns, found.failures.get(key))
+    for key, file in found.failures.items():
+        if key not in known:
+            yield partial(read_failure, file)
     if found.pair is not None:
-        yield from read_pair(path, known | found.failures.keys(), columns, skipped)
+        yield from read_pair(found.pair, known | found.failures.keys(), columns)
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,10 @@ def read_parts(
     provenance, with the reason from the `failure` file if there is one. Memory use: the columns
     of the whole recording, and one part.
     """
-    import pyarrow.parquet as pq
-
     paths = list(numbered.values())
-    rows = [opened(path, pq.read_metadata).num_rows for path in paths]
-    parts, whole, place, control = [], {}, 0, None
-    for path in paths:
+    rows = list(map(rows_in, paths))
+    parts, whole = [], {}
+    for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
         part = read(path, columns)
         parts.append(replace(part, columns={}))
         whole = whole or {name: np.empty(sum(rows), values.dtype) for name, values in part.columns.items()}
@@ -171,8 +170,7 @@ def read_parts(
             raise StoreError(f"{path}: columns or configuration differ from those of {paths[0].name}")
         for name, values in part.columns.items():
             whole[name][place : place + len(values)] = values + place if name == "trial" else values
-        place += rows[len(parts) - 1]
-        control = control or part.control
+    control = next((part.control for part in parts if part.control), None)
     first = parts[0]
     provenance = joined([part.provenance for part in parts])
     soak = provenance["soak"]
@@ -199,14 +197,12 @@ def tidy(folder: Path) -> list[Path]:
 
     A damaged recording is for example an incomplete copy. Returns the old paths of those renamed.
     """
-    import pyarrow.parquet as pq
-
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     moved = []
     for path in contents(folder).recorded:
         try:
-            opened(path, pq.read_metadata)
+            rows_in(path)
         except StoreError:
             path.rename(path.with_name(path.name + ".damaged"))
             moved.append(path)
@@ -241,8 +237,6 @@ def find_folder(path: str | Path) -> Path:
 
 def project_folder(path: str | Path) -> Path:
     """`path` for new files of a notebook: in the project folder if it runs in one, else in the working folder."""
-    path = Path(path).expanduser()
-    for folder in [Path.cwd(), *Path.cwd().parents]:
-        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
-            return folder / path
-    return path
+    here = [Path.cwd(), *Path.cwd().parents]
+    projects = (each for each in here if (each / "pyproject.toml").exists() and (each / "notebooks").is_dir())
+    return next(projects, Path()) / Path(path).expanduser()

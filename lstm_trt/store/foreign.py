@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,14 +48,16 @@ _CONFIGURED = {*AXES, *SYSTEM_COLUMNS, "config_id"}
 #: A column whose name contains one of these, without a unit, is a size too: `num_layers`, `hidden size`, `batch_size`.
 _SIZES = {"layer", "layers", "hidden", "sequence", "seq", "batch"}
 
+#: A column of times whose name contains one of these holds averages.
+_AVERAGES = {"average", "avg", "mean", "median"}
+
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 #: Rows of each process of each group, in order of the trials: values of the keys -> [(round, rows)].
 Parts = dict[tuple, list[tuple[int, np.ndarray]]]
 
 
-@dataclass(frozen=True)
-class TableOptions:
+class TableOptions(NamedTuple):
     """The arguments of `runs.load` for tables."""
 
     column: str | None = None
@@ -76,10 +78,8 @@ def groups_of_table(
     instead of samples. Warnings are appended to `warnings`.
     """
     rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
-    if options.drop_missing:
-        table = _without_missing(table, name, warnings)
-    latency_ns = _latency_ns(table, name, unit)
-    if are_averages(name):
+    table, latency_ns = _latency_ns(table, name, unit, options.drop_missing, warnings)
+    if not _AVERAGES.isdisjoint(normal_name(name).split("_")):
         warnings.append(f"{name} seems to hold averages: they hide the tail of the latencies")
     warmup = _warmup(table, warnings)
     counts = _counts(table, options.causes, {name, *keys}, warnings)
@@ -93,18 +93,14 @@ def groups_of_table(
     for values, total in rows_of.items():
         fields = dict(zip(keys, values, strict=True))
         rounds = parts.get(values, [])
-        samples = [
-            Latencies(
-                latency_ns=latency_ns[rows],
-                warmup=warmup[rows],
-                start_ns=None if start_ns is None else start_ns[rows],
-                causes={cause: counted[rows] for cause, counted in counts.items()},
-                round=number,
-            )
-            for number, rows in rounds
-        ]
+        samples = []
+        for number, rows in rounds:
+            starts = None if start_ns is None else start_ns[rows]
+            causes = {cause: counted[rows] for cause, counted in counts.items()}
+            if not warmup[rows].all():
+                samples.append(Latencies(latency_ns[rows], warmup[rows], starts, causes, round=number))
         label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items()) or Path(table.where).name
-        group = Group(label, tuple(sample for sample in samples if not sample.warmup.all()), fields)
+        group = Group(label, tuple(samples), fields)
         missing = total - sum(len(rows) for _, rows in rounds)
         if 2 * missing > total:
             reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
@@ -120,11 +116,6 @@ def groups_of_table(
     return groups
 
 
-def are_averages(name: str) -> bool:
-    """Whether the name of a column says that it holds averages."""
-    return not {"average", "avg", "mean", "median"}.isdisjoint(normal_name(name).split("_"))
-
-
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
     """The table's columns with the names given by `option`; raises `UsageError` for a name given twice."""
     found = [table.column(name, option) for name in names]
@@ -133,33 +124,30 @@ def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
     return found
 
 
-def _without_missing(table: Table, name: str, warnings: list[str]) -> Table:
-    """The rows that have a time; raises `UsageError` if other times are invalid."""
-    present = ~np.isnan(times(table, name, blanks=True))
-    missing, rows = int(np.count_nonzero(~present)), len(present)
-    if not missing:
-        return table
-    which = f"{table.where}: {missing} of {count(rows, 'row')} have no time" + (f" in {name}" if name else "")
-    warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
-    return table.with_rows(present)
-
-
-def _latency_ns(table: Table, name: str, unit: str) -> np.ndarray:
+def _latency_ns(table: Table, name: str, unit: str, drop: bool, warnings: list[str]) -> tuple[Table, np.ndarray]:
+    """The rows that have a time, and the times; raises `UsageError` if others are missing or invalid."""
+    values = times(table, name, blanks=drop)
+    present = ~np.isnan(values)
+    if missing := int(np.count_nonzero(~present)):
+        which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time" + (
+            f" in {name}" if name else ""
+        )
+        warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
+        table, values = table.with_rows(present), values[present]
     with np.errstate(over="ignore"):
-        latency_ns = np.round(times(table, name) * UNIT_NS[unit], STEP_DECIMALS)
+        latency_ns = np.round(values * UNIT_NS[unit], STEP_DECIMALS)
     if not np.isfinite(latency_ns).all() or not (latency_ns > 0).all():
         raise UsageError(f"{table.where}: {name or 'the file'} has times out of range for the unit {unit}")
-    return latency_ns
+    return table, latency_ns
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
-    name = table.find("warmup", "warm_up")
-    if name is not None:
-        truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)]
-        if None not in truths:
-            return np.array(truths)
+    name, none = table.find("warmup", "warm_up"), [False] * table.data.num_rows
+    truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)] if name else none
+    if None in truths:
         warnings.append(f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up")
-    return np.zeros(table.data.num_rows, dtype=bool)
+        truths = none
+    return np.array(truths, dtype=bool)
 
 
 def _round_column(table: Table, keys: Sequence[str]) -> str | None:
@@ -198,14 +186,12 @@ def _parts(
         rows_by.setdefault(values, []).append(row)
     trials = table.numbers(trial_name) if trial_name and table.kind(trial_name) == "number" else None
     parts: Parts = {}
-    was_sorted = False
     for (*values, cell), in_order in rows_by.items():
         rows = np.array(in_order)
         if trials is not None and (np.diff(trials[rows]) < 0).any() and len(set(trials[rows])) == len(rows):
-            rows, was_sorted = rows[np.argsort(trials[rows])], True
+            rows = rows[np.argsort(trials[rows])]
+            warnings.append(f"rows were sorted by {trial_name}")
         parts.setdefault(tuple(values), []).append((int(numbers[cell]), rows))
-    if was_sorted:
-        warnings.append(f"rows were sorted by {trial_name}")
     return {values: sorted(rounds, key=lambda part: part[0]) for values, rounds in parts.items()}
 
 
@@ -240,16 +226,13 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
     Such a column has several values and either belongs to the configuration by its name, or is text in which each
     value occurs twice on average. If the rows are grouped already, this is only a warning.
     """
-    import pyarrow.compute as pc
-
     mixed = {}
     for name in table.names:
         kind, rows = table.kind(name), table.data.num_rows
         if name in read or is_start(name) or kind not in ("number", "text", "bool"):
             continue
         array = table.array(name)
-        compute: Any = pc  # its functions are made when it is imported
-        values = compute.count_distinct(array, mode="all").as_py()
+        values = len(array.unique())
         repeats = kind == "text" and 2 * values <= rows and not array.null_count
         if values > 1 and (repeats or _is_configured(name)):
             mixed[name] = values
@@ -277,11 +260,8 @@ def _is_configured(name: str) -> bool:
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
-    medians = [
-        float(np.median(np.concatenate([sample.timed_ns for sample in group.samples])))
-        for group in groups
-        if group.failure is None
-    ]
+    pooled = [np.concatenate([sample.timed_ns for sample in group.samples]) for group in groups if group.samples]
+    medians = list(map(np.median, pooled))
     if min(medians, default=ABSURD_BELOW_NS) < ABSURD_BELOW_NS:
         return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]
     if max(medians, default=ABSURD_ABOVE_NS) > ABSURD_ABOVE_NS:

@@ -27,19 +27,15 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raises `UsageError` if another process holds it."""
     lock = FileLock(folder / LOCK_FILE, timeout=_PATIENCE_S, poll_interval=_POLL_S)
     try:
-        lock.acquire()
+        held = lock.acquire()
     except Timeout:
         holder = (folder / LOCK_FILE).read_text(errors="replace").strip() or "unknown"
-        raise UsageError(
-            f"{folder} is in use by another sweep or recording (process {holder}):"
-            " wait until it ends, or choose another --out"
-        ) from None
-    try:
+        in_use = f"{folder} is in use by another sweep or recording (process {holder})"
+        raise UsageError(f"{in_use}: wait until it ends, or choose another --out") from None
+    with held:
         with suppress(OSError):  # the disk is full; the lock is held all the same
             (folder / LOCK_FILE).write_text(f"{os.getpid()}\n")
         yield
-    finally:
-        lock.release()
 
 
 def folder_in_use(folder: Path) -> bool:
@@ -49,18 +45,13 @@ def folder_in_use(folder: Path) -> bool:
     test at the same time.
     """
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
+        with (folder / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(handle)
+    except OSError:  # there is no lock file, or the file system has no locks
+        pass
+    return False
 
 
 #: Folder of the timing locks, shared by all users of the machine; `LSTM_TRT_LOCKS` replaces it.
@@ -90,10 +81,8 @@ def timing_lock(
             except BlockingIOError:
                 holder = f"process {_holder(handle)}"
                 if not wait:
-                    raise UsageError(
-                        f"another recording uses {resource.replace('-', ' ')} ({holder}): wait until it ends, or leave"
-                        " out --no-wait to wait for it"
-                    ) from None
+                    in_use = f"another recording uses {resource.replace('-', ' ')} ({holder})"
+                    raise UsageError(f"{in_use}: wait until it ends, or leave out --no-wait to wait for it") from None
                 if waiting:
                     waiting(holder)
                 waiting = None
@@ -121,11 +110,8 @@ def _opened(path: Path) -> int:
     (fs.protected_regular).
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        with suppress(FileExistsError):
-            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
-            return handle
-        return os.open(path, flags)
+    with suppress(FileExistsError):
+        handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
+        return handle
+    return os.open(path, flags)

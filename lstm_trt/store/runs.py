@@ -14,20 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 from lstm_trt.config.errors import NotATable, UnknownConfiguration, UsageError
-from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import flat
+from lstm_trt.config.format import count
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
-from lstm_trt.store.samples import TRIAL_CAUSES, Group, group_key, groups_of
+from lstm_trt.store.samples import TRIAL_CAUSES, Group, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording
-from lstm_trt.store.tables import (
-    STANDARD_INPUT,
-    STANDARD_INPUT_NAME,
-    Table,
-    file_names,
-    read_tables,
-    time_column,
-)
+from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,12 +63,11 @@ class Runs(Sequence[Group]):
 
     def __str__(self) -> str:
         """A line per group: name, trials and rounds, or the reason of the failure."""
-        return "\n".join(
-            f"{group.name}: {group.failure}"
-            if group.failure is not None
-            else f"{group.name}: {count(group.n, 'trial')} in {count(len(group.samples), 'round')}"
-            for group in self.groups
-        )
+        lines = []
+        for group in self.groups:
+            measured = f"{count(group.n, 'trial')} in {count(len(group.samples), 'round')}"
+            lines.append(f"{group.name}: {group.failure or measured}")
+        return "\n".join(lines)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -94,23 +85,18 @@ class Runs(Sequence[Group]):
         its `group_by` columns. A list, tuple, set or range matches any of its values. Raises `UsageError`
         for an unknown name, and if no group is left.
         """
-        fields = [group_fields(group) for group in self.groups]
-        for name in wanted:
-            if not any(name in values for values in fields):
-                known = ", ".join(dict.fromkeys(itertools.chain(*fields))) or "nothing"
-                raise UsageError(f"{self.source or 'the runs'}: no group has the field {name!r}; choose from {known}")
-        allowed = {
-            name: list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
-            for name, value in wanted.items()
-        }
-        found = tuple(
-            group
-            for group, values in zip(self.groups, fields, strict=True)
-            if all(values.get(name) in several for name, several in allowed.items())
-        )
+        fields, source = [group_fields(group) for group in self.groups], self.source or "the runs"
+        known = dict.fromkeys(itertools.chain(*fields))
+        if unknown := [name for name in wanted if name not in known]:
+            choices = ", ".join(known) or "nothing"
+            raise UsageError(f"{source}: no group has the field {unknown[0]!r}; choose from {choices}")
+        several = (list, tuple, set, frozenset, range)
+        allowed = {name: list(value) if isinstance(value, several) else [value] for name, value in wanted.items()}
+        chosen = [all(values.get(name) in each for name, each in allowed.items()) for values in fields]
+        found = tuple(itertools.compress(self.groups, chosen))
         if not found:
-            filters = ", ".join(f"{name} {' or '.join(map(str, several))}" for name, several in allowed.items())
-            raise UsageError(f"{self.source or 'the runs'}: no recording or row has {filters}")
+            filters = ", ".join(f"{name} {' or '.join(map(str, each))}" for name, each in allowed.items())
+            raise UsageError(f"{source}: no recording or row has {filters}")
         return self._only(found)
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
@@ -127,16 +113,9 @@ class Runs(Sequence[Group]):
 
 def group_fields(group: Group) -> dict:
     """All fields of a group in one dictionary: configuration and machine, or the values of a table's group."""
-    configuration = group.configuration
-    if configuration is None:
+    if group.configuration is None:
         return dict(group.group) or {"name": group.name}
-    return {
-        **flat(configuration),
-        **configuration.workload.group_fields(configuration.mode),
-        **configuration.workload.axes,
-        "machine": group.machine,
-        "config_id": configuration.id,
-    }
+    return fields_of(group.configuration, group.machine)
 
 
 def is_path(source: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
@@ -207,18 +186,12 @@ def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     return list(dict.fromkeys(map(Path, several)))
 
 
-def _source(paths: Sequence[Path]) -> str:
-    return listed((STANDARD_INPUT_NAME if path == STANDARD_INPUT else path for path in paths), 3)
-
-
 def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOptions, warnings: list[str]) -> Runs:
     files = file_names(tables)
     tables = [table.renamed(options.rename) for table in tables]
     group_by, several = options.group_by, len(paths) > 1 or paths[0].is_dir()
-    if FILE in group_by:
-        by_file = several and all(table.find(FILE) is None for table in tables)
-    else:
-        by_file = several and not (group_by or options.one_group)
+    unnamed = FILE not in group_by or all(table.find(FILE) is None for table in tables)
+    by_file = several and unnamed and (FILE in group_by or not (group_by or options.one_group))
     same: dict[tuple, list[Group]] = {}
     columns, units = [], []
     for table, file in zip(tables, files, strict=True):
@@ -233,18 +206,11 @@ def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOpt
         columns.append(name)
         units.append(unit)
         warnings += found
-    source = _source(paths)
+    source = source_of(paths)
     groups = tuple(_joined(groups, source) if len(groups) > 1 else groups[0] for groups in same.values())
-    how = {"column": list(filter(None, columns)), "unit": units}
-    return Runs(
-        groups,
-        source,
-        tuple(dict.fromkeys(warnings)),
-        {name: ", ".join(dict.fromkeys(values)) for name, values in how.items() if values},
-        tuple(groups[0].group),
-        grouped=bool(groups[0].group),
-        own=False,
-    )
+    read = {"column": dict.fromkeys(filter(None, columns)), "unit": dict.fromkeys(units)}
+    how, group = {name: ", ".join(values) for name, values in read.items() if values}, groups[0].group
+    return Runs(groups, source, tuple(dict.fromkeys(warnings)), how, tuple(group), grouped=bool(group), own=False)
 
 
 def _joined(groups: Sequence[Group], source: str) -> Group:
@@ -257,7 +223,7 @@ def _joined(groups: Sequence[Group], source: str) -> Group:
 
 
 def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
-    for name in (name for name, value in vars(options).items() if value):
+    for name in (name for name, value in options._asdict().items() if value):
         why = "are grouped by configuration" if "group" in name else "have fixed columns and units"
         raise NotATable(f"{paths[0]} holds recordings of lstm_trt, which {why}: remove --{name.replace('_', '-')}")
     skipped: list[UnknownConfiguration] = []
@@ -266,7 +232,7 @@ def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
     if skipped:
         newer = f"{count(len(skipped), 'recording')} of a newer version skipped; the first: {skipped[0]}"
         if not items:
-            raise UnknownConfiguration(f"{_source(paths)} has no recordings that this version can read: {newer}")
+            raise UnknownConfiguration(f"{source_of(paths)} has no recordings that this version can read: {newer}")
     soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these have parts
     warnings = list(dict.fromkeys(text for soak in soaks for text in soak.get("lacks", ())))
     warnings += [newer] if skipped else []
@@ -289,4 +255,4 @@ def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
         grouped = not found.parts or bool(found.recordings or found.others or found.pair) or len(groups) > 1
     if not grouped:
         groups = [replace(group, group={}) for group in groups]
-    return Runs(tuple(groups), _source(paths), tuple(warnings), grouped=grouped, recordings=items)
+    return Runs(tuple(groups), source_of(paths), tuple(warnings), grouped=grouped, recordings=items)

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import PRECISIONS, Protocol
+from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.labels import flat, labels, telling
-
-if TYPE_CHECKING:
-    from lstm_trt.config.configuration import Configuration
-    from lstm_trt.store.schema import Failure, Recording
-
+from lstm_trt.store.schema import Failure, Recording
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -130,24 +126,21 @@ class Group:
 
 def largest_error(samples: Iterable[Latencies]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
-    samples = list(samples)
-    errors = [sample.parity_error for sample in samples if sample.parity_error is not None]
-    return max(errors, default=None) if len(errors) == len(samples) else None
+    errors: list[Any] = [sample.parity_error for sample in samples]
+    return None if None in errors else max(errors, default=None)
 
 
 def of_recording(recording: Recording) -> Latencies:
     """Convert a recording to a sample."""
     columns, provenance = recording.columns, recording.provenance
-    rows = len(columns["latency_ns"])
     block_causes: dict[str, np.ndarray] = {}
     for name in BLOCK_CAUSES:
         blocks = provenance.get("blocks", ())
         if blocks and all(block.get(name) is not None for block in blocks):
-            counts = np.zeros(rows, dtype=np.int64)
+            counts = np.zeros(len(columns["latency_ns"]), dtype=np.int64)
             for block in blocks:
                 counts[block["first_row"] : block["first_row"] + block["rows"]] = block[name]
             block_causes[name] = counts
-    control = recording.control
     floor_ns, floor_missing = provenance.get("floor_ns"), provenance.get("floor_missing")
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
@@ -158,7 +151,7 @@ def of_recording(recording: Recording) -> Latencies:
         start_ns=columns.get("intended_ns", columns["start_ns"]),
         causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
         block_causes=block_causes,
-        control_ns=None if control is None else control["latency_ns"].astype(np.float64),
+        control_ns=None if recording.control is None else recording.control["latency_ns"].astype(np.float64),
         round=recording.round,
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),
@@ -178,60 +171,57 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     refused. A configuration that failed in some rounds only is represented by its recordings. A recording given
     twice counts once.
     """
-    from lstm_trt.store.schema import Failure
-
     samples: dict[tuple, dict[tuple, Latencies]] = {}
-    failures: dict[tuple, Failure] = {}
+    failures: dict[tuple, NoTrials] = {}
     configurations: dict[tuple, Configuration] = {}
     for item in items:
         key = group_key(item)
         configurations[key] = item.configuration
         if isinstance(item, Failure):
-            failures.setdefault(key, item)
+            failures.setdefault(key, NoTrials(item.stage, item.reason))
         else:
             sample = of_recording(item)
             samples.setdefault(key, {})[sample.round, sample.started_unix_ns or 0] = sample
-    measured = {key[:2] for key in samples} | {(key[0], None) for key in samples}
+    measured = {(name, place) for name, machine, _ in samples for place in (machine, None)}
     machines = {key[1] for key in configurations if key in samples or key[1] is not None}
     fp32_only = {each.options.precision for each in configurations.values()} <= {PRECISIONS[0]}
     groups = []
     for key, configuration in configurations.items():
         if key not in samples and key[:2] in measured:
             continue
-        options, known = configuration.options, about(configuration.options)
-        fields = {
-            **configuration.workload.group_fields(configuration.mode),
-            **configuration.workload.axes,
-            "runtime": configuration.runtime,
-            "config_id": configuration.id,
-            "runtime_version": configuration.runtime_version,
-            "device_name": configuration.device_name,
-            **{name: value for name, value in options.as_dict().items() if known[name].kept or known[name].added},
-        }
-        fields |= {"machine": key[1]} if len(machines) > 1 else {}
-        fields |= {"graph_captured": False} if key[2] else {}
-        failure = failures.get(key)
+        workload, known = configuration.workload, about(configuration.options)
+        extra = [name for name in configuration.options.as_dict() if known[name].kept or known[name].added]
+        kept = [*workload.group_fields(configuration.mode), *workload.axes, "runtime", "config_id"]
+        kept += ["runtime_version", "device_name", *extra, *["machine"] * (len(machines) > 1)]
+        every = fields_of(configuration, key[1])
+        fields = {name: every[name] for name in kept} | ({"graph_captured": False} if key[2] else {})
         name = f"{configuration.name} on {configuration.runtime}"
         name += "" if fp32_only else f" in {configuration.options.precision}"
-        groups.append(
-            Group(
-                name=name + ", graph refused" * key[2],
-                samples=tuple(samples[key][mark] for mark in sorted(samples[key])) if key in samples else (),
-                group=fields,
-                configuration=configuration,
-                failure=NoTrials(failure.stage, failure.reason) if failure and key not in samples else None,
-                key=key,
-            )
-        )
+        name += ", graph refused" * key[2]
+        found = samples.get(key, {})
+        in_order = tuple(found[mark] for mark in sorted(found))
+        groups.append(Group(name, in_order, fields, configuration, None if found else failures[key], key))
+    return with_distinct_names(sorted(groups, key=_place))
 
-    def place(group: Group) -> tuple:
-        configuration = group.configuration
-        named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
-        sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
-        precision = PRECISIONS.index(configuration.options.precision)
-        return (named, *sizes, configuration.runtime, precision, configuration.id)
 
-    return with_distinct_names(sorted(groups, key=place))
+def _place(group: Group) -> tuple:
+    """Groups are sorted by it: workload, sizes, runtime and precision."""
+    configuration = group.configuration
+    named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
+    sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
+    precision = PRECISIONS.index(configuration.options.precision)
+    return (named, *sizes, configuration.runtime, precision, configuration.id)
+
+
+def fields_of(configuration: Configuration, machine: str | None) -> dict[str, Any]:
+    """All fields of a configuration on a machine in one dictionary."""
+    return {
+        **flat(configuration),
+        **configuration.workload.group_fields(configuration.mode),
+        **configuration.workload.axes,
+        "machine": machine,
+        "config_id": configuration.id,
+    }
 
 
 def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:
@@ -242,32 +232,28 @@ def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:
 
 def with_distinct_names(groups: list[Group]) -> list[Group]:
     """The groups with distinct names: to equal names the fields are appended that distinguish them."""
-    by_name: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        by_name.setdefault(group.name, []).append(index)
-    found = list(groups)
-    for name, same in by_name.items():
-        more = labels([_label_fields(groups[index]) for index in same], enough=True)
-        for index, label in zip(same, more, strict=True):
-            found[index] = replace(groups[index], name=", ".join(filter(None, [name, label])))
-    return found
+    by_name: dict[str, list[Group]] = {}
+    for group in groups:
+        by_name.setdefault(group.name, []).append(group)
+    more: dict[Any, str] = {}
+    for same in by_name.values():
+        texts = labels([_label_fields(group) for group in same], enough=True)
+        more |= zip([group.key for group in same], texts, strict=True)
+    return [replace(group, name=", ".join(filter(None, [group.name, more[group.key]]))) for group in groups]
 
 
 #: Fields of the protocol that names show beside the arrivals and the number of trials.
-_NAMED = set(telling(Tells.MINOR, Tells.NEVER, of=about(Protocol))) - {"trials", "for_s"}
+_NAMED = [name for name in telling(Tells.MINOR, Tells.NEVER, of=about(Protocol)) if name not in ("trials", "for_s")]
 
 
 def _label_fields(group: Group) -> dict[str, object]:
     """Fields of a configuration besides shape and runtime, the most important first; for names."""
-    configuration, protocol = group.configuration, group.configuration.protocol
-    rest = {name: value for name, value in flat(configuration).items() if name in _NAMED}
+    configuration, every = group.configuration, fields_of(group.configuration, group.machine)
+    named = (*configuration.options.as_dict(), "device_name", "machine", *_NAMED)
     return {
         "mode": configuration.mode,
-        "arrivals": protocol.arrival_text,
+        "arrivals": configuration.protocol.arrival_text,
         "version": configuration.runtime_version,
-        **configuration.options.as_dict(),
-        "device_name": configuration.device_name,
-        "machine": group.machine,
-        **rest,
-        "length": f"{protocol.trials} trials",
+        **{name: every[name] for name in named},
+        "length": f"{configuration.protocol.trials} trials",
     }

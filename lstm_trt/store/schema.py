@@ -12,9 +12,9 @@ Schema history (older versions stay readable):
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,28 +25,17 @@ SCHEMA_VERSION = 1
 
 METADATA_KEY = b"lstm_trt"
 
-COLUMNS = {
-    "trial": "int64",
-    "warmup": "bool",
-    "start_ns": "int64",
-    "intended_ns": "int64",
-    "latency_ns": "int64",
-    "enqueue_ns": "int64",
-    "h2d_ns": "int64",
-    "compute_ns": "int64",
-    "d2h_ns": "int64",
-    "involuntary_switches": "int64",
-    "minor_faults": "int64",
-    "major_faults": "int64",
-}
+#: Columns of the trials; `warmup` is boolean, the others are int64.
+COLUMNS = (
+    *("trial", "warmup", "start_ns", "intended_ns", "latency_ns", "enqueue_ns", "h2d_ns", "compute_ns", "d2h_ns"),
+    *("involuntary_switches", "minor_faults", "major_faults"),
+)
 
 #: Columns of the control run, an empty step: a row per call. They may be shorter than the trials (nulls at the end).
 CONTROL_COLUMNS = {"control_start_ns": "start_ns", "control_latency_ns": "latency_ns"}
 
-REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
-
 #: Columns without which nothing can be said about a recording.
-NEEDED = ("warmup", "latency_ns", "start_ns")
+REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
 
 
 @dataclass(frozen=True)
@@ -118,7 +107,7 @@ def validate(recording: Recording, where: object, asked: Collection[str] | None 
     if "start_ns" in columns and (np.diff(columns["start_ns"]) < 0).any():
         raise StoreError(f"{where}: a trial starts before the previous one")
     if recording.control is not None and columns:
-        lengths = {len(recording.control[name]) for name in CONTROL_COLUMNS.values()}
+        lengths = {len(recording.control.get(name, ())) for name in CONTROL_COLUMNS.values()}
         if len(lengths) > 1 or not 0 < max(lengths) <= rows:
             raise StoreError(f"{where}: the control run has {lengths} rows, the recording {rows}")
 
@@ -127,8 +116,8 @@ def arrow_schema():
     """All columns of a recording file, in order."""
     import pyarrow as pa
 
-    kinds = {name: pa.bool_() if kind == "bool" else pa.int64() for name, kind in COLUMNS.items()}
-    return pa.schema([*kinds.items(), *((name, pa.int64()) for name in CONTROL_COLUMNS)])
+    names = (*COLUMNS, *CONTROL_COLUMNS)
+    return pa.schema([(name, pa.bool_() if name == "warmup" else pa.int64()) for name in names])
 
 
 def as_written(table):
@@ -141,7 +130,7 @@ def as_written(table):
 
     types = arrow_schema()
     names = [name for name in table.schema.names if name in types.names]
-    return table.select(names).cast(pa.schema([types.field(name) for name in names], metadata=table.schema.metadata))
+    return table.select(names).cast(pa.schema([types.field(name) for name in names]))
 
 
 def arrow_arrays(recording: Recording) -> list:
@@ -149,13 +138,11 @@ def arrow_arrays(recording: Recording) -> list:
     import pyarrow as pa
 
     rows = len(recording.columns["trial"])
+    control = recording.control or {}
+    known = recording.columns | {column: control[name] for column, name in CONTROL_COLUMNS.items() if control}
     arrays = []
     for column in arrow_schema():
-        if column.name in CONTROL_COLUMNS:
-            values = None if recording.control is None else recording.control[CONTROL_COLUMNS[column.name]]
-        else:
-            values = recording.columns.get(column.name)
-        array = pa.nulls(0, column.type) if values is None else _arrow_array(values, column.type)
+        array = _arrow_array(known.get(column.name, ()), column.type)
         missing = rows - len(array)
         arrays.append(pa.concat_arrays([array, pa.nulls(missing, column.type)]) if missing else array)
     return arrays
@@ -172,37 +159,25 @@ def _arrow_array(values, type):
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(packed)])
 
 
-def numpy_columns(table, path: Path, asked: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The trials' columns of a table that was read with the columns `asked`, by default all.
+def with_trials(recording: Recording, table, path: Path, asked: Collection[str] | None) -> Recording:
+    """A recording with the trials of a table that was read with the columns `asked`, by default all.
 
-    A column that is entirely null was not measured and is left out; raises `StoreError` if it is one of `NEEDED`.
+    A column that is entirely null was not measured and is left out. Raises `StoreError` for values that are missing,
+    except at the end of the control run, and as `validate`.
     """
     columns = {}
     for name in table.schema.names:
-        if name not in COLUMNS:
-            continue  # the control run's
         values = table.column(name)
         if values.null_count == len(values):
             continue
-        if values.null_count:
-            raise StoreError(f"{path}: column {name} has {values.null_count} missing values")
-        columns[name] = values.to_numpy()
-    missing = [name for name in NEEDED if (asked is None or name in asked) and name not in columns]
-    if missing:
-        raise StoreError(f"{path} is not a valid recording: the column {missing[0]} is missing")
-    return columns
-
-
-def numpy_control(table, path: Path) -> dict[str, np.ndarray] | None:
-    """The control run stored with the trials; None if there is none."""
-    found = {}
-    for column, name in CONTROL_COLUMNS.items():
-        if column not in table.schema.names:
-            return None
-        found[name] = values = table.column(column).drop_null().to_numpy()
-        if table.column(column)[: len(values)].null_count:
-            raise StoreError(f"{path}: column {column} has missing values")
-    return found if len(found["start_ns"]) else None
+        present = values.drop_null() if name in CONTROL_COLUMNS else values
+        if missing := values[: len(present)].null_count:
+            raise StoreError(f"{path}: column {name} has {missing} missing values")
+        columns[name] = present.to_numpy()
+    control = {name: columns.pop(column) for column, name in CONTROL_COLUMNS.items() if column in columns}
+    recording = replace(recording, columns=columns, control=control or None)
+    validate(recording, path, asked)
+    return recording
 
 
 def _blocks(parts: list[list[dict]]) -> list[dict]:
@@ -213,14 +188,17 @@ def _blocks(parts: list[list[dict]]) -> list[dict]:
     return found
 
 
+def _sums(parts: list[dict], *names: str) -> dict:
+    return {name: sum(part[name] for part in parts) for name in names}
+
+
 def _self_check(parts: list[dict]) -> dict:
     """Sums of durations, the mean share, and the largest difference of the clocks."""
-    loop_ns = sum(check["loop_ns"] for check in parts)
+    sums = _sums(parts, "loop_ns", "loop_raw_ns")
     return {
-        "loop_ns": loop_ns,
-        "loop_raw_ns": sum(check["loop_raw_ns"] for check in parts),
+        **sums,
         "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
-        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts) / loop_ns,
+        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts) / sums["loop_ns"],
     }
 
 
@@ -229,39 +207,22 @@ def _others(parts: list[dict | None]) -> dict | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    times = {name: sum(part[name] for part in known) for name in ("pinned_cores_ns", "all_cores_ns")}
-    return {**times, "alone": all(part["alone"] for part in known)}
+    return {**_sums(known, "pinned_cores_ns", "all_cores_ns"), "alone": all(part["alone"] for part in known)}
 
 
 def _seconds(parts: list[dict]) -> dict:
-    return parts[0] | {name: sum(part[name] for part in parts) for name in ("timing", "inside_trials", "control")}
+    return parts[0] | _sums(parts, "timing", "inside_trials", "control")
 
 
-def _first(parts: list) -> Any:
-    return parts[0]
-
-
-def _last(parts: list) -> Any:
-    return parts[-1]
-
+_first, _last = itemgetter(0), itemgetter(-1)
 
 #: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording become one: what is
 #: built and checked once is that of the first part. The kind of a workload can add entries, which are the first's too.
 PROVENANCE = dict.fromkeys(
     (
-        *(
-            "machine",
-            "machine_fingerprint",
-            "versions",
-            "commit",
-            "clock",
-            "garbage_collector",
-            "parity",
-            "device_warm_up",
-            "pilot",
-        ),
-        *("floor_ns", "floor_limited_by", "floor_missing", "gpu_before", "costs_s", "started_unix_ns", "threads"),
-        *("runtime", "warnings", "control", "until"),
+        *("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector", "parity"),
+        *("device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing", "gpu_before", "costs_s"),
+        *("started_unix_ns", "threads", "runtime", "warnings", "control", "until"),
     ),
     _first,
 ) | {

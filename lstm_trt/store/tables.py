@@ -16,6 +16,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -25,8 +26,9 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pyarrow as pa
 
-from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of
+from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
 from lstm_trt.config.format import bytes_text, count, listed
+from lstm_trt.store.files import parquet_errors
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY
 
@@ -84,6 +86,15 @@ def _shown(cell: object) -> str:
     return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}... ({len(text)} characters)"
 
 
+#: Kind of a column (`Table.kind`) -> tests of its type.
+_KINDS = {
+    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_duration),
+    "bool": (pa.types.is_boolean,),
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "moment": (pa.types.is_timestamp,),
+}
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns of equal length with at least one row; `where` names the file in error messages.
@@ -104,9 +115,8 @@ class Table:
 
     def _refuse_several(self, alike: Sequence[str]) -> None:
         if len(alike) > 1:
-            raise UsageError(
-                f"{self.where} has {len(alike)} columns named {_shown(alike[0])}: drop or rename all but one"
-            )
+            several = f"{self.where} has {len(alike)} columns named {_shown(alike[0])}"
+            raise UsageError(f"{several}: drop or rename all but one")
 
     @property
     def names(self) -> list[str]:
@@ -146,31 +156,25 @@ class Table:
 
     def kind(self, name: str) -> str:
         """`number` (including durations), `bool`, `text`, `moment` (a timestamp), or `other`."""
-        types, kind = pa.types, self.array(name).type
-        if types.is_boolean(kind):
-            return "bool"
-        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_duration(kind):
-            return "number"
-        if types.is_timestamp(kind):
-            return "moment"
-        return "text" if types.is_string(kind) or types.is_large_string(kind) else "other"
+        found = self.array(name).type
+        return next((kind for kind, tests in _KINDS.items() if any(test(found) for test in tests)), "other")
 
     def stated_unit(self, name: str) -> str | None:
         """The unit of a column: from its type, its name, or a comment above plain numbers; None if not stated."""
         return getattr(self.array(name).type, "unit", None) or split_unit(name)[1] or self.unit
 
-    def numbers(self, name: str) -> np.ndarray:
+    def numbers(self, name: str, kinds: Sequence[str] = tuple(_KINDS)) -> np.ndarray:
         """A column as float64, or as int64 if it has whole numbers and no missing values; missing values are NaN.
 
         Single-precision values are converted through their decimal text: 1.1 and not 1.10000002384. Durations
-        and timestamps are in the unit of their type. Raises `UsageError`, with the row of a text, if a value is
-        not a number.
+        and timestamps are in the unit of their type. Raises `UsageError` if the column is not of these `kinds`, or,
+        with the row of a text, if a value is not a number.
         """
         array, kind = self.array(name), self.kind(name)
+        if kind not in kinds:
+            raise UsageError(f"{self.where}: {_shown(name)} is not a column of numbers")
         if kind == "text":
             return np.array([self._number_of_text(name, row, cell) for row, cell in enumerate(array.to_pylist())])
-        if kind == "other":
-            raise UsageError(f"{self.where}: {_shown(name)} is not a column of numbers")
         if pa.types.is_temporal(array.type):
             array = array.cast(pa.int64())
         elif kind == "bool" or pa.types.is_decimal(array.type):
@@ -185,11 +189,9 @@ class Table:
         try:
             return math.nan if text.casefold() in _BLANKS else float(text)
         except ValueError:
-            column = f"{_shown(name)} is " if name else ""
-            raise UsageError(
-                f"{self.where}, {self.place(row)}: {column}{_shown(cell)!r}, not a number: use a decimal point"
-                " and no thousands separators"
-            ) from None
+            wrong = (f"{_shown(name)} is " if name else "") + f"{_shown(cell)!r}, not a number"
+            remedy = "use a decimal point and no thousands separators"
+            raise UsageError(f"{self.where}, {self.place(row)}: {wrong}: {remedy}") from None
 
     def with_rows(self, rows: np.ndarray) -> Table:
         """Only the rows for which the array is true."""
@@ -238,18 +240,17 @@ def time_column(
 
 def _only_times(table: Table, known: Sequence[str]) -> str:
     stems = {name: split_unit(name)[0] for name in table.names if not is_start(name)}
-    times = {name for name in stems if table.kind(name) in ("number", "text")}
+    times = [name for name in stems if table.kind(name) in ("number", "text")]
     found = next((same for stem in known if (same := [name for name in times if stems[name] == stem])), None)
     found = found or [name for name in times if table.stated_unit(name)]
     if not found and len(table.names) == 1:
         found = table.names
     if len(found) == 1:
         return found[0]
-    several = f"several columns that may hold the times ({listed_names(n for n in table.names if n in found)})"
-    raise UsageError(
-        f"{table.where} has {several if found else 'no column that is known to hold the times'}: use --column NAME"
-        f" or --rename NAME=latency_us; its columns are {listed_names(table.names)}"
-    )
+    several = f"several columns that may hold the times ({listed_names(found)})"
+    has = f"{table.where} has {several if found else 'no column that is known to hold the times'}"
+    remedy = "use --column NAME or --rename NAME=latency_us"
+    raise UsageError(f"{has}: {remedy}; its columns are {listed_names(table.names)}")
 
 
 #: Names of columns of start times, in order of preference: of recordings (intended, actual), trtexec (old, new), other.
@@ -266,21 +267,17 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
 
     Raises `UsageError` with the number of invalid times and the line of the first.
     """
-    if table.kind(name) not in ("number", "text"):
-        raise UsageError(f"{table.where}: {_shown(name)} is not a column of numbers")
-    values = table.numbers(name)
-    wrong = {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
-    if not blanks:
-        wrong = {"blank or NaN": np.isnan(values), **wrong}
+    values = table.numbers(name, ("number", "text"))
+    wrong = {} if blanks else {"blank or NaN": np.isnan(values)}
+    wrong |= {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
     counts = [f"{np.count_nonzero(rows)} {kind}" for kind, rows in wrong.items() if rows.any()]
     if counts:
         first = table.place(int(np.argmax(np.logical_or.reduce(list(wrong.values())))))
         remedy = "leave cells without a measurement blank" if blanks else "remove these rows"
         remedy += ", or add --drop-missing" if counts[0].endswith("NaN") else ""
         total = f"of {len(values)} times" + (f" in {_shown(name)}" if name else "")
-        raise UsageError(
-            f"{table.where}: {total}, {' and '.join(counts)}, the first in {first}: times must be positive; {remedy}"
-        )
+        wrong_times = f"{table.where}: {total}, {' and '.join(counts)}, the first in {first}"
+        raise UsageError(f"{wrong_times}: times must be positive; {remedy}")
     return values
 
 
@@ -310,10 +307,8 @@ def read_tables(paths: Iterable[Path], warnings: list[str]) -> list[Table] | Non
     recorded = [file for file, table in tables.items() if table is None]
     found = [table for table in tables.values() if table is not None]
     if recorded and found:
-        raise UsageError(
-            f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table: analyze them separately,"
-            " or compare them with lstm-trt compare"
-        )
+        mixed = f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table"
+        raise UsageError(f"{mixed}: analyze them separately, or compare them with lstm-trt compare")
     return found or None
 
 
@@ -342,14 +337,17 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+def source_of(paths: Iterable[Path]) -> str:
+    """The paths as text, with the name of standard input."""
+    return listed((STANDARD_INPUT_NAME if path == STANDARD_INPUT else path for path in paths), 3)
+
+
 def file_names(tables: Sequence[Table]) -> list[str]:
     """Distinct names: the names of the files without suffixes, or with them, or the whole paths."""
     paths = [Path(table.where) for table in tables]
     stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in paths]
-    for names in (stems, [path.name for path in paths]):
-        if len(set(names)) == len(names):
-            return names
-    return [table.where for table in tables]
+    candidates = (stems, [path.name for path in paths], [table.where for table in tables])
+    return next((names for names in candidates if len(set(names)) == len(names)), candidates[-1])
 
 
 def read_table(path: Path) -> Table | None:
@@ -370,10 +368,13 @@ def read_table(path: Path) -> Table | None:
 
 
 def _of_content(where: str, suffix: str, content: bytes) -> Table:
-    if content.startswith(_GZIP):
-        content = _decompressed(where, content)
-    if where == STANDARD_INPUT_NAME:
-        _refuse_huge(where, content)
+    compressed = content.startswith(_GZIP)
+    if compressed:
+        invalid = refused(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error)
+        with invalid, gzip.open(io.BytesIO(content)) as file:
+            content = file.read(LARGEST_BYTES + 1)
+    if len(content) > LARGEST_BYTES and (compressed or where == STANDARD_INPUT_NAME):
+        raise UsageError(f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet")
     if content.startswith(_NPY):
         return _of_npy(where, content)
     if not content.strip():
@@ -389,53 +390,28 @@ def _of_content(where: str, suffix: str, content: bytes) -> Table:
     return _of_text(where, text)
 
 
-def _decompressed(where: str, content: bytes) -> bytes:
-    try:
-        with gzip.open(io.BytesIO(content)) as file:
-            found = file.read(LARGEST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{where} is not a valid gzip file: {first_line(error)}") from None
-    _refuse_huge(where, found)
-    return found
-
-
-def _refuse_huge(where: str, content: bytes) -> None:
-    if len(content) > LARGEST_BYTES:
-        raise UsageError(f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet")
-
-
 def _of_npy(where: str, content: bytes) -> Table:
     """An array of numbers, or a structured array with named columns."""
-    try:
-        with catch_warnings():
-            simplefilter("ignore")
-            array = np.load(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # numpy raises errors of many classes
-        raise UsageError(f"{where} is not a valid .npy file: {first_line(error)}") from None
+    with refused(f"{where} is not a valid .npy file", Exception), catch_warnings():  # errors of many classes
+        simplefilter("ignore")
+        array = np.load(io.BytesIO(content), allow_pickle=False)
     if array.ndim != 1:
         shape = " x ".join(map(str, array.shape)) or "a single number"
         raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
     array = array.astype(array.dtype.newbyteorder("="))
     names = array.dtype.names
-    try:
+    with refused(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
         columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise UsageError(f"{where} is not an array of numbers: {first_line(error)}") from None
-    table = Table(where, pa.table(columns))
-    if not table.data.num_rows:
-        raise UsageError(f"{where} has no rows")
-    return table
+    return _table(where, pa.table(columns))
 
 
 def _of_parquet(path: Path) -> Table | None:
     import pyarrow.parquet as pq
 
-    try:
+    with parquet_errors(path, UsageError):
         if METADATA_KEY in (pq.read_schema(path).metadata or {}):
             return None
         data = pq.read_table(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
     return _table(str(path), data)
 
 
@@ -447,8 +423,9 @@ def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Ta
     for name, column in zip(data.column_names, data.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         named.append((" ".join(str(name).split()), column.cast(pa.string() if pa.types.is_null(kind) else kind)))
-    kept = [(name, column) for name, column in named if name]  # pandas writes its index as a column without a name
-    return Table(where, pa.Table.from_arrays([column for _, column in kept], [name for name, _ in kept]), lines=lines)
+    if len(named) > 1:  # plain numbers are one column without a name, and pandas writes its index as another one
+        named = [(name, column) for name, column in named if name]
+    return Table(where, pa.table([column for _, column in named], [name for name, _ in named]), lines=lines)
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -479,10 +456,10 @@ def _of_json(where: str, text: str) -> Table:
         names = dict.fromkeys(name for row in value for name in row)
         columns = {name: [row.get(name) for row in value] for name in names}
     elif isinstance(value, list) and value:
-        return Table(where, pa.table({"": _array(value)}))
+        columns = {"": value}
     if not columns:
         raise UsageError(f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
-    return _table(where, pa.Table.from_arrays([_array(cells) for cells in columns.values()], list(columns)))
+    return _table(where, pa.table(list(map(_array, columns.values())), list(columns)))
 
 
 def _of_text(where: str, text: str) -> Table:
@@ -496,19 +473,16 @@ def _of_text(where: str, text: str) -> Table:
         return _of_numbers(where, lines, lines[:start])
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
     if all(_is_number(cell) for cell in first.split(separator) if cell.strip()):
-        raise UsageError(
-            f"{where} starts with {_shown(first)!r}: the first line must have the column names, or the file one number"
-            " per line"
-        )
+        headless = f"{where} starts with {_shown(first)!r}"
+        raise UsageError(f"{headless}: the first line must have the column names, or the file one number per line")
     return _of_csv(where, lines, start, separator)
 
 
 def _is_number(text: str) -> bool:
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
@@ -530,22 +504,16 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str) -> Tab
     content = "\n".join(lines[place - 1] for place in places).encode()
     ragged = []
     try:
-        data = csv.read_csv(
-            pa.BufferReader(content),
-            # One block: types are inferred from the whole file, not from its beginning.
-            read_options=csv.ReadOptions(block_size=min(len(content) + 1, 2**30), use_threads=False),
-            parse_options=csv.ParseOptions(
-                delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
-            ),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
+        # One block: types are inferred from the whole file, not from its beginning.
+        read = csv.ReadOptions(block_size=min(len(content) + 1, 2**30), use_threads=False)
+        parse = csv.ParseOptions(delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error")
+        data = csv.read_csv(pa.BufferReader(content), read, parse, csv.ConvertOptions(strings_can_be_null=True))
     except pa.ArrowException as error:
         if ragged:
             row = ragged[0]
-            raise UsageError(
-                f"{where}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')} in a table with"
-                f" {count(row.expected_columns, 'column')}: quote cells that contain a separator, and close all quotes"
-            ) from None
+            cells = f"{count(row.actual_columns, 'cell')} in a table with {count(row.expected_columns, 'column')}"
+            remedy = "quote cells that contain a separator, and close all quotes"
+            raise UsageError(f"{where}, line {places[row.number - 1]}: {cells}: {remedy}") from None
         raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
     if data.num_rows != len(places) - 1:
         raise UsageError(f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break")

@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,8 +22,8 @@ from lstm_trt.analysis.deadline import (
     EXIT_STATUS,
     Question,
     Verdict,
+    Verdicts,
     evidence_percentile,
-    exit_status,
     failed,
     firm_statistics,
 )
@@ -30,6 +31,7 @@ from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bound
 from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Latencies
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies
@@ -466,7 +468,10 @@ def test_failures_statuses_and_json(rng):
     assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
     for text in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
         assert "failed at build: no such layer" in text
-    assert [exit_status(names) for names in ([MET], [MET, NOT_ENOUGH], [NOT_ENOUGH, MISSED, MET])] == [0, 3, 1]
+    statuses = {(MET,): 0, (MET, NOT_ENOUGH): 3, (NOT_ENOUGH, MISSED, MET): 1}
+    for names, status in statuses.items():
+        answers = tuple(replace(verdict, verdict=name) for name in names)
+        assert Verdicts(Runs(()), answers).exit_status == status
     for answer in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
         again = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
         names = {"verdict", "n", "misses", "deadline_us", "percentile", "confidence", "max_us", "trials_needed"}

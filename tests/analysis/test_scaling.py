@@ -16,15 +16,26 @@ import pytest
 
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import interval, ratio_rank
-from lstm_trt.analysis.scaling import FITTED, break_of, doubts, find_scaling, fit, power, scaling
-from lstm_trt.analysis.text.scaling import scaling_text
-from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, MedianOfRound, ShapeTime, from_table, read_times
+from lstm_trt.analysis.scaling import (
+    FITTED,
+    PAIR_CONFIDENCE,
+    ScalingAnswers,
+    break_of,
+    doubts,
+    find_scaling,
+    fit,
+    power,
+    scaling,
+)
+from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.times import AXES, ShapeTime, from_tables, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.plots.style import image_bytes
 from lstm_trt.store import consolidated, files, folders, schema
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.tables import Table
 from tests.conftest import ROOT
 from tests.support.pictures import lines
@@ -58,7 +69,12 @@ def from_columns(columns: dict, rename: dict | None = None):
         return pa.array([None if cell in ("", None) else str(cell) for cell in cells] if mixed else cells)
 
     data = pa.table({name: array(list(cells)) for name, cells in columns.items()})
-    return from_table(Table("the table", data).renamed(rename))
+    return from_tables([Table("the table", data).renamed(rename)])
+
+
+def scaling_text(findings) -> str:
+    """What the command prints."""
+    return str(ScalingAnswers(Runs(()), (findings,)))
 
 
 def write_csv(path, columns: dict, separator: str = ","):
@@ -531,7 +547,9 @@ def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
 
 def test_intervals_that_touch_prove_nothing():
     def cell(low, high, rounds=1):
-        return ShapeTime((low + high) / 2, (MedianOfRound((low + high) / 2, low, high, 100),) * rounds)
+        trials = Series(1e3 * np.linspace(low, high, 8))  # of 8 trials the interval is the whole range
+        assert trials.interval_us("median_us", PAIR_CONFIDENCE) == (low, high)
+        return ShapeTime((low + high) / 2, (trials,) * rounds)
 
     few, apart = (Doubt.FEW_ROUNDS,), (Doubt.NOT_SEPARATED,)
     assert doubts(cell(10, 12), cell(13, 15)) == few

@@ -16,7 +16,7 @@ import pytest
 import lstm_trt
 from lstm_trt.cli.main import parse
 from lstm_trt.cli.sweep import _grid
-from lstm_trt.recorder.control import control_text
+from lstm_trt.recorder.pool import remarks
 from lstm_trt.registry import COMMANDS
 from lstm_trt.rerun import Run
 from lstm_trt.store import cache
@@ -197,7 +197,7 @@ def test_the_old_name_of_a_grid_is_accepted():
 def test_one_is_singular():
     assert str(Consolidated(ROOT, 1, 1)).endswith(" 1 recording, 1 failure")
     assert ": 1 cell in " in str(Run(ROOT, ROOT, 1.0, 1))
-    assert control_text({"max_us": 1.0, "calls": 1}).endswith(" of 1 call")
+    assert remarks({"max_us": 1.0, "calls": 1}, {"median_share": 0.0}, True)[0].endswith(" of 1 call")
 
 
 def test_the_help_lists_every_command_once_by_group(lab):

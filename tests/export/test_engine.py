@@ -226,13 +226,14 @@ def test_a_timing_cache_is_kept_and_given_to_the_next_build(monkeypatch, tmp_pat
     found = []
     for _ in range(2):
         config = builder.create_builder_config()
-        timing = build._read_timing_cache(trt, config, full, {"name": "a GPU"})
-        assert keep and builder.build_serialized_network(network, config) is not None
-        build._write_timing_cache(config, timing)
-        found.append(timing[1])
+        with build._timing_cache(trt, config, full, {"name": "a GPU"}) as before:
+            assert keep and builder.build_serialized_network(network, config) is not None
+        found.append(before)
     assert found[0] == b"" and len(found[1]) > 50
-    assert build._read_timing_cache(trt, config, options(), None) is None  # RTX times nothing
-    assert build._read_timing_cache(trt, config, full, {"name": "another GPU"})[1] == b""
+    with build._timing_cache(trt, config, options(), None) as before:
+        assert before is None  # RTX times nothing
+    with build._timing_cache(trt, config, full, {"name": "another GPU"}) as before:
+        assert before == b""
 
 
 # --- messages of the builder

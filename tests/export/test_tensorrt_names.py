@@ -71,7 +71,7 @@ HELD_IN_FILE: dict[str, dict[str, str | None]] = {
     "runtimes/cuda/tensorrt_rtx.py": {
         "engine": "ICudaEngine",
         "config": "IRuntimeConfig",
-        "self._kernels": "IRuntimeCache",
+        "kernels": "IRuntimeCache",
     },
 }
 #: Members of all pybind11 enumerations, which the stored lists leave out.

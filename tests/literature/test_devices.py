@@ -12,8 +12,9 @@ from lstm_literature.implementations import on_tensorflow
 from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.machine import gpu as machine_gpu
 from lstm_trt.recorder import doctor
-from lstm_trt.runtimes import base, onnxruntime
+from lstm_trt.runtimes import onnxruntime
 from lstm_trt.runtimes.base import Availability, Request
 
 CELL = WORKLOADS["cell"].scaled("1/64")
@@ -35,7 +36,7 @@ def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
     for module in (on_tensorflow, implementations):
         monkeypatch.setattr(module, "installed_version", installed.get)
     monkeypatch.setattr(implementations, "is_installed", lambda package: True)
-    monkeypatch.setattr(base, "gpu_name", lambda: gpu)
+    monkeypatch.setattr(machine_gpu, "device_here", lambda: gpu and SimpleNamespace(name=gpu))
     implementation = implementations.load_implementation("tensorflow-xla")
     assert implementation.availability("cpu").ready
     state = implementation.availability("cuda")
@@ -69,7 +70,7 @@ def test_onnx_runtime_without_the_provider_or_without_a_gpu_says_so(monkeypatch)
     assert "CUDAExecutionProvider" in onnxruntime.availability("cuda").reason
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     for name, ready in ((None, False), ("NVIDIA X", True)):
-        monkeypatch.setattr(base, "gpu_name", lambda name=name: name)
+        monkeypatch.setattr(machine_gpu, "device_here", lambda name=name: name and SimpleNamespace(name=name))
         state = implementations.load_implementation("onnxruntime").availability("cuda")
         assert (state.ready, state.device_name) == (ready, name) and bool(state.remedy) != ready
 

@@ -28,7 +28,7 @@ from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import Trials
 from lstm_trt.recorder.parity import check_parity
-from lstm_trt.recorder.prepare import loop_against_batches, recordings
+from lstm_trt.recorder.prepare import loop_against_batches, record_into
 from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.samples import groups_of
@@ -272,7 +272,7 @@ def loop(
     columns["involuntary_switches"] = 3 * (np.arange(len(start)) < switches)
     half = len(start) // 2
     blocks = [{"first_row": 0, "rows": half}, {"first_row": half, "rows": len(start) - half}]
-    trials = Trials(columns, blocks, {}, 0, at, 0)
+    trials = Trials(columns, blocks, {}, 0, 0)
     trials.self_check.update(loop_against_batches(trials))
     return trials
 
@@ -320,9 +320,9 @@ def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
 
     monkeypatch.setattr(resource, "getrusage", slow_reading)
     monkeypatch.setattr("lstm_literature.training.LOOP_BOUND", 0.0)  # the batches may take long here
-    (recording,) = recordings(configuration, reference)
-    assert any("between the batches" in text for text in recording.provenance["warnings"])
-    assert files.read(files.write(recording, tmp_path)).provenance["warnings"] == recording.provenance["warnings"]
+    done = record_into(tmp_path, configuration, reference)
+    assert any("between the batches" in text for text in done["warnings"])
+    assert files.read(Path(done["path"])).provenance["warnings"] == done["warnings"]
 
 
 @pytest.mark.parametrize(

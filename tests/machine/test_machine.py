@@ -338,7 +338,7 @@ def test_throttling_between_two_readings(tmp_path):
     with Watcher((0,), "cpu", root=tmp_path) as watcher:
         before = watcher.read()
         plant(tmp_path, {"/sys/fs/cgroup/cpu.stat": stat.format(5, 350)})
-        changed = watcher.difference(before, watcher.read())
+        changed = counters.difference(before, watcher.read())
     assert (changed["throttled_ns"], changed["throttled_periods"]) == (250_000, 3)
 
 
@@ -512,14 +512,7 @@ def planted_nvml(monkeypatch, bus=1, **functions):
     monkeypatch.setitem(sys.modules, "pynvml", library)
     device = gpu.CudaDevice(f"NVIDIA {'AB'[bus - 1]}", (9, 0), (13, 1), f"0000:0{bus}:00.0")
     monkeypatch.setattr(gpu, "cuda_device", lambda place=0: device)
-    facts.gpu_name.cache_clear()
     return library
-
-
-@pytest.fixture(autouse=True)
-def forget_gpu_name():
-    yield
-    facts.gpu_name.cache_clear()
 
 
 def test_gpus_are_described_and_read(monkeypatch):
@@ -529,7 +522,7 @@ def test_gpus_are_described_and_read(monkeypatch):
     assert (description["driver"], description["cuda_driver"]) == ("580.65.06", "13.1")
     assert description["gpus"][0]["memory_bytes"] == 1 << 30
     assert description["gpus"][0]["persistence_mode"] is None  # this driver does not support it
-    assert facts.gpu_name() == "NVIDIA A"
+    assert gpu.device_here().name == "NVIDIA A"
     with Watcher((0,), "cuda") as watcher:
         reading = watcher.read()
     assert (reading["gpu_sm_mhz"], reading["gpu_memory_mhz"]) == (1000, 2000)
@@ -552,7 +545,7 @@ def test_a_package_for_a_cuda_version_is_found_by_its_plain_name(tmp_path, monke
 def test_the_gpu_is_the_one_that_cuda_sees(monkeypatch):
     """NVML counts by PCI address, CUDA can begin with the fastest."""
     planted_nvml(monkeypatch, bus=2)
-    assert facts.gpu_name() == "NVIDIA B"
+    assert gpu.device_here().name == "NVIDIA B"
     with Watcher((0,), "cuda") as watcher:
         assert watcher.read()["gpu_sm_mhz"] == 1001 and watcher.gpu_state()["name"] == "NVIDIA B"
 
@@ -562,7 +555,7 @@ def test_no_driver_no_gpus(monkeypatch):
         raise RuntimeError("driver not loaded")
 
     planted_nvml(monkeypatch).nvmlInit = refuse
-    assert facts.gpu_name() == "NVIDIA A"  # CUDA decides, as on Jetson
+    assert gpu.device_here().name == "NVIDIA A"  # CUDA decides, as on Jetson
     with Watcher((0,), "cuda") as watcher:
         assert watcher.read()["gpu_sm_mhz"] is None
     assert facts.describe("cuda").items() >= {"driver": None, "cuda_driver": None}.items()
@@ -573,8 +566,7 @@ def test_no_driver_no_gpus(monkeypatch):
 
 @pytest.mark.gpu
 def test_the_gpu_of_this_machine_answers():
-    name = facts.gpu_name()
-    if name is None:
+    if gpu.device_here() is None:
         pytest.skip("no NVIDIA GPU")
     with Watcher((linux.allowed_cores()[-1],), "cuda") as watcher:
         reading = watcher.read()

@@ -57,7 +57,7 @@ def planted(tmp_path, monkeypatch):
 def test_a_broken_runtime_is_a_row_and_hides_no_other(planted):
     report = doctor.examine([*planted, "no-such-runtime"])
     rows = {(row.runtime.removeprefix("planted_runtimes."), row.device): row for row in report.runtimes}
-    assert rows["mixed", "cpu"] == RuntimeRow(planted[0], "cpu", "1.2.3", "Planted CPU", True)
+    assert rows["mixed", "cpu"] == RuntimeRow(True, "1.2.3", "Planted CPU", runtime=planted[0], device="cpu")
     assert rows["mixed", "cuda"].remedy == "sudo apt install planted-driver"
     assert rows["raises", "cpu"].reason == "KeyError: 'cpu'" and not rows["raises", "cuda"].ready
     assert (rows["refuses", "cpu"].reason, rows["refuses", "cpu"].remedy) == ("needs sm_90", "use another card")
@@ -87,14 +87,13 @@ def test_the_registry_is_examined_on_every_device():
 @pytest.fixture
 def report():
     long = "a reason that goes on and on, since libraries like to explain themselves at length when they fail " * 2
+    remedy = "pip install 'one[two]' " + "and then some " * 12
     return DoctorReport(
         runtimes=[
-            RuntimeRow(
-                "broken-one", "cuda", None, None, False, long.strip(), "pip install 'one[two]' " + "and then some " * 12
-            ),
-            RuntimeRow("mended-soon", "cuda", "1.0", None, False, "no driver", "apt install driver"),
-            RuntimeRow("mended-too", "cuda", "1.0", None, False, "no driver", "apt install driver"),
-            RuntimeRow("good-one", "cpu", "2.13.0+cpu", "Planted CPU", True),
+            RuntimeRow(False, None, None, long.strip(), remedy, runtime="broken-one", device="cuda"),
+            RuntimeRow(False, "1.0", None, "no driver", "apt install driver", runtime="mended-soon", device="cuda"),
+            RuntimeRow(False, "1.0", None, "no driver", "apt install driver", runtime="mended-too", device="cuda"),
+            RuntimeRow(True, "2.13.0+cpu", "Planted CPU", runtime="good-one", device="cpu"),
         ],
         versions={
             "lstm_trt": "0.2.0",

@@ -18,6 +18,7 @@ from lstm_trt.recorder import inspect as inspection
 from lstm_trt.recorder.doctor import RuntimeRow
 from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt.recorder.pool import record
+from tests.support.own_networks import stream
 from tests.support.planted_graphs import lstm, recurrent, relu
 
 READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
@@ -29,7 +30,7 @@ def ready(monkeypatch):
 
     def rows(name):
         device = runtimes.load_runtime(name).DEVICES[0]
-        return [RuntimeRow(name, device, "1.0", "planted", True)]
+        return [RuntimeRow(True, "1.0", "planted", runtime=name, device=device)]
 
     def attempt(pool, network, row, folder, listener):
         compared = {"error": 0.0, "reference": "planted", "nan_reaches_output": row.runtime == "openvino"}
@@ -104,7 +105,9 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
     """The parser of TensorRT for RTX needs no GPU, and names operators that it lacks."""
     pytest.importorskip("tensorrt_rtx")
     monkeypatch.setattr(
-        inspection, "rows_of", lambda name: [RuntimeRow(name, "cuda", "1.0", None, False, "no GPU driver")]
+        inspection,
+        "rows_of",
+        lambda name: [RuntimeRow(False, "1.0", None, "no GPU driver", runtime=name, device="cuda")],
     )
     monkeypatch.setitem(registry.__dict__, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
     (answer,) = inspection.inspect(saved(lstm(), tmp_path)).runtimes
@@ -125,9 +128,9 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
         (lstm().SerializeToString()[:-9], (), "truncated"),
         (lstm(states=False, nonsense=1).SerializeToString(), (), "nonsense"),
         (None, (), "cannot read"),
-        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size 'time'"),
+        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size is called 'time'"),
         (lstm().SerializeToString(), ("--size", "time"), "NAME=N"),
-        (lstm().SerializeToString(), ("--size", "time=4,8"), "needs one value"),
+        (stream().SerializeToString(), ("--size", "time=4,8", "batch=1"), "--size gives 2 networks, but one is needed"),
     ],
     ids=["foreign", "empty", "truncated", "attribute", "missing", "size", "form", "values"],
 )

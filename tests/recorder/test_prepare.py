@@ -192,7 +192,7 @@ def test_one_wrong_sequence_of_a_large_batch_is_found(tmp_path, rng):
     configuration = describe(shape)
     _, distinct, which = make_inputs(shape, 9)
     answers = rng.standard_normal((4, distinct.shape[1], 1)).astype(np.float32)
-    np.save(tmp_path / "answers.npy", answers)
+    np.save(tmp_path / "answers.npy", [answers])
     gate = PREPARER.gate(configuration, {"gate_seed": 9, "reference_path": str(tmp_path / "answers.npy")})
     right = answers[:, which]
     assert check_parity(_Planted(right), configuration, gate)["inputs_seed"] == 9

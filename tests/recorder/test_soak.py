@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -101,7 +102,8 @@ def record_parts(monkeypatch, tmp_path):
             told = {"machine_fingerprint": "m", "pilot": None, "versions": {}, "clock": {"call_ns": 80, "step_ns": 10}}
             seconds = {"build": 1.0, "parity": 2.0}
             step = PlantedStep(lambda: clock.advance(step_ns))
-            yield PreparedRun(configuration, step, {}, told, seconds, lambda: None)
+            watcher = SimpleNamespace(read=dict, gpu_state=lambda: None)
+            yield PreparedRun(configuration, step, watcher, told, seconds)
 
         arguments = {"round": 0, "asked_s": asked_s, "part_s": part_s, **more}
         with monkeypatch.context() as patched:

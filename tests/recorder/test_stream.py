@@ -21,8 +21,9 @@ from lstm_trt.machine import facts
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.plots.points import describe_systems, points_of, systems
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import against_clock, clock_text
+from lstm_trt.recorder.loop import against_clock
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
+from lstm_trt.recorder.pool import remarks
 from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
 from lstm_trt.recorder.sweep import run_sweep
@@ -177,17 +178,19 @@ def test_what_an_empty_step_takes_of_a_short_call():
     clock = {"overhead_ns": 40, "call_ns": 80, "step_ns": 10, "resolution_ns": 1}
     assert against_clock(4_000, clock) == {"median_share": 0.02, "shortest_us": pytest.approx(0.8)}
     assert against_clock(4_000, {**clock, "step_ns": 250})["shortest_us"] == pytest.approx(2.5)
-    short, long = (clock_text({**clock, **against_clock(median_ns, clock)}) for median_ns in (4_000, 4_000_000))
-    assert all(text in short for text in ("0.08 us", "2.0 %", "0.8 us")) and long == ""
+    short, long = (
+        remarks(None, {**clock, **against_clock(median_ns, clock)}, None) for median_ns in (4_000, 4_000_000)
+    )
+    assert all(text in short[0] for text in ("0.08 us", "2.0 %", "0.8 us")) and long == []
 
 
 @pytest.mark.parametrize("call_ns", [10, 10**9])
 def test_calls_that_are_too_short_to_be_resolved_give_a_warning(call_ns):
     """Calls of more than 10 us, compared with an empty step that takes 10 ns, and with one that takes a second."""
     configuration = describe(LstmShape(1, 8, 1), "onnxruntime", Protocol(trials=20), mode="stream")
-    prepared_run = PreparedRun(configuration, SimpleNamespace(facts=dict), {}, {}, {}, lambda: None)
+    prepared_run = PreparedRun(configuration, SimpleNamespace(facts=dict), None, {}, {})
     prepared_run.provenance["clock"] = {**facts.clock_cost(200), "step_ns": 0, "call_ns": call_ns}
     trials = run_trials(lambda: time.sleep(1e-5), configuration.protocol)
-    provenance = prepared_run.recording(trials, 0, 1.0).provenance
+    provenance = prepared_run.recording(trials, 0, {}, None, (None, None)).provenance
     assert any("not resolved" in warning for warning in provenance["warnings"]) == (call_ns == 10**9)
     assert provenance["clock"]["median_share"] == call_ns / trials.median_ns

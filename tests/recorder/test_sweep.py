@@ -52,19 +52,19 @@ def test_every_configuration_once_and_resume_finds_nothing_to_do(tmp_path):
     assert (again.recorded, again.done_before, again.seconds.timing) == (0, 8, 0.0)
 
 
-def test_the_next_reference_is_made_while_a_recording_is_stored(tmp_path, monkeypatch):
-    """Never while trials are timed, and not again when its configuration has its turn."""
-    events = []
-    give, take = Process.give, Process._take
-    monkeypatch.setattr(Process, "give", lambda self, job: (events.append(job["kind"]), give(self, job)))
-    monkeypatch.setattr(
-        Process, "_take", lambda self, message, listener: (events.append(message), take(self, message, listener))[1]
-    )
+def test_nothing_is_prepared_while_trials_are_timed(tmp_path, monkeypatch):
+    events, call = [], Process.call
+
+    def spied(process: Process, job: dict, **how) -> dict:
+        events.append(job["kind"])
+        message = call(process, job, **how | {"listener": lambda message: events.append(message.get("stage"))})
+        events.append("done")
+        return message
+
+    monkeypatch.setattr(Process, "call", spied)
     assert run_sweep(plan(grid=SMALL), tmp_path, show_progress=False).recorded == 2
-    order = [event if isinstance(event, str) else event.get("stage", event["event"]) for event in events]
-    order = [name for name in order if name in ("reference", "record", "run", "store", "done")]
-    one = ["record", "run", "store"]
-    assert order == ["reference", "done", *one, "reference", "done", "done", *one, "done"]
+    order = [name for name in events if name in ("reference", "record", "run", "store", "done")]
+    assert order == ["reference", "done", "record", "run", "store", "done"] * 2
 
 
 def test_rounds_come_in_new_orders_and_new_processes():

@@ -59,11 +59,14 @@ def test_a_session_never_falls_back_to_the_cpu(monkeypatch):
 
 def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
     monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.delenv("CC", raising=False)
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "C compiler" in torch_compile._missing_for_triton()[0]
+    assert "C++ compiler" in torch_compile._missing("cpu")[0]
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None)
+    assert "no C compiler" in torch_compile._missing("cuda")[0] and torch_compile._missing("cpu") is None
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert "Python.h" in torch_compile._missing_for_triton()[0]
+    assert "Python.h" in torch_compile._missing("cuda")[0]
     (tmp_path / "Python.h").touch()
-    assert torch_compile._missing_for_triton() is None
+    assert torch_compile._missing("cuda") is None

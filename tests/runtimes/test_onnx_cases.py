@@ -47,7 +47,7 @@ def run(runtime: str, model: onnx.ModelProto, inputs: dict) -> dict[str, np.ndar
         network, keep = network_in_numpy.parse(trt, export_trt.logger(runtime), model.SerializeToString())
         assert keep
         return network_in_numpy.evaluate(trt, network, inputs)
-    network = OnnxNetwork.of_content(model.SerializeToString(), "one")
+    network = OnnxNetwork(model.SerializeToString(), name="one")
     step = runtimes.load_runtime(runtime).prepare(Request(network, Options(), inputs, onnx_path=network.path))
     step.load_inputs(inputs)
     step.step()

@@ -81,7 +81,7 @@ def test_availability_names_what_is_missing_in_one_line(name):
 
 
 def test_every_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(_cuda, "_is_installed", lambda module: False)
+    monkeypatch.setattr(_cuda, "installed_version", lambda name: None)
     monkeypatch.setattr(gpu, "libcuda", raising(OSError("libcuda.so.1: cannot open shared object file")))
     assert [lack.what for lack in _cuda.missing()] == ["cuda-bindings", "GPU driver"]
     monkeypatch.setattr(_tensorrt, "find_spec", lambda module: None)
@@ -92,13 +92,15 @@ def test_every_package_that_is_missing_is_named(monkeypatch):
 
 
 def test_a_driver_without_a_gpu_and_a_broken_package_are_reported(driver, monkeypatch):
-    assert _cuda.missing() == [] and _cuda.gpu_name() == "Planted GPU"
+    assert _cuda.missing() == [] and gpu.cuda_device().name == "Planted GPU"
     driver.cu_init = 100
-    ((what, remedy),) = _cuda.missing()
-    assert "no CUDA-capable device is detected" in what and "nvidia-smi" in remedy
+    (lack,) = _cuda.missing()
+    assert "no CUDA-capable device is detected" in lack.what and "nvidia-smi" in lack.remedy
+    with pytest.raises(RuntimeUnavailable, match="no CUDA-capable device is detected"):
+        _cuda.Session()
     driver.cu_init = 0
-    broken = _cuda.Missing("loadable cuda-bindings (ABI)", "install it again")
-    monkeypatch.setattr(_cuda, "_bindings", raising(_cuda.CudaUnavailable(broken)))
+    broken = _cuda.CudaUnavailable("loadable cuda-bindings (ABI)", "install it again")
+    monkeypatch.setattr(_cuda, "_bindings", raising(broken))
     assert _cuda.missing() == [broken]
 
 
@@ -127,13 +129,7 @@ def test_names_used_on_pycuda_are_there():
         import pycuda.driver as driver
     except ImportError as error:
         pytest.skip(f"pycuda.driver needs the NVIDIA driver: {error}")
-    for path in (
-        *MockDriver.PYCUDA,
-        "Context.get_device",
-        "Context.detach",
-        "Context.push",
-        "Device.compute_capability",
-    ):
+    for path in (*MockDriver.PYCUDA, "Context.detach", "Context.push"):
         found = driver
         for name in path.split("."):
             found = getattr(found, name)
@@ -193,7 +189,7 @@ def test_names_used_on_tensorrt_are_there(module):
 def driver(monkeypatch):
     driver = MockDriver()
     pycuda_driver, bindings = driver.pycuda_driver(), driver.bindings()
-    monkeypatch.setattr(_cuda, "_is_installed", lambda module: True)
+    monkeypatch.setattr(_cuda, "installed_version", lambda name: "13.0")
     monkeypatch.setattr(gpu, "libcuda", driver.libcuda)
     monkeypatch.setattr(_cuda, "_driver", lambda: pycuda_driver)
     monkeypatch.setattr(_cuda, "_bindings", lambda: bindings)
@@ -211,7 +207,7 @@ def a_whole_session(driver):
     try:
         array, address = session.pinned((3, 2), np.float32), session.device(24)
         copy_in, copy_out = session.copies(address, array)
-        clocks = _cuda.EventClocks(session.new_event, session.stream, True, session.elapsed_ms)
+        clocks = _cuda.EventClocks(session.new_event, session.stream, True, "time_till")
         session.hold(clocks.release)
 
         def enqueue():
@@ -223,7 +219,7 @@ def a_whole_session(driver):
         graph.launch()
         copy_out()
         session.stream.synchronize()
-        assert graph.nodes == 1 and _cuda.scheduling() == "spins" and session.compute_capability() == (8, 9)
+        assert graph.nodes == 1 and _cuda.scheduling() == "spins"
         del copy_in, copy_out, clocks
     finally:
         session.close()
@@ -336,6 +332,7 @@ def test_a_step_copies_in_runs_copies_out_and_waits(planted, driver, name, graph
     assert facts["graph_captured"] is graph and facts["graph_fallback"] is None
     assert facts["graph_nodes"] == (1 if graph else None)
     assert facts["engine_sha256"] == "ab" * 32 and facts["device_wait"] == "cuStreamSynchronize, spins"
+    assert facts["compute_capability"] == "8.9"
     assert facts.get("event_pool") == (None if device_clocks == "off" else 8)
     driver.calls.clear()
     step.close()
@@ -461,7 +458,7 @@ def test_half_buffers_are_filled_outside_the_trial(planted, driver):
 
 def test_event_clocks_ask_the_pool_for_their_times(driver):
     session = _cuda.Session()
-    clocks = _cuda.EventClocks(session.new_event, session.stream, False, session.elapsed_ms)
+    clocks = _cuda.EventClocks(session.new_event, session.stream, False, "time_till")
     for _ in range(9):
         _, before, after, _ = clocks.take()
         before.record(session.stream)
@@ -483,6 +480,7 @@ def test_event_clocks_ask_the_pool_for_their_times(driver):
 
 def test_the_gpu_is_described_before_and_after(monkeypatch):
     library = SimpleNamespace(
+        NVML_TEMPERATURE_GPU=0,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: 1,
@@ -704,8 +702,8 @@ def test_gpu_buffers_streams_and_events(session):
         session.stream.synchronize()
         host_ms = (time.perf_counter_ns() - began) / 1e6
         np.testing.assert_array_equal(sent, back)
-        parts = session.elapsed_ms(first, middle) + session.elapsed_ms(middle, last)
-        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(session.elapsed_ms(first, last), abs=0.01)
+        parts = first.time_till(middle) + middle.time_till(last)
+        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(first.time_till(last), abs=0.01)
     with pytest.raises(MemoryExhausted, match="out of memory"):
         session.device(session.memory_bytes()[1] * 2)
 

@@ -348,17 +348,17 @@ def trials(request, tmp_path) -> tuple[Path, pa.Table]:
     return path, pq.read_table(path)
 
 
-@pytest.mark.parametrize("name", schema.NEEDED)
+@pytest.mark.parametrize("name", schema.REQUIRED)
 def test_a_column_whose_name_or_values_are_damaged_is_missing(name, trials):
     path, table = trials
     renamed = table.rename_columns(["damaged" if old == name else old for old in table.column_names])
     nulls = pa.nulls(len(table), table.schema.field(name).type)
     for damaged in (renamed, table.set_column(table.column_names.index(name), name, nulls)):
         pq.write_table(damaged.replace_schema_metadata(table.schema.metadata), path)
-        for columns in (None, schema.NEEDED):
+        for columns in (None, schema.REQUIRED):
             with pytest.raises(StoreError, match=f"column {name} is missing"):
                 list(folders.read_many(path.parent, columns))
-        assert list(folders.read_many(path.parent, [other for other in schema.NEEDED if other != name]))
+        assert list(folders.read_many(path.parent, [other for other in schema.REQUIRED if other != name]))
 
 
 @pytest.mark.parametrize("values", [[1.5], "a", b"\xff"])

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
 from lstm_trt.export.evaluate import evaluate
-from lstm_trt.export.to_c import _in_float64
+from lstm_trt.export.to_c import in_float64
 from tests.support.own_networks import model_of, value
 
 KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}
@@ -140,7 +140,7 @@ def right(model: onnx.ModelProto, x: np.ndarray, **states: np.ndarray) -> dict[s
     """The outputs by name, computed in float64."""
     name = next(entry.name for entry in model.graph.input if entry.name not in states)
     copy = onnx.load_from_string(model.SerializeToString())
-    return evaluate(_in_float64(copy), {name: x.astype(np.float64), **states})
+    return evaluate(in_float64(copy), {name: x.astype(np.float64), **states})
 
 
 def runnable() -> list[str]:
@@ -166,7 +166,7 @@ def computed(
     """
     file = c_file(model.SerializeToString(), None, TARGETS[target], "network", include_weights=False)
     shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.output}
-    outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.outputs}
+    outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.reader.output_names}
     compiled = loaded(file, "-O1", *flags)
     compiled.bound("run", *inputs.values(), *outputs.values())()
     return outputs

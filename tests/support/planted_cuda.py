@@ -98,9 +98,7 @@ class MockDriver:
             MemoryError=self.OutOfMemory,
             init=lambda: self.call("init"),
             Device=lambda index: SimpleNamespace(retain_primary_context=self._context),
-            Context=SimpleNamespace(
-                pop=self._pop, get_device=lambda: SimpleNamespace(compute_capability=lambda: (8, 9))
-            ),
+            Context=SimpleNamespace(pop=self._pop),
             Stream=stream,
             Event=self._event,
             pagelocked_empty=self._pinned,

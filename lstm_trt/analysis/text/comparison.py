@@ -13,9 +13,8 @@ from lstm_trt.config.format import count, microseconds, multiple, percent, table
 
 def text(comparisons: Comparisons) -> str:
     """What differs between all of both sides, then the comparisons."""
-    blocks = [f"{name}: {of_a} in A, {of_b} in B" for name, (of_a, of_b) in comparisons.pairs.differ.items()]
-    head = "\n".join([*blocks, ""]) if blocks else ""
-    return head + "\n\n".join(_at(comparisons, place) for place in range(len(comparisons)))
+    differ = [f"{name}: {of_a} in A, {of_b} in B\n" for name, (of_a, of_b) in comparisons.pairs.differ.items()]
+    return "".join(differ) + "\n\n".join(_at(comparisons, place) for place in range(len(comparisons)))
 
 
 def _at(comparisons: Comparisons, place: int) -> str:
@@ -26,6 +25,7 @@ def _at(comparisons: Comparisons, place: int) -> str:
     names = [
         f"{group.name} in {runs.source}" if pairs.several else runs.source
         for runs, group in zip((comparisons.runs, comparisons.other), groups, strict=True)
+        if group is not None
     ]
     return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
 
@@ -34,9 +34,8 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
     """Several lines: the two results, ratios, reasons, clusters, other differences, and what to record."""
     sides = [letter if name == letter else f"{letter} ({name})" for letter, name in (("B", b_name), ("A", a_name))]
     lines = [f"median {comparison.median}, tail {comparison.tail}: {sides[0]} compared with {sides[1]}"]
-    lines.append(_ratios(comparison))
-    processes = [count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b)]
-    lines.append(f"  {processes[0]} of A, n = {comparison.n_a}; {processes[1]} of B, n = {comparison.n_b}")
+    of_a, of_b = (count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b))
+    lines += [_ratios(comparison), f"  {of_a} of A, n = {comparison.n_a}; {of_b} of B, n = {comparison.n_b}"]
     lines += [f"  {reason}" for reason in comparison.reasons]
     lines += _changed_clusters(comparison)
     if comparison.differences:
@@ -46,35 +45,28 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
 
 
 def _ratios(comparison: Comparison) -> str:
-    rows = [
-        ("median", comparison.median_us_rounds_a, comparison.median_us_rounds_b, comparison.median_ratio),
-        ("max", (comparison.max_us_a,), (comparison.max_us_b,), None),
-    ]
+    rows = [("median", comparison.median_us_rounds_a, comparison.median_us_rounds_b, comparison.median_ratio)]
     if comparison.tail_percentile is not None:
-        tail = (comparison.tail_us_rounds_a, comparison.tail_us_rounds_b, comparison.tail_ratio)
-        rows.insert(1, (f"p{comparison.tail_percentile:g}", *tail))
+        tail = f"p{comparison.tail_percentile:g}"
+        rows.append((tail, comparison.tail_us_rounds_a, comparison.tail_us_rounds_b, comparison.tail_ratio))
+    rows.append(("max", (comparison.max_us_a,), (comparison.max_us_b,), None))
     cells = [(name, _middle(a), _middle(b), "" if ratio is None else f"{ratio:.3f}") for name, a, b, ratio in rows]
     return table(("us", "A", "B", "B / A"), cells, right=("A", "B"), indent=2)
 
 
 def _middle(rounds_us: Sequence[float]) -> str:
-    middle = microseconds(statistics.median_low(rounds_us))
-    if len(rounds_us) == 1:
-        return middle
-    return f"{middle} ({microseconds(min(rounds_us))} to {microseconds(max(rounds_us))})"
+    middle, least, most = map(microseconds, (statistics.median_low(rounds_us), min(rounds_us), max(rounds_us)))
+    return middle if len(rounds_us) == 1 else f"{middle} ({least} to {most})"
 
 
 def _changed_clusters(comparison: Comparison) -> list[str]:
-    lines = [
-        f"  {label}: {', '.join(map(_pair, pairs))}"
-        for label, pairs in (
-            ("gone", comparison.clusters_gone),
-            ("new", comparison.clusters_new),
-            ("on both sides", comparison.clusters_kept),
-            ("a cluster on one side only, possibly by chance", comparison.clusters_unclear),
-        )
-        if pairs
-    ]
+    kinds = {
+        "gone": comparison.clusters_gone,
+        "new": comparison.clusters_new,
+        "on both sides": comparison.clusters_kept,
+        "a cluster on one side only, possibly by chance": comparison.clusters_unclear,
+    }
+    lines = [f"  {label}: {', '.join(map(_pair, pairs))}" for label, pairs in kinds.items() if pairs]
     few = min(comparison.rounds_a, comparison.rounds_b) < ROUNDS
     caveat = f" (with fewer than {ROUNDS} processes per side, a cluster can be new or gone by chance)"
     caveat *= bool(few and (comparison.clusters_gone or comparison.clusters_new))

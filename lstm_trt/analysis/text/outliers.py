@@ -41,14 +41,11 @@ def text(answers: OutlierAnswers) -> str:
 
 def outliers_text(outliers: Outliers, name: str = "") -> str:
     """Several lines: number of outliers, course of the level, clusters, and tail."""
+    over = f" in {len(outliers.rounds)} rounds" * (len(outliers.rounds) > 1)
+    trials = f"{count(outliers.n, 'trial')}{over}, median {microseconds(outliers.median_us)} us"
     lines = [f"{name}:"] if name else []
-    rounds = outliers.rounds
-    over = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
-    lines.append(
-        f"{count(outliers.n, 'trial')}{over}, median {microseconds(outliers.median_us)} us; {_box_plot_count(outliers)}"
-    )
-    lines.append(f"Trials: {_partition(outliers)}")
-    lines += _course(rounds)
+    lines.append(f"{trials}; {_box_plot_count(outliers)}")
+    lines += [f"Trials: {_partition(outliers)}", *_course(outliers.rounds)]
     if outliers.clusters:
         fast = sum(cluster.fast for cluster in outliers.clusters)
         kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
@@ -60,9 +57,8 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
         lines.append("No clusters.")
     lines += _tail(outliers)
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
-        lines.append(
-            "No events were counted: `lstm-trt record` counts context switches, page faults, steal and throttling."
-        )
+        events = "context switches, page faults, steal and throttling"
+        lines.append(f"No events were counted: `lstm-trt record` counts {events}.")
     return "\n".join(lines)
 
 
@@ -98,7 +94,7 @@ def _segments(part: OutlierRound) -> str:
     for segment in part.segments[:MOST_SEGMENTS]:
         change = f" (drift {signed_percent(segment.change)})" if segment.change else ""
         trials = f"trials {segment.start + 1} to {segment.stop}"
-        texts.append(f"{microseconds(segment.median_ns / 1e3)} us in {trials}{change}")
+        texts.append(f"{microseconds(segment.median_us)} us in {trials}{change}")
     more = len(part.segments) - len(texts)
     texts += [f"and {count(more, 'more segment')}"] if more else []
     return f", {signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
@@ -116,15 +112,15 @@ def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
     if cluster.multiplier >= 1:
         return ""
     near = [
-        (segment.stop - segment.start, part.round, segment)
+        (segment, part.round)
         for part in rounds
         for segment in part.segments
-        if abs(segment.median_ns / 1e3 / cluster.time_us - 1) <= SAME_STATE
+        if abs(segment.median_us / cluster.time_us - 1) <= SAME_STATE
     ]
     if not near:
         return ""
-    _, number_of_round, segment = max(near, key=lambda found: found[0])
-    of_round = f" of round {number_of_round}" if len(rounds) > 1 else ""
+    segment, number_of_round = max(near, key=lambda found: found[0].trials)
+    of_round = f" of round {number_of_round}" * (len(rounds) > 1)
     return f", close to the median of trials {segment.start + 1} to {segment.stop}{of_round}"
 
 
@@ -171,16 +167,12 @@ def _causes(part: Cluster | Tail) -> str:
 
 def _cause(cause: Cause) -> str:
     if cause.by == CountedBy.CONTROL:
-        share = percent(cause.share_bulk)
-        return (
-            f"consistent with machine noise: the control run (an empty step) has similar delays in {share} of its calls"
-        )
+        noise = "consistent with machine noise: the control run (an empty step) has similar delays"
+        return f"{noise} in {percent(cause.share_bulk)} of its calls"
     partly = "" if cause.share >= MOSTLY else "partly "
-    return (
-        f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)}"
-        f" (in {percent(cause.share)} of these trials, {percent(cause.share_bulk)} of the bulk;"
-        f" odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p)})"
-    )
+    shares = f"in {percent(cause.share)} of these trials, {percent(cause.share_bulk)} of the bulk"
+    odds = f"odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p)}"
+    return f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)} ({shares}; {odds})"
 
 
 def _p_value(p: float) -> str:

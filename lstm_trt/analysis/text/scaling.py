@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from lstm_trt.analysis.scaling import Findings, Inversion, Line, ScalingAnswers
+from lstm_trt.analysis.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
 from lstm_trt.analysis.times import Times
 from lstm_trt.config.format import count, multiple, percent
 from lstm_trt.config.shape import FIELDS
@@ -16,12 +17,8 @@ MOST_INVERSIONS = 10
 
 
 def text(answers: ScalingAnswers) -> str:
-    """All findings."""
-    return scaling_text(answers.findings)
-
-
-def scaling_text(findings: Findings) -> str:
     """The source, then for each system: each axis, batching, and larger networks that are faster."""
+    findings = answers.findings
     lines = [_source(findings.times)]
     for system in findings.times.cells:
         lines.append("")
@@ -36,12 +33,9 @@ def scaling_text(findings: Findings) -> str:
 
 def _source(times: Times) -> str:
     counts = times.counts
-    sizes: dict[str, set] = {axis: set() for axis in times.axes}
-    for cells in times.cells.values():
-        for shape in cells:
-            for axis, size in zip(times.axes, shape, strict=True):
-                sizes[axis].add(size)
-    grid = "; ".join(f"{axis} {' '.join(map(str, sorted(values)))}" for axis, values in sizes.items())
+    sizes = zip(*itertools.chain(*times.cells.values()), strict=True)
+    columns = zip(times.axes, sizes, strict=True)
+    grid = "; ".join(f"{axis} {' '.join(map(str, sorted(set(column))))}" for axis, column in columns)
     text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid}){times.mode_text}"
     for number_left, noun, more in (
         (counts.holes, "shape", " of the grid missing"),
@@ -70,14 +64,12 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         text += f" {_slope(statistics.median(slopes))} us per {FIELDS[axis].unit}{between}; "
         breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
         places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
-        leave = "leaves" if breaks.total() == 1 else "leave"
-        text += (
-            f"{breaks.total()} series {leave} the line through the smaller sizes by more than 10 % ({places})"
-            if breaks
-            else "no series leaves the line through the smaller sizes by more than 10 %"
-        )
+        leave = "leave" if breaks.total() > 1 else "leaves"
+        text += f"{breaks.total() or 'no'} series {leave} the line through the smaller sizes by more than 10 %"
+        text += f" ({places})" if breaks else ""
     else:
-        text = f"growth not fitted: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
+        longest = max(map(len, findings.lines(system, axis)), default=0)
+        text = f"growth not fitted: needs at least {POINTS} sizes, has {longest}"
     text += f"; larger is faster in {count(len(inversions), 'pair')}{_significant(inversions)}" if inversions else ""
     return f"{FIELDS[axis].heading.capitalize()}: {text}{_places(findings.times, system, axis, inversions)}"
 
@@ -109,7 +101,7 @@ def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion
 
 def _penalties(findings: Findings, system: str) -> str:
     found = sorted((pair for pair in findings.batch1_penalties if pair.system == system), key=lambda pair: -pair.ratio)
-    measured = findings.with_batches_1_and_2(system)
+    measured = sum({1, 2} <= line.keys() for line in findings.lines(system, "batch"))
     if not measured:
         return "Batch 1 slower than batch 2: not tested, no network was measured at both"
     text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_significant(found)}"
@@ -132,12 +124,9 @@ def _batching(findings: Findings, system: str) -> str:
     cheapest = (f"batch {size} ({count(times, 'network')})" for size, times in sorted(best.items()))
     text = f"Batching: doubling the batch costs less than 10 % {', '.join(places)}"
     text += f"; least time per sample at {', '.join(cheapest)}"
-    largest = sum(batching.cheapest_is_largest for batching in here)
-    if largest:
-        text += (
-            f"; in {largest} of {len(here)} networks this is the largest batch measured, and a larger one may be better"
-        )
-    return text
+    largest = f"{sum(batching.cheapest_is_largest for batching in here)} of {len(here)} networks"
+    better = f"; in {largest} this is the largest batch measured, and a larger one may be better"
+    return text + (better if any(batching.cheapest_is_largest for batching in here) else "")
 
 
 def _inversions(findings: Findings, system: str) -> list[str]:

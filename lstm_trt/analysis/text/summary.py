@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lstm_trt.analysis.outliers import clusters_cell
-from lstm_trt.analysis.summary import FIELDS, Summary, SummaryRow
+from lstm_trt.analysis.summary import FIELDS, SummaryRow
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
 from lstm_trt.config.format import microseconds, milliseconds, scientific, short_number, table
@@ -28,12 +28,7 @@ class Column:
     shown: Callable[[Rows], bool] = lambda rows: True
 
 
-def text(summary: Summary) -> str:
-    """The table of all rows."""
-    return summary_table(summary.answers)
-
-
-def summary_table(rows: Rows) -> str:
+def text(rows: Rows) -> str:
     """The summary as a text table; the maximum comes first, times are in us.
 
     A star marks a percentile without an upper bound at this n. Rows of tables from elsewhere show their group instead
@@ -51,12 +46,10 @@ def summary_table(rows: Rows) -> str:
         cells = [column.cell(row) for column in (columns if row.status == "ok" else names)]
         lines.append(["-" if cell is None else str(cell) for cell in cells] + [reason] * (row.status != "ok"))
     headings = [column.heading for column in columns]
-    counts = headings.index("outliers")
     star = any("*" in cell for cells in lines for cell in cells)
-    legend = (
-        ("latencies in us after warm-up", *(column.legend for column in columns[:counts])),
-        (*(column.legend for column in columns[counts:]), "*: n too small for an upper bound" * star),
-    )
+    legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
+    counts = headings.index("outliers")
+    legend = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
     body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
     return "\n".join([*("; ".join(filter(None, texts)) for texts in legend), body])
@@ -71,11 +64,20 @@ def _network(row: SummaryRow) -> str | None:
 def _sizes_vary(rows: Rows) -> bool:
     """Whether the sequence or batch of a workload varies; the name of a workload states its other sizes."""
     sizes = {(row.group.get("workload"), row.sequence, row.batch) for row in rows}
-    return not all("workload" in row.group for row in rows) or len(sizes) > len({name for name, _, _ in sizes})
+    return _unnamed(rows) or len(sizes) > len({name for name, _, _ in sizes})
 
 
 def _named(rows: Rows) -> bool:
     return any("workload" in row.group for row in rows)
+
+
+def _unnamed(rows: Rows) -> bool:
+    return not all("workload" in row.group for row in rows)
+
+
+def _any(name: str) -> Callable[[Rows], bool]:
+    """Whether a row has this field, and it is not 0."""
+    return lambda rows: any(getattr(row, name) for row in rows)
 
 
 def _inexact(rows: Rows) -> bool:
@@ -117,25 +119,29 @@ def _arrival(row: SummaryRow) -> str:
 NAMES = (
     Column("workload", lambda row: row.group.get("workload"), shown=_named),
     Column("mode", lambda row: row.mode, shown=lambda rows: _named(rows) or any(row.mode != "forward" for row in rows)),
-    Column(
-        "network",
-        _network,
-        "network: layers x hidden",
-        shown=lambda rows: not all("workload" in row.group for row in rows),
-    ),
+    Column("network", _network, "network: layers x hidden", shown=_unnamed),
     Column("seq", lambda row: row.sequence, shown=_sizes_vary),
     Column("batch", lambda row: row.batch, shown=_sizes_vary),
     Column("runtime", lambda row: row.runtime),
     *_options(),
-    Column("graph", _graph, shown=lambda rows: any(row.graph for row in rows)),
+    Column("graph", _graph, shown=_any("graph")),
     Column("arrival", _arrival, shown=lambda rows: any(row.arrival != "closed" for row in rows)),
 )
 
-ROUNDS = Column(
-    "rounds",
-    lambda row: row.rounds if row.round is None else f"r{row.round}",
-    shown=lambda rows: any(row.rounds > 1 or row.round is not None for row in rows),
-)
+
+def _rounds(row: SummaryRow) -> object:
+    return row.rounds if row.round is None else f"r{row.round}"
+
+
+ROUNDS = Column("rounds", _rounds, shown=lambda rows: any(row.rounds > 1 or row.round is not None for row in rows))
+
+
+def _error(row: SummaryRow) -> str:
+    return "not checked" if row.parity_error is None else scientific(row.parity_error)
+
+
+def _clusters(row: SummaryRow) -> str | None:
+    return None if row.clusters is None else clusters_cell(row.clusters)
 
 
 def _us(name: str) -> Callable[[SummaryRow], str]:
@@ -154,31 +160,14 @@ STATISTICS = (
     Column("mean", _us("mean_us"), drop=3),
     Column("std", _us("std_us"), drop=1),
     Column("min", _us("min_us"), drop=2),
-    Column(
-        "parity error",
-        lambda row: "not checked" if row.parity_error is None else scientific(row.parity_error),
-        "parity error: relative to float32",
-        drop=8,
-        shown=_inexact,
-    ),
-    Column(
-        "roofline",
-        _us("floor_us"),
-        "roofline: lower bound for this machine",
-        drop=4,
-        shown=lambda rows: any(row.floor_us for row in rows),
-    ),
+    Column("parity error", _error, "parity error: relative to float32", drop=8, shown=_inexact),
+    Column("roofline", _us("floor_us"), "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
     Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
     Column(
         "not alone",
         lambda row: row.not_alone,
         "not alone: recordings during which other programs used the CPU",
-        shown=lambda rows: any(row.not_alone for row in rows),
+        shown=_any("not_alone"),
     ),
-    Column(
-        "clusters",
-        lambda row: None if row.clusters is None else clusters_cell(row.clusters),
-        "clusters: the largest (multiple of local median, share), others",
-        drop=7,
-    ),
+    Column("clusters", _clusters, "clusters: the largest (multiple of local median, share), others", drop=7),
 )

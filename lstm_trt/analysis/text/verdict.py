@@ -32,12 +32,27 @@ def text(verdicts: Verdicts) -> str:
 def verdict_text(verdict: Verdict, name: str = "") -> str:
     """The verdict on several lines: the verdict first, then the maximum."""
     lines = [f"{verdict.verdict}  {question(verdict)}" + (f"  {name}" if name else "")]
-    if verdict.n == 0:
+    if verdict.firm_statistics is None:  # there are no trials
         return "\n  ".join([*lines, *verdict.reasons])
-    lines += [_maximum(verdict), _percentile(verdict), _misses(verdict), *_certificate(verdict)]
-    lines += [*_evidence(verdict), *_assumption(verdict)]
-    lines += [f"because {reason}" for reason in verdict.reasons]
-    lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.firm_statistics), *_to_record(verdict)]
+    proven = f"proven at {_confidence(verdict)} confidence:"
+    lines += [
+        _maximum(verdict),
+        _percentile(verdict),
+        _misses(verdict),
+        f"{proven} {percent_certified(verdict.certifies)} % of calls meet the deadline",
+        f"{proven} {percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
+        " there is a 50 % chance that the next n trials contain a longer one",
+        *_evidence(verdict),
+        *_assumption(verdict),
+        *(f"because {reason}" for reason in verdict.reasons),
+        _dependence(verdict),
+        *_drift(verdict),
+        _firm(verdict.firm_statistics),
+    ]
+    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
+        decided = f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"
+        record = f"{_recommendation(verdict)}; do not append to this recording"
+        lines.append(decided if verdict.until_decided else record)
     return "\n  ".join(lines)
 
 
@@ -67,22 +82,19 @@ def sentence(verdict: Verdict) -> str:
         met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
         return f"{met}, assuming that {_assumed(verdict)}: {observed}."
     if verdict.verdict == Outcome.MISSED:
-        return (
-            f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}: {observed};"
-            f" at least {percent_at_least(verdict.miss_rate_low)} of calls miss the deadline,"
-            f" {_allowed(verdict)} are allowed."
-        )
+        late = f"at least {percent_at_least(verdict.miss_rate_low)} of calls miss the deadline"
+        exceeds = f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}"
+        return f"{exceeds}: {observed}; {late}, {_allowed(verdict)} are allowed."
     first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
-    reasons = f" Reason: {'; '.join(verdict.reasons)}." if verdict.reasons else ""
     record = f" A new recording of {_trials_needed(verdict)} can prove it." if verdict.trials_needed else ""
-    return first + reasons + record
+    return f"{first} Reason: {'; '.join(verdict.reasons)}.{record}"
 
 
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
-    percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
     bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
-    return f"p{percentile} within {deadline_us} us at {_confidence(verdict)} confidence{bursts}"
+    within = f"p{short_number(verdict.percentile)} within {short_number(verdict.deadline_us)} us"
+    return f"{within} at {_confidence(verdict)} confidence{bursts}"
 
 
 def _calls(length: float) -> str:
@@ -97,8 +109,7 @@ def _assumed(verdict: Verdict) -> str:
 def _assumption(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.MET:
         return []
-    seen = "; no miss was seen" if verdict.misses == 0 else ""
-    lines = [f"assumes that {_assumed(verdict)}{seen}"]
+    lines = [f"assumes that {_assumed(verdict)}{'; no miss was seen' * (verdict.misses == 0)}"]
     if verdict.slow_burst_length is not None:
         alone = verdict.slow_burst_length < 1.05
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
@@ -125,14 +136,10 @@ def _maximum(verdict: Verdict) -> str:
 
 
 def _percentile(verdict: Verdict) -> str:
-    bounds = [
-        f"{side} {microseconds(bound)} us" if bound is not None else f"{none} bound at n = {verdict.n}"
-        for side, none, bound in (
-            ("at least", "no lower", verdict.percentile_low_us),
-            ("at most", "no upper", verdict.percentile_high_us),
-        )
-    ]
-    measured = f"p{short_number(verdict.percentile)} {microseconds(verdict.percentile_us)} us, {', '.join(bounds)}"
+    low_us, high_us, none = verdict.percentile_low_us, verdict.percentile_high_us, f"bound at n = {verdict.n}"
+    low = f"no lower {none}" if low_us is None else f"at least {microseconds(low_us)} us"
+    high = f"no upper {none}" if high_us is None else f"at most {microseconds(high_us)} us"
+    measured = f"p{short_number(verdict.percentile)} {microseconds(verdict.percentile_us)} us, {low}, {high}"
     deadline = f"deadline {short_number(verdict.deadline_us)} us"
     return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
 
@@ -146,24 +153,12 @@ def _misses(verdict: Verdict) -> str:
     return f"{text}; allowed {_allowed(verdict)}"
 
 
-def _certificate(verdict: Verdict) -> list[str]:
-    proven = f"proven at {_confidence(verdict)} confidence:"
-    return [
-        f"{proven} {percent_certified(verdict.certifies)} % of calls meet the deadline",
-        f"{proven} {percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
-        " there is a 50 % chance that the next n trials contain a longer one",
-    ]
-
-
 def _dependence(verdict: Verdict) -> str:
     found = verdict.dependence
     if not found.how:
         return f"dependence: slow calls do not cluster more than by chance; effective sample size {verdict.n}"
-    text = f"dependence: {found.how}"
-    text += (
-        f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" if found.extremal_index < 1 else ""
-    )
-    text += f"; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
+    index = f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" * (found.extremal_index < 1)
+    text = f"dependence: {found.how}{index}; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
     if verdict.misses:
         text += f" ({count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
     if verdict.verdict_if_effective == verdict.verdict_if_independent:
@@ -180,21 +175,11 @@ def _drift(verdict: Verdict) -> list[str]:
     ]
 
 
-def _firm(firm: FirmStatistics | None) -> str:
-    if firm is None:
-        return "(m,k)-firm: not known"
+def _firm(firm: FirmStatistics) -> str:
     worst = ", ".join(f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None)
     text = "(m,k)-firm: " + (f"misses at most {worst} consecutive trials; " if worst else "")
     text += f"longest run of misses {firm.longest_run}; P(miss) {percent(firm.p_miss)}"
     return text + ("" if firm.p_miss_after_miss is None else f", after a miss {percent(firm.p_miss_after_miss)}")
-
-
-def _to_record(verdict: Verdict) -> list[str]:
-    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_needed is None:
-        return []
-    if verdict.until_decided:
-        return [f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"]
-    return [f"{_recommendation(verdict)}; do not append to this recording"]
 
 
 def _recommendation(verdict: Verdict) -> str:

@@ -7,21 +7,21 @@ most verbose log of the builder is collected: it contains the layer table, and t
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt import __version__
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import BuildFailed, UsageError, one_line
+from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.tensorrt import layers
-from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name, read_file
+from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
 from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_module, logger, starting
 from lstm_trt.export.to_onnx import export_network, static_model
@@ -53,13 +53,15 @@ def build_engine(
     if options is not None and target is not None:
         raise UsageError("options and target exclude each other: set options.compute_capability")
     options = options or EngineOptions("tensorrt-rtx", compute_capability=target, detailed=True)
-    if isinstance(network, LstmShape):
+    if isinstance(network, bytes):
+        onnx, name = network, name or "network"
+    elif isinstance(network, LstmShape):
         path = export_network(network, seed).path
         onnx = path.read_bytes() if options.profile else static_model(path, network)
         name = name or network_name(network, options.profile)
     else:
-        onnx = network if isinstance(network, bytes) else read_file(Path(network))
-        name = name or ("network" if isinstance(network, bytes) else Path(network).stem)
+        with file_errors(f"read {network}"):
+            onnx, name = Path(network).read_bytes(), name or Path(network).stem
     trt = load_module(options.flavour)
     here = device_here() if options.compute_capability is None else None
     card = here and here.as_dict()
@@ -79,23 +81,14 @@ def build_engine(
         "options": options.as_dict(),
     }
     key = cache.sha256(canonical_json(identity).encode())
-    for _ in range(2):  # again if the two cached files turn out to be of different builds
-        engine = _fetch(key, name, functools.cache(lambda: _build(onnx, options, name, card)))
-        if engine is not None:
-            return engine
-    raise BuildFailed(f"the cache has files of two builds of {name}, another process may be building it: try again")
-
-
-def _fetch(key: str, name: str, make) -> Engine | None:
-    """The cached engine for `key`; if its two files do not match, removes both and returns None."""
-    beside, _, _ = cache.fetch("engine", key, ".json", lambda: make()[1])
-    information = json.loads(beside.read_bytes())
-    path, digest, _ = cache.fetch("engine", key, ".engine", lambda: make()[0])
-    if information["engine"]["sha256"] == digest:
-        return Engine(path, digest, make.cache_info().currsize == 0, {"name": name, **information})
-    cache.remove(path)
-    cache.remove(beside)
-    return None
+    beside, plan = (cache.stored("engine", key, suffix) for suffix in (".json", ".engine"))
+    if beside and plan:
+        information = json.loads(beside[0].read_bytes())
+        if information["engine"]["sha256"] == plan[1]:  # else these are files of two builds
+            return Engine(*plan, True, {"name": name, **information})
+    built, facts = _build(onnx, options, name, card)
+    cache.keep("engine", key, ".json", facts)
+    return Engine(*cache.keep("engine", key, ".engine", built), False, {"name": name, **json.loads(facts)})
 
 
 def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
@@ -108,11 +101,7 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
     targets = [options.compute_capability] if options.compute_capability else []
     information = {
         "flavour": options.flavour,
-        "versions": {
-            "lstm_trt": __version__,
-            options.flavour: version,
-            "onnx": installed_version("onnx"),
-        },
+        "versions": {"lstm_trt": __version__, options.flavour: version, "onnx": installed_version("onnx")},
         "onnx": {
             "sha256": cache.sha256(onnx),
             "bytes": len(onnx),
@@ -142,14 +131,13 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
         config = builder.create_builder_config()
         _configure(trt, config, options)
         _add_profile(builder, config, network, model, options.profile, name)
-        timing = _read_timing_cache(trt, config, options, card)
         structure = layers.structure(network)
-        serialized = builder.build_serialized_network(network, config)
-        if serialized is None:
-            raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
-        plan = bytes(serialized)
-        seconds = (time.perf_counter_ns() - started) / 1e9
-        _write_timing_cache(config, timing)
+        with _timing_cache(trt, config, options, card):
+            serialized = builder.build_serialized_network(network, config)
+            if serialized is None:
+                raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
+            plan = bytes(serialized)
+            seconds = (time.perf_counter_ns() - started) / 1e9
         warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
         try:
             table = _layer_table(trt, plan, options, lines, structure, card)
@@ -226,16 +214,15 @@ def _configure(trt, config, options: EngineOptions) -> None:
 
 def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str) -> None:
     """Set the ranges of the symbolic input sizes, which are identified by their names in the file."""
-    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    symbols = {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     dynamic = [tensor for tensor in inputs if any(size < 0 for size in tensor.shape)]
     if not dynamic and profile is not None:
         raise UsageError(f"{name} has no symbolic size: remove the ranges")
     if not dynamic:
         return
-    symbols = {tensor.name: [dim.dim_param for dim in dims[tensor.name]] for tensor in dynamic}
     if profile is None:
-        listed = ", ".join(f"{tensor} {sizes}" for tensor, sizes in symbols.items())
+        listed = ", ".join(f"{tensor.name} {symbols[tensor.name]}" for tensor in dynamic)
         raise UsageError(f"{name} has symbolic sizes ({listed}): give --sequence-range and --batch-range")
     ranges = builder.create_optimization_profile()
     for tensor in dynamic:
@@ -243,7 +230,7 @@ def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Prof
             (size,) * 3 if size >= 0 else _range(symbols[tensor.name][place], tensor.name, profile)
             for place, size in enumerate(tensor.shape)
         ]
-        ranges.set_shape(tensor.name, *(tuple(size[kind] for size in sizes) for kind in range(3)))
+        ranges.set_shape(tensor.name, *zip(*sizes, strict=True))
     if config.add_optimization_profile(ranges) < 0:
         raise BuildFailed(f"TensorRT rejects the ranges for {name}: check them")
 
@@ -260,22 +247,21 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
     )
 
 
-def _read_timing_cache(trt, config, options: EngineOptions, card: dict | None) -> tuple[str, bytes] | None:
-    """Load the timing cache of earlier builds on this GPU; TensorRT for RTX does not use one."""
+@contextmanager
+def _timing_cache(trt, config, options: EngineOptions, card: dict | None) -> Iterator[bytes | None]:
+    """Build with the timing cache of earlier builds on this GPU, and keep what is new.
+
+    Gives the content that it had; TensorRT for RTX does not use one.
+    """
     if options.flavour != "tensorrt":
-        return None
+        yield None
+        return
     identity = {"flavour": options.flavour, "version": trt.__version__, "gpu": card}
     key = cache.sha256(canonical_json(identity).encode())
     path, _, _ = cache.fetch("timing", key, ".timing", lambda: b"")
     before = path.read_bytes()
     config.set_timing_cache(config.create_timing_cache(before), ignore_mismatch=False)
-    return key, before
-
-
-def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
-    if timing is None:
-        return
-    key, before = timing
+    yield before
     after = bytes(config.get_timing_cache().serialize())
     if after != before:
         cache.keep("timing", key, ".timing", after)

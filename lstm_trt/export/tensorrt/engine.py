@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError, file_errors, one_of
+from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError, one_of
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import check_whole
 from lstm_trt.export.tensorrt.trt import FLAVOURS
 from lstm_trt.store import cache
 from lstm_trt.store.files import make_folder, put
@@ -24,29 +25,31 @@ COMPUTE_CAPABILITIES = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
+#: Least and largest value of an option; the builder of TensorRT for RTX silently treats a level of 9 as 5.
+LIMITS = {"optimization_level": (0, 5), "max_aux_streams": (0, 64), "workspace_bytes": (1, 2**50)}
+
 #: Part of the cache key: increase it whenever the same input gives a different engine or different information.
 RECIPE = 2
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(JsonFields):
     """(min, opt, max) of the time steps and of the batch; None for a size that is not symbolic."""
 
     sequence: tuple[int, int, int] | None
     batch: tuple[int, int, int] | None
 
     def __post_init__(self) -> None:
-        for name in ("sequence", "batch"):
-            if getattr(self, name) is None:
-                continue
-            sizes = tuple(getattr(self, name))
-            object.__setattr__(self, name, sizes)
-            if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
-                raise UsageError(f"the {name} range must be 1 <= min <= opt <= max, not {' '.join(map(str, sizes))}")
+        for name, sizes in {**vars(self)}.items():
+            if sizes is not None:
+                object.__setattr__(self, name, tuple(sizes))
+                if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
+                    given = " ".join(map(str, sizes))
+                    raise UsageError(f"the {name} range must be 1 <= min <= opt <= max, not {given}")
 
 
 @dataclass(frozen=True)
-class EngineOptions:
+class EngineOptions(JsonFields):
     """Options of an engine; raises `UsageError` (bf16: `ExportFailed`) for options that no builder supports.
 
     `flavour` is "tensorrt" or "tensorrt-rtx". `compute_capability` ("sm86") is for TensorRT for RTX. None in
@@ -75,24 +78,14 @@ class EngineOptions:
             one_of("compute capability", self.compute_capability, COMPUTE_CAPABILITIES)
             if self.flavour != "tensorrt-rtx":
                 raise UsageError(f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target")
-        for name, least, most in (
-            ("optimization_level", 0, 5),
-            ("max_aux_streams", 0, 64),
-            ("workspace_bytes", 1, 2**50),
-        ):
-            value = getattr(self, name)
-            # The builder of TensorRT for RTX silently treats 9 as 5.
-            if value is not None and not (isinstance(value, int) and least <= value <= most):
-                raise UsageError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        for name, limits in LIMITS.items():
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), *limits)
 
     @property
     def tf32(self) -> bool:
         """Whether float32 matrix products may run on TF32 tensor cores."""
         return self.precision == "tf32"
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return json.loads(canonical_json(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -154,9 +147,3 @@ def file_stem(engine: Engine) -> str:
         target = "all" if flavour == "tensorrt-rtx" else information["target"]["gpu"]["name"]
     parts = (information["name"], options["precision"], flavour.removeprefix("tensorrt-"), target)
     return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
-
-
-def read_file(path: Path) -> bytes:
-    """Content of a file; raises `UsageError` if it cannot be read."""
-    with file_errors(f"read {path}"):
-        return path.read_bytes()

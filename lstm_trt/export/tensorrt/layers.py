@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -81,23 +82,24 @@ def rows_from_inspector(text: str) -> list[LayerRow] | None:
     layers = json.loads(text).get("Layers", [])
     if not layers or not all(isinstance(layer, dict) for layer in layers):
         return None
-    rows = []
-    for layer in layers:
-        outputs = layer.get("Outputs", [])
-        kinds = [f"{tensor.get('Datatype', '')}{tensor.get('Format/Datatype', '')}" for tensor in outputs]
-        small = [tensor.get("Dimensions") in ([], [1]) for tensor in outputs]
-        rows.append(
-            LayerRow(
-                name=layer.get("Name", ""),
-                kind=layer.get("LayerType", ""),
-                inputs=tuple(tensor.get("Name", "") for tensor in layer.get("Inputs", [])),
-                outputs=tuple(tensor.get("Name", "") for tensor in outputs),
-                scalar=all(single and "Int" in kind for single, kind in zip(small, kinds, strict=True)),
-                onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", str(layer.get("Metadata", "")))),
-                then=layer.get("JumpTargetThen"),
-            )
-        )
-    return rows
+    return [_row_from_json(layer) for layer in layers]
+
+
+def _row_from_json(layer: dict) -> LayerRow:
+    outputs = layer.get("Outputs", [])
+    return LayerRow(
+        name=layer.get("Name", ""),
+        kind=layer.get("LayerType", ""),
+        inputs=tuple(tensor.get("Name", "") for tensor in layer.get("Inputs", [])),
+        outputs=tuple(tensor.get("Name", "") for tensor in outputs),
+        scalar=all(
+            tensor.get("Dimensions") in ([], [1])
+            and "Int" in tensor.get("Datatype", "") + tensor.get("Format/Datatype", "")
+            for tensor in outputs
+        ),
+        onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", str(layer.get("Metadata", "")))),
+        then=layer.get("JumpTargetThen"),
+    )
 
 
 def structure(network) -> dict[str, int]:
@@ -170,12 +172,11 @@ def layer_table(rows: list[LayerRow], network: dict[str, int], source: str, sequ
     loops, kernels = _Program(rows, sequence).loops(), []
     for place, row in enumerate(rows):
         if row.kernel:
-            inside = next((n for n, loop in enumerate(loops) if loop["first"] <= place <= loop["last"]), None)
-            kernels.append({"loop": inside, "kind": row.kind, "what": row.what, "onnx": list(row.onnx)})
-    counted = []
+            which = next((n for n, loop in enumerate(loops) if loop["first"] <= place <= loop["last"]), None)
+            kernels.append({"loop": which, "kind": row.kind, "what": row.what, "onnx": list(row.onnx)})
+    counted, inside = [], Counter(kernel["loop"] for kernel in kernels)
     for number, loop in enumerate(loops):
-        body = [kernel for kernel in kernels if kernel["loop"] == number]
-        turns, step = loop["turns"], loop["step"]
+        turns, step, body = loop["turns"], loop["step"], inside[number]
         named = [set(row.onnx) for row in rows[loop["first"] : loop["last"] + 1] if row.onnx]
         # If steps remain after the last turn, only their rows, which follow the loop, name the operator.
         named = named or [set(row.onnx) for row in rows[loop["last"] :] if row.onnx][:1]
@@ -185,19 +186,18 @@ def layer_table(rows: list[LayerRow], network: dict[str, int], source: str, sequ
                 "steps": None if turns is None else turns * step,
                 "steps_a_turn": step,
                 "turns": turns,
-                "kernels_a_turn": len(body),
-                "kernels_a_step": len(body) / step if step else None,
+                "kernels_a_turn": body,
+                "kernels_a_step": body / step if step else None,
             }
         )
-    outside = sum(kernel["loop"] is None for kernel in kernels)
     known = all(loop["turns"] is not None for loop in counted)
     return {
         "source": source,
         "network": network,
         "sequence": sequence,
         "loops": counted,
-        "kernels_outside_loops": outside,
-        "launches": outside + sum(loop["kernels_a_turn"] * loop["turns"] for loop in counted) if known else None,
+        "kernels_outside_loops": inside[None],
+        "launches": inside[None] + sum(loop["kernels_a_turn"] * loop["turns"] for loop in counted) if known else None,
         "copies_of_sizes": sum(bool(COPIES.search(f"{row.kind} {row.name}")) for row in rows),
         "kernels": kernels,
         "rows": len(rows),

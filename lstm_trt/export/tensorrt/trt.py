@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -48,44 +49,41 @@ def load_module(flavour: str) -> ModuleType:
     PyPI are stubs that download them.
     """
     package = FLAVOURS[flavour]
-    elsewhere = "see NVIDIA's installation guide, or use tensorrt-rtx, which PyPI has with its libraries"
     try:
         module = importlib.import_module(package.module)
     except ModuleNotFoundError as error:
         if error.name == package.module:
             raise RuntimeUnavailable(flavour, "not installed", package.remedy) from None
-        raise RuntimeUnavailable(flavour, f"incomplete installation without module {error.name!r}", elsewhere) from None
+        reason = f"incomplete installation without module {error.name!r}"
     except (ImportError, OSError) as error:  # a library that the bindings load is missing
-        raise RuntimeUnavailable(flavour, f"its libraries are missing: {one_line(error)}", elsewhere) from None
-    if not hasattr(module, "Builder"):
+        reason = f"its libraries are missing: {one_line(error)}"
+    else:
+        if hasattr(module, "Builder"):
+            return module
         reason = f"the module {package.module!r} has no Builder: a stub without the libraries"
-        raise RuntimeUnavailable(flavour, reason, elsewhere)
-    return module
+    elsewhere = "see NVIDIA's installation guide, or use tensorrt-rtx, which PyPI has with its libraries"
+    raise RuntimeUnavailable(flavour, reason, elsewhere)
 
 
-_LOGGERS: dict[str, Any] = {}
-
-
-def logger(flavour: str):
+@cache
+def logger(flavour: str) -> Any:
     """The only logger of a flavour in this process, since TensorRT uses only the first logger that it is given.
 
     All code that uses TensorRT must pass this one. It prints nothing and keeps all messages, including the most verbose
     ones, as (severity, text) in `lines`. The bindings decode messages before they reach the logger, so that names that
     are not UTF-8 must be rejected earlier (`onnx_checks.read`).
     """
-    trt = load_module(flavour)
-    if flavour not in _LOGGERS:
+    trt: Any = load_module(flavour)
 
-        class Messages(trt.ILogger):
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-                self.lines: deque[tuple[str, str]] = deque(maxlen=KEPT_MESSAGES)
+    class Messages(trt.ILogger):
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.lines: deque[tuple[str, str]] = deque(maxlen=KEPT_MESSAGES)
 
-            def log(self, severity, msg: str) -> None:
-                self.lines.append((severity.name, msg))
+        def log(self, severity, msg: str) -> None:
+            self.lines.append((severity.name, msg))
 
-        _LOGGERS[flavour] = Messages()
-    return _LOGGERS[flavour]
+    return Messages()
 
 
 @contextmanager
@@ -114,10 +112,8 @@ def errors_of(lines: Iterable[tuple[str, str]]) -> str:
 
 def cuda_major(flavour: str) -> int | None:
     """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its packages."""
-    for major in machine_gpu.REQUIREMENTS:
-        if installed_version(f"{FLAVOURS[flavour].distribution}-cu{major}") is not None:
-            return major
-    return None
+    name = FLAVOURS[flavour].distribution
+    return next((major for major in machine_gpu.REQUIREMENTS if installed_version(f"{name}-cu{major}")), None)
 
 
 #: Message of the bindings where TensorRT returned null instead of an object.

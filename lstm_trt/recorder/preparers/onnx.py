@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, to_bfloat16
-from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, bound_provenance, stream_calls
+from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
+from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
@@ -43,8 +45,8 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not getattr(runtime, "NEEDS_ONNX", False):
-            every = {other: runtimes.load_runtime(other) for other in registry.table("RUNTIMES")}
-            able = [other for other, module in every.items() if getattr(module, "NEEDS_ONNX", False)]
+            every = registry.table("RUNTIMES")
+            able = [other for other in every if getattr(runtimes.load_runtime(other), "NEEDS_ONNX", False)]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -68,20 +70,18 @@ class OwnPreparer(Preparer):
         name, every, checked_by = reference_outputs(network, model, sets, states)
         if states and every:
             _check_against_one_run(network, sets, every)
-        answers = _stacked(every) if every else {}
+        answers: dict[str, Any] = stacked(every) if every else {}
         if name == ONNX_RUNTIME and options.precision != Options.precision:
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
-            rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
+            rounded = stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
-        named: dict[str, Any] = answers
         with reference_path.open("wb") as file:
-            np.savez(file, **named)
+            np.savez(file, **answers)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
             "onnx_path": str(path),
-            "floor": bound,
-            "reference": name,
-            "checked_by": checked_by,
+            "provenance": {"network_sha256": network.sha256, **bound},
+            "named": {"reference": name, "checked_by": checked_by},
             # Compared with itself, ONNX Runtime would be right by definition.
             "compared": bool(every) and not (same and checked_by is None),
         }
@@ -99,12 +99,8 @@ class OwnPreparer(Preparer):
                 expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
                 rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        named = {"reference": reference["reference"], "checked_by": reference["checked_by"]}
         bounds = {"rounded": rounded or None, "least_bound": limit_of(configuration.workload)}
-        return Gate(tuple(sets), expected, seed, every=True, **named, **bounds)
-
-    def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        return {"network_sha256": configuration.workload.sha256, **bound_provenance(reference)}
+        return Gate(tuple(sets), expected, seed, every=True, **reference["named"], **bounds)
 
 
 PREPARER = OwnPreparer()
@@ -112,10 +108,7 @@ PREPARER = OwnPreparer()
 
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of a stream need."""
-    if mode == "stream":
-        calls = stream_calls(network.axes["sequence"] or 1)
-    else:
-        calls = max(2, *(math.ceil(LEAST_VALUES / max(math.prod(each), 1)) for each in network.output_shapes.values()))
+    calls = gate_calls(mode, network.axes["sequence"] or 1, map(math.prod, network.output_shapes.values()), 2)
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 
@@ -131,8 +124,7 @@ def _rounded(model: bytes, precision: str) -> bytes:
     found = onnx.load_from_string(model)
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
-        kept = precision == "tf32" and (tensor.name in biases or len(tensor.dims) < 2)
-        if not kept:
+        if precision != "tf32" or (tensor.name not in biases and len(tensor.dims) > 1):
             tensor.CopyFrom(onnx.numpy_helper.from_array(_less(onnx.numpy_helper.to_array(tensor)), tensor.name))
     return found.SerializeToString()
 
@@ -148,49 +140,39 @@ def reference_outputs(
     try:
         found = run_onnxruntime(model, sets, states)
     except Exception:  # the package's own classes; a network that it does not run can still be run by others
-        try:
-            return NUMPY, _evaluated(model, sets, states), None
-        except LabError:
-            return None, [], None
+        evaluated = _evaluated(model, sets, states)
+        return (NUMPY, evaluated, None) if evaluated else (None, [], None)
     answers = torch_answers(network)
     if answers:
-        inputs, expected = answers
-        (outputs,) = run_onnxruntime(network.path.read_bytes(), [inputs])
-        _compare([outputs], [expected], PYTORCH, limit_of(network))
-        return ONNX_RUNTIME, found, PYTORCH
-    try:
-        evaluated = _evaluated(model, sets[:EVALUATED_CALLS], states)
-    except LabError:
+        name, expected = PYTORCH, [answers[1]]
+        compared = run_onnxruntime(network.path.read_bytes(), [answers[0]])
+    else:
+        name, expected = NUMPY, _evaluated(model, sets[:EVALUATED_CALLS], states)
+        compared = found[:EVALUATED_CALLS]
+    if not expected:
         return ONNX_RUNTIME, found, None
-    _compare(found[:EVALUATED_CALLS], evaluated, NUMPY, limit_of(network))
-    return ONNX_RUNTIME, found, NUMPY
-
-
-def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State]) -> list[Outputs]:
-    """`run_onnxruntime`, in numpy."""
-    import onnx
-
-    graph = onnx.load_from_string(model)
-    return in_sequence(lambda inputs: evaluate.evaluate(graph, inputs), sets, states)
-
-
-def limit_of(network: OnnxNetwork) -> float:
-    """Largest relative error between implementations that compute the network as it is in the file."""
-    return PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
-
-
-def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str, limit: float) -> None:
     # Over all sets at once: a single number near zero has a large relative error.
-    worst = largest_error(_stacked(found), _stacked(expected))
+    worst, limit = largest_error(stacked(compared), stacked(expected)), limit_of(network)
     if not worst <= limit:
         raise ParityFailed(
             f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}: nothing"
             " can be compared with them"
         )
+    return ONNX_RUNTIME, found, name
 
 
-def _stacked(every: Sequence[Outputs]) -> Outputs:
-    return {name: np.stack([outputs[name] for outputs in every]) for name in every[0]}
+def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State]) -> list[Outputs]:
+    """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
+    import onnx
+
+    with suppress(LabError):
+        return in_sequence(partial(evaluate.evaluate, onnx.load_from_string(model)), sets, states)
+    return []
+
+
+def limit_of(network: OnnxNetwork) -> float:
+    """Largest relative error between implementations that compute the network as it is in the file."""
+    return PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
 
 
 def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs]) -> None:
@@ -202,21 +184,18 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
     if symbol is None:
         return
     content = network.path.read_bytes()
-    whole = {}
-    for name, shape in symbolic_shapes(checked(content, network.name)).items():
-        if name in sets[0]:
-            parts = [inputs[name] for inputs in sets]
-            whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else parts[0]
-        else:
-            whole[name] = next(state for state in network.states if state.input == name).zeros()
+    shapes = symbolic_shapes(checked(content, network.name))
+    whole = {state.input: state.zeros() for state in network.states}
+    for name, first in sets[0].items():
+        parts, shape = [inputs[name] for inputs in sets], shapes[name]
+        whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else first
     try:
         (outputs,) = run_onnxruntime(content, [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
         return
     for name, array in every[-1].items():
-        grown = [
-            axis for axis, (one, all_) in enumerate(zip(array.shape, outputs[name].shape, strict=True)) if one != all_
-        ]
+        sizes = zip(array.shape, outputs[name].shape, strict=True)
+        grown = [axis for axis, (one, all_) in enumerate(sizes) if one != all_]
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
         if not error <= limit_of(network):

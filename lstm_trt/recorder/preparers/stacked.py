@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,13 +15,7 @@ from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.export import to_onnx
-from lstm_trt.export.network import (
-    DISTINCT_SEQUENCES,
-    build_module,
-    make_inputs,
-    make_weights,
-    reference_outputs,
-)
+from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request
@@ -39,35 +34,29 @@ class ShapePreparer(Preparer):
         import torch
 
         torch.set_num_threads(1)
-        shape, options, seed = configuration.workload, configuration.options, configuration.protocol.seed
-        mode = configuration.mode
+        shape, seed, mode = configuration.workload, configuration.protocol.seed, configuration.mode
+        network, precision = _network(shape), configuration.options.precision
         bound = announced_bound(configuration, send)
         send("stage", stage="export")
         needs_onnx = getattr(self.runtime(configuration.runtime), "NEEDS_ONNX", False)
-        exported = _exported(shape.network, seed, mode) if needs_onnx else None
+        exported = _exported(network, seed, mode) if needs_onnx else None
         calls = _calls(shape, mode)
         _, distinct, _ = make_inputs(shape, gate_seed, calls)
         parts = [distinct] if mode == "stream" else np.split(distinct, calls)
-        answers = np.concatenate([reference_outputs(_module(shape.network, seed), part) for part in parts])
-        rounded = options.precision != Options.precision
-        if rounded:
-            module = _rounded_module(shape.network, seed, options.precision)
-            less = np.concatenate([reference_outputs(module, to_bfloat16(part)) for part in parts])
-            answers = np.stack([answers, less])
-        np.save(reference_path, answers)
+        answers = [[reference_outputs(_module(network, seed), part) for part in parts]]
+        if precision != Options.precision:
+            answers.append([reference_outputs(_module(network, seed, precision), to_bfloat16(part)) for part in parts])
+        np.save(reference_path, np.stack([np.concatenate(found) for found in answers]))
         return {
-            "rounded": rounded,
             "onnx_path": str(exported.path) if exported else None,
-            "onnx_sha256": exported.sha256 if exported else None,
-            "floor": bound,
+            "provenance": {"network_sha256": exported.sha256 if exported else None, **bound},
         }
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
         shape, seed = configuration.workload, configuration.protocol.seed
         inputs, _, _ = make_inputs(shape, seed)
-        onnx_path = reference["onnx_path"]
-        weights = {} if onnx_path else cached_weights(shape.network, seed)
-        onnx_path = Path(onnx_path) if onnx_path else None
+        onnx_path = reference["onnx_path"] and Path(reference["onnx_path"])
+        weights = {} if onnx_path else _weights(_network(shape), seed)
         return Request(shape, configuration.options, {INPUT: inputs}, weights, onnx_path, configuration.mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
@@ -78,83 +67,67 @@ class ShapePreparer(Preparer):
         """
         shape, calls = configuration.workload, _calls(configuration.workload, configuration.mode)
         inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
-        answers = np.load(reference["reference_path"])
         expected, *rounded = [
             {OUTPUT: np.stack(np.split(array[:, which], calls)) if calls > 1 else array[:, which]}
-            for array in (answers if reference.get("rounded") else [answers])
+            for array in np.load(reference["reference_path"])
         ]
         sets = np.split(inputs, calls) if calls > 1 else [np.zeros_like(inputs), inputs]
-        inputs_of_calls = tuple({INPUT: one_set} for one_set in sets)
-        return Gate(
-            inputs_of_calls, expected, reference["gate_seed"], every=calls > 1, rounded=next(iter(rounded), None)
-        )
-
-    def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        return {"network_sha256": reference["onnx_sha256"], **bound_provenance(reference)}
+        more = {"every": calls > 1, "rounded": rounded[0] if rounded else None}
+        return Gate(tuple({INPUT: one_set} for one_set in sets), expected, reference["gate_seed"], **more)
 
 
 PREPARER = ShapePreparer()
 
 
-def stream_calls(sequence: int) -> int:
-    """Number of calls of the parity gate of a stream: at least two, since state is carried between them."""
-    return max(2, math.ceil(STREAM_SAMPLES / sequence))
+def gate_calls(mode: str, sequence: int, outputs: Iterable[int], least: int) -> int:
+    """Number of calls of the parity gate, by the samples of a call and the number of values of each output.
+
+    In a stream at least two, since state is carried between them.
+    """
+    if mode == "stream":
+        return max(2, math.ceil(STREAM_SAMPLES / sequence))
+    return max(least, *(math.ceil(LEAST_VALUES / max(values, 1)) for values in outputs))
 
 
 def _calls(shape: LstmShape, mode: str) -> int:
-    """How many calls the gate's inputs are for."""
-    if mode == "stream":
-        return stream_calls(shape.sequence)
-    return math.ceil(LEAST_VALUES / (shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)))
+    return gate_calls(mode, shape.sequence, [shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)], 1)
 
 
-def _shape(network: tuple[int, int, int, int]) -> LstmShape:
-    layers, hidden, features, directions = network
-    return LstmShape(layers, hidden, 1, 1, features, directions)
+def _network(shape: LstmShape) -> LstmShape:
+    """What all shapes with these weights share."""
+    return replace(shape, sequence=1, batch=1)
 
 
 @lru_cache(maxsize=4)
-def cached_weights(network: tuple[int, int, int, int], seed: int) -> dict[str, np.ndarray]:
-    """`make_weights` for `shape.network`, cached."""
-    return make_weights(_shape(network), seed)
+def _weights(network: LstmShape, seed: int) -> dict[str, np.ndarray]:
+    return make_weights(network, seed)
 
 
 @lru_cache(maxsize=4)
-def _module(network: tuple[int, int, int, int], seed: int):
-    return build_module(_shape(network), cached_weights(network, seed))
-
-
-def _rounded_module(network: tuple[int, int, int, int], seed: int, precision: str):
-    """The network with its parameters rounded to bfloat16, for tf32 only those of matrix products; in float32."""
-    weights = dict(cached_weights(network, seed))
-    for name in weights:
+def _module(network: LstmShape, seed: int, precision: str = Options.precision):
+    """The network, with its parameters rounded to bfloat16 for lower precisions, for tf32 only those of products."""
+    weights = dict(_weights(network, seed))
+    for name in weights if precision != Options.precision else ():
         if precision != "tf32" or "weight" in name:
             weights[name] = to_bfloat16(weights[name])
-    return build_module(_shape(network), weights)
+    return build_module(network, weights)
 
 
 @lru_cache(maxsize=256)
-def _exported(network: tuple[int, int, int, int], seed: int, mode: str) -> to_onnx.ExportedNetwork:
-    return to_onnx.export_network(_shape(network), seed, cached_weights(network, seed), mode)
+def _exported(network: LstmShape, seed: int, mode: str) -> to_onnx.ExportedNetwork:
+    return to_onnx.export_network(network, seed, _weights(network, seed), mode)
 
 
-def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict | None:
-    """The roofline bound of a configuration, or why there is none, which is also sent.
+def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict:
+    """The roofline bound of a configuration, or why there is none, as provenance; it is also sent.
 
-    None where the measured rates do not apply.
+    Empty where the measured rates do not apply: they are those of the CPU in float32.
     """
     options = configuration.options
-    # The rates are those of the CPU in float32.
-    applies = (options.device, options.precision) == ("cpu", "fp32")
-    bound = roofline_of(configuration.workload, options.threads) if applies else None
-    if bound:
-        send("floor", **bound)
-    return bound
-
-
-def bound_provenance(reference: Mapping) -> dict:
-    """The bound of a reference as provenance, or why there is none."""
-    bound = reference["floor"] or {}
+    if (options.device, options.precision) != ("cpu", Options.precision):
+        return {}
+    bound = roofline_of(configuration.workload, options.threads)
+    send("floor", **bound)
     names = {"floor_ns": "floor_ns", "floor_limited_by": "limited_by", "floor_missing": "missing"}
     return {name: bound.get(key) for name, key in names.items()}
 

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import json
 import platform
 import sys
@@ -133,12 +134,9 @@ def code_version(module: str) -> str:
 
 def find_module(name: str) -> ModuleSpec | None:
     """As `importlib.util.find_spec`, without importing the packages that contain the module."""
-    parts, spec, path = name.split("."), None, None
-    for depth in range(len(parts)):
-        whole = ".".join(parts[: depth + 1])
+    spec, path = None, None
+    for whole in itertools.accumulate(name.split("."), "{}.{}".format):
         found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next(filter(None, found), None)
-        path = spec and spec.submodule_search_locations
-        if path is None and depth + 1 < len(parts):
-            return None
+        path = (spec and spec.submodule_search_locations) or []
     return spec

@@ -21,19 +21,21 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import importlib.util
+import importlib
+import os
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, one_line
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, one_line
 from lstm_trt.machine import gpu
+from lstm_trt.machine.facts import installed_version
 
 BINDINGS_REMEDY = "make gpu"
 
@@ -51,55 +53,49 @@ class CaptureRefused(BuildFailed):
     """Work on a stream could not be captured as a graph; the stream remains usable."""
 
 
-class Missing(NamedTuple):
-    """A missing requirement for running on a GPU; `what` is a noun: "GPU driver"."""
-
-    what: str
-    remedy: str
-
-
 class CudaUnavailable(RuntimeUnavailable):
-    """CUDA cannot be used here because `missing` is missing."""
+    """CUDA cannot be used here because `what` is missing, a noun: "GPU driver"."""
 
-    def __init__(self, missing: Missing) -> None:
-        super().__init__("cuda", f"no {missing.what}", missing.remedy)
-        self.missing = missing
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__("cuda", f"no {what}", remedy)
+        self.what = what
 
 
-def missing() -> list[Missing]:
+def missing() -> list[CudaUnavailable]:
     """The missing requirements for running on a GPU. Never raises, creates no context."""
-    installed = _is_installed("cuda.bindings")
-    lacks = [] if installed else [Missing("cuda-bindings", BINDINGS_REMEDY)]
+    installed = installed_version("cuda-bindings") is not None
+    lacks = [] if installed else [CudaUnavailable("cuda-bindings", BINDINGS_REMEDY)]
     try:
-        gpu_name()
-        if installed:  # after `gpu_name`, since loading needs the driver
+        gpu.cuda_device()
+        if installed:  # after `cuda_device`, since loading needs the driver
             _bindings()
+    except gpu.NoCudaDevice as error:
+        what = f"GPU visible to the driver ({error})" if error.driver else "GPU driver"
+        lacks.append(CudaUnavailable(what, gpu.NO_GPU_REMEDY))
     except CudaUnavailable as error:
-        lacks.append(error.missing)
+        lacks.append(error)
     return lacks
 
 
-def gpu_name() -> str:
-    """Name of CUDA's device 0; raises `CudaUnavailable` without driver or GPU."""
-    try:
-        return gpu.cuda_device().name
-    except gpu.NoCudaDevice as error:
-        what = f"GPU visible to the driver ({error})" if error.driver else "GPU driver"
-        raise CudaUnavailable(Missing(what, gpu.NO_GPU_REMEDY)) from None
+def check_tf32() -> None:
+    """Raises `BuildFailed` if this GPU has no TF32, or a variable of the environment disables it."""
+    device = gpu.cuda_device()
+    if device.compute_capability < (8, 0):
+        raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {device.name} is older")
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
 
 
 def scheduling() -> str:
     """How the host thread waits for the device in this context: the scheduling flag of cuCtxGetFlags, as text."""
     flags = ctypes.c_uint()
-    try:
-        known = gpu.libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0
-    except (OSError, AttributeError):
-        known = False
-    return _SCHEDULING.get(flags.value & 7, "unknown") if known else "unknown"
+    with suppress(OSError, AttributeError):
+        if gpu.libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0:
+            return _SCHEDULING.get(flags.value & 7, "unknown")
+    return "unknown"
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(NamedTuple):
     """A captured graph: `launch()` enqueues it on the session's stream; `nodes`: their number, None if unknown."""
 
     launch: Callable[[], None]
@@ -115,20 +111,13 @@ class Session:
 
     def __init__(self) -> None:
         self._driver = _driver()
-        self._held = ExitStack()
-        with self._memory("a CUDA context"):
-            context = _primary()
-            context.push()
-        self._held.callback(self._driver.Context.pop)
-        self.stream: Any = None
+        with ExitStack() as held:
+            self._acquire("a CUDA context", lambda: _primary().push())
+            held.callback(self._driver.Context.pop)
+            self.stream = self._acquire("a stream", self._driver.Stream, _NON_BLOCKING)
+            held.callback(setattr, self, "stream", None)  # the stream is destroyed with its last reference
+            self._held = held.pop_all()
         _open.append(self)
-        try:
-            with self._memory("a stream"):
-                self.stream = self._driver.Stream(_NON_BLOCKING)
-            self._held.callback(self._drop_stream)
-        except BaseException:
-            self.close()
-            raise
 
     def hold(self, release: Callable[[], Any]) -> None:
         """Let `close` call `release()`, before it frees what was acquired earlier."""
@@ -136,46 +125,27 @@ class Session:
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """A C-ordered array in page-locked host memory; it must not be touched after `close`."""
-        with self._memory(f"a pinned host buffer of {shape}"):
-            array = self._driver.pagelocked_empty(shape, dtype)
+        array = self._acquire(f"a pinned host buffer of {shape}", self._driver.pagelocked_empty, shape, dtype)
         self._held.callback(array.base.free)
         return array
 
     def device(self, size_bytes: int) -> int:
         """Address of a new device buffer, aligned for every type."""
-        with self._memory(f"a device buffer of {size_bytes} bytes"):
-            allocation = self._driver.mem_alloc(size_bytes)
+        allocation = self._acquire(f"a device buffer of {size_bytes} bytes", self._driver.mem_alloc, size_bytes)
         self._held.callback(allocation.free)
         return int(allocation)
 
     def copies(self, address: int, array: np.ndarray) -> tuple[Callable[[], None], Callable[[], None]]:
         """(to the device, from the device): asynchronous copies of the whole pinned `array` on the stream."""
-        return (
-            partial(self._driver.memcpy_htod_async, address, array, self.stream),
-            partial(self._driver.memcpy_dtoh_async, array, address, self.stream),
-        )
+        return self.on_stream("memcpy_htod_async", address, array), self.on_stream("memcpy_dtoh_async", array, address)
 
-    def copy_on_device(self, to: int, source: int, size_bytes: int) -> Callable[[], None]:
-        """An asynchronous copy between device buffers on the stream."""
-        return partial(self._driver.memcpy_dtod_async, to, source, size_bytes, self.stream)
-
-    def set_to_zero(self, address: int, size_bytes: int) -> Callable[[], None]:
-        """Asynchronously sets a device buffer to zero, on the stream."""
-        return partial(self._driver.memset_d8_async, address, 0, size_bytes, self.stream)
+    def on_stream(self, name: str, *arguments: Any) -> Callable[[], None]:
+        """A call of the driver's function `name` that puts work on the stream, as a copy between device buffers."""
+        return partial(getattr(self._driver, name), *arguments, self.stream)
 
     def new_event(self) -> Any:
         """An event with timing; waiting for it spins, since it is created without BLOCKING_SYNC."""
-        with self._memory("an event"):
-            return self._driver.Event()
-
-    @staticmethod
-    def elapsed_ms(first: Any, later: Any) -> float:
-        """Milliseconds on the device between two completed events."""
-        return first.time_till(later)
-
-    def compute_capability(self) -> tuple[int, int]:
-        """(9, 0) for sm_90."""
-        return self._driver.Context.get_device().compute_capability()
+        return self._acquire("an event", self._driver.Event)
 
     def memory_bytes(self) -> tuple[int, int]:
         """(free, total) memory of the device, for all processes together."""
@@ -190,28 +160,25 @@ class Session:
         stream = bindings.CUstream(self.stream.handle)
         # Thread-local, so that allocations by a library's other threads do not abort the capture.
         mode = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        _checked("cuStreamBeginCapture", *bindings.cuStreamBeginCapture(stream, mode))
-        refusal: Exception | None = None
+        checked("cuStreamBeginCapture", bindings.cuStreamBeginCapture(stream, mode))
         try:
             enqueue()
         except Exception as error:
-            refusal = error
+            raise CaptureRefused(one_line(error)) from error
         finally:
-            status, graph = bindings.cuStreamEndCapture(stream)  # also after an error
-            if not status:
-                self._held.callback(bindings.cuGraphDestroy, graph)
-        if refusal is not None:
-            raise CaptureRefused(one_line(refusal)) from refusal
-        _checked("cuStreamEndCapture", status)
-        executable = _checked("cuGraphInstantiate", *bindings.cuGraphInstantiate(graph, 0))
+            ended = bindings.cuStreamEndCapture(stream)  # also after an error
+            if not ended[0]:
+                self._held.callback(bindings.cuGraphDestroy, ended[1])
+        graph = checked("cuStreamEndCapture", ended)
+        executable = checked("cuGraphInstantiate", bindings.cuGraphInstantiate(graph, 0))
         self._held.callback(bindings.cuGraphExecDestroy, executable)
         status, _, nodes = bindings.cuGraphGetNodes(graph)
         launch = bindings.cuGraphLaunch
 
         def run() -> None:
-            status = launch(executable, stream)[0]
-            if status:
-                _checked("cuGraphLaunch", status, failure=RunFailed)
+            result = launch(executable, stream)
+            if result[0]:
+                checked("cuGraphLaunch", result, RunFailed)
 
         return Graph(run, None if status else int(nodes))
 
@@ -223,26 +190,15 @@ class Session:
                 self.stream.synchronize()
         self._held.close()
 
-    def _drop_stream(self) -> None:
-        self.stream = None  # PyCUDA destroys the stream with the last reference
-
-    @contextmanager
-    def _memory(self, what: str) -> Iterator[None]:
+    def _acquire(self, what: str, make: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            yield
+            return make(*arguments)
         except self._driver.MemoryError as error:
             raise MemoryExhausted(f"not enough memory for {what}: {error}") from error
 
 
 #: Open sessions, for `_leave`.
 _open: list[Session] = []
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _driver() -> ModuleType:
@@ -267,17 +223,18 @@ def _bindings() -> ModuleType:
     try:
         from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]  it has no types
     except Exception as error:
-        raise CudaUnavailable(Missing(f"loadable cuda-bindings ({one_line(error)})", BINDINGS_REMEDY)) from error
+        raise CudaUnavailable(f"loadable cuda-bindings ({one_line(error)})", BINDINGS_REMEDY) from error
     return driver
 
 
-def _checked(name: str, status: int, value: Any = None, failure: type[LabError] = CaptureRefused) -> Any:
-    """`value` returned by a call of cuda-bindings; raises `MemoryExhausted` or `failure` if the call failed."""
-    if not status:
-        return value
-    _, text = _bindings().cuGetErrorString(status)
-    message = f"{name} failed: {text.decode() if text else int(status)}"
-    raise MemoryExhausted(message) if int(status) == _OUT_OF_MEMORY else failure(message)
+def checked(name: str, result: tuple, failure: type = CaptureRefused, exhausted: type = MemoryExhausted) -> Any:
+    """The value of a call of cuda-bindings, a tuple unless it is one; raises `exhausted` or `failure`, exceptions."""
+    status, *values = result
+    if status:
+        _, text = _bindings().cuGetErrorString(status)
+        kind = exhausted if int(status) == _OUT_OF_MEMORY else failure
+        raise kind(f"{name} failed: {text.decode() if text else int(status)}")
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def spin_while_waiting() -> None:
@@ -294,7 +251,8 @@ def spin_while_waiting() -> None:
 @cache
 def _primary() -> Any:
     """The retained primary context of device 0, set to spin while waiting."""
-    gpu_name()  # raises a clearer error for a missing driver than PyCUDA
+    for lack in missing():  # a clearer error than PyCUDA's
+        raise lack
     driver = _driver()
     driver.init()
     spin_while_waiting()
@@ -318,19 +276,13 @@ POOL_TRIALS = 2048
 class EventClocks:
     """Events of the trials since the last reading, from a pool.
 
-    `every`: also record events around the copies. `new_event()` creates an event with
-    `record(stream)`; `elapsed_ms(first, later)` gives the milliseconds between two events.
+    `every`: also record events around the copies. `new_event()` creates an event with `record(stream)`, whose method
+    `elapsed` gives the milliseconds until a later event: "elapsed_time" in PyTorch, "time_till" in PyCUDA.
     `enqueue_ns`: for each trial, the host time until all its work is enqueued.
     """
 
-    def __init__(
-        self,
-        new_event: Callable[[], Any],
-        stream: Any,
-        every: bool,
-        elapsed_ms: Callable[[Any, Any], float] = lambda first, later: first.elapsed_time(later),
-    ) -> None:
-        self._new_event, self._stream, self._every, self._elapsed_ms = new_event, stream, every, elapsed_ms
+    def __init__(self, new_event: Callable[[], Any], stream: Any, every: bool, elapsed: str = "elapsed_time") -> None:
+        self._new_event, self._stream, self.every, self._elapsed = new_event, stream, every, elapsed
         self._sets: list[tuple] = []
         self._used = 0
         self.enqueue_ns: list[int] = []
@@ -356,12 +308,11 @@ class EventClocks:
 
     def read(self) -> dict[str, np.ndarray]:
         """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for its end)."""
-        sets, elapsed_ms = self._sets[: self._used], self._elapsed_ms
+        places = {"compute_ns": (1, 2)} | ({"h2d_ns": (0, 1), "d2h_ns": (2, 3)} if self.every else {})
         columns: dict[str, list] = {"enqueue_ns": list(self.enqueue_ns)}
-        columns["compute_ns"] = [elapsed_ms(before, after) * 1e6 for _, before, after, _ in sets]
-        if self._every:
-            columns["h2d_ns"] = [elapsed_ms(first, before) * 1e6 for first, before, _, _ in sets]
-            columns["d2h_ns"] = [elapsed_ms(after, last) * 1e6 for _, _, after, last in sets]
+        for name, (first, later) in places.items():
+            trials = self._sets[: self._used]
+            columns[name] = [getattr(events[first], self._elapsed)(events[later]) * 1e6 for events in trials]
         self.restart()
         return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
 
@@ -372,10 +323,52 @@ class EventClocks:
         self._stream = None
 
     def _grow(self, trials: int) -> None:
+        wanted = (self.every, True, True, self.every)
         for _ in range(trials):
-            inner = [self._new_event(), self._new_event()]
-            outer = [self._new_event(), self._new_event()] if self._every else [None, None]
-            events = (outer[0], *inner, outer[1])
+            events = tuple(self._new_event() if needed else None for needed in wanted)
             for event in filter(None, events):
                 event.record(self._stream)  # the driver creates an event when it is first recorded
             self._sets.append(events)
+
+
+def timed_step(
+    copy_in: Callable[[], Any], run: Callable[[], Any], copy_out: Callable, stream: Any, clocks: EventClocks | None
+) -> Callable[[], None]:
+    """The step of the runtimes on a GPU: copy in, run, copy out, wait; with the events of `clocks`, if there are any.
+
+    `run()` returns a tensor of outputs, which is given to `copy_out`, or None if they are always in one place.
+    """
+    wait = stream.synchronize
+    if clocks is None:
+
+        def step() -> None:
+            copy_in()
+            outputs = run()
+            if outputs is None:
+                copy_out()
+            else:
+                copy_out(outputs, True)  # True: non_blocking
+            wait()
+
+        return step
+    take, enqueued, every, clock = clocks.take, clocks.enqueue_ns.append, clocks.every, time.perf_counter_ns
+
+    def clocked_step() -> None:
+        began = clock()
+        before_in, before_run, after_run, after_out = take()
+        if every:
+            before_in.record(stream)
+        copy_in()
+        before_run.record(stream)
+        outputs = run()
+        after_run.record(stream)
+        if outputs is None:
+            copy_out()
+        else:
+            copy_out(outputs, True)
+        if every:
+            after_out.record(stream)
+        enqueued(clock() - began)
+        wait()
+
+    return clocked_step

@@ -6,12 +6,14 @@ each on top of PyCUDA's, so the layer in use is in the provenance.
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver as cu  # pyright: ignore[reportAttributeAccessIssue]  it has no types
 
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+from lstm_trt.runtimes.cuda._cuda import checked
 
 
 class Error(Exception):
@@ -22,14 +24,7 @@ class MemoryError(Error):
     """The device or host has not enough memory."""
 
 
-def _checked(name: str, result: tuple) -> Any:
-    """The value of a call of cuda-bindings, a tuple if there are several; raises `Error`."""
-    status, *values = result
-    if status:
-        _, text = cu.cuGetErrorString(status)
-        kind = MemoryError if int(status) == _OUT_OF_MEMORY else Error
-        raise kind(f"{name} failed: {text.decode() if text else int(status)}")
-    return values[0] if len(values) == 1 else tuple(values)
+_checked = partial(checked, failure=Error, exhausted=MemoryError)
 
 
 def init() -> None:
@@ -38,29 +33,17 @@ def init() -> None:
 
 class Device:
     def __init__(self, place: int) -> None:
-        self.handle = _checked("cuDeviceGet", cu.cuDeviceGet(place))
-
-    def compute_capability(self) -> tuple[int, int]:
-        names = cu.CUdevice_attribute
-        wanted = (
-            names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-            names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-        )
-        major, minor = (_checked("cuDeviceGetAttribute", cu.cuDeviceGetAttribute(name, self.handle)) for name in wanted)
-        return major, minor
+        self._device = _checked("cuDeviceGet", cu.cuDeviceGet(place))
 
     def retain_primary_context(self) -> Context:
-        return Context(_checked("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(self.handle)), self.handle)
+        return Context(self._device)
 
 
 class Context:
-    def __init__(self, handle: Any, device: Any) -> None:
-        self._context, self._device = handle, device
-
-    @property
-    def handle(self) -> int:
-        """The address of the context, as PyCUDA has it."""
-        return int(self._context)
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._context = _checked("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(device))
+        self.handle = int(self._context)
 
     def push(self) -> None:
         _checked("cuCtxPushCurrent", cu.cuCtxPushCurrent(self._context))
@@ -68,10 +51,6 @@ class Context:
     @staticmethod
     def pop() -> None:
         _checked("cuCtxPopCurrent", cu.cuCtxPopCurrent())
-
-    @staticmethod
-    def get_device() -> Device:
-        return Device(int(_checked("cuCtxGetDevice", cu.cuCtxGetDevice())))
 
     def detach(self) -> None:
         cu.cuDevicePrimaryCtxRelease(self._device)
@@ -114,35 +93,20 @@ class Event:
 
 
 class _Pinned:
-    """Owner of page-locked memory, through which numpy sees it."""
+    """Owner of page-locked memory, through which numpy sees it: the `base` of its array."""
 
-    def __init__(self, size: int) -> None:
-        self._pointer = _checked("cuMemHostAlloc", cu.cuMemHostAlloc(size, 0))
-        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (self._pointer, False), "version": 3}
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.size = math.prod(shape) * dtype.itemsize
+        self.address = _checked("cuMemHostAlloc", cu.cuMemHostAlloc(self.size, 0))
+        place = (self.address, False)
+        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": place, "version": 3}
 
     def free(self) -> None:
-        if self._pointer:
-            cu.cuMemFreeHost(self._pointer)
-            self._pointer = 0
-
-
-class _Array(np.ndarray):
-    """`address` is read once, since `array.ctypes.data` takes longer than the copy's call."""
-
-    address: int
-    owner: _Pinned
-
-    @property
-    def base(self) -> _Pinned:
-        return self.owner
+        cu.cuMemFreeHost(self.address)
 
 
 def pagelocked_empty(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-    dtype = np.dtype(dtype)
-    owner = _Pinned(int(np.prod(shape)) * dtype.itemsize)
-    array = np.asarray(owner).view(dtype).reshape(shape).view(_Array)
-    array.owner, array.address = owner, array.ctypes.data
-    return array
+    return np.asarray(_Pinned(shape, np.dtype(dtype)))
 
 
 class mem_alloc:
@@ -160,14 +124,16 @@ def mem_get_info() -> tuple[int, int]:
     return _checked("cuMemGetInfo", cu.cuMemGetInfo())
 
 
-def memcpy_htod_async(address: int, array: _Array, stream: Stream) -> None:
-    status = cu.cuMemcpyHtoDAsync(address, array.address, array.nbytes, stream._stream)
+def memcpy_htod_async(address: int, array: np.ndarray, stream: Stream) -> None:
+    memory: Any = array.base  # its attributes are read in less time than `array.ctypes.data`
+    status = cu.cuMemcpyHtoDAsync(address, memory.address, memory.size, stream._stream)
     if status[0]:
         _checked("cuMemcpyHtoDAsync", status)
 
 
-def memcpy_dtoh_async(array: _Array, address: int, stream: Stream) -> None:
-    status = cu.cuMemcpyDtoHAsync(array.address, address, array.nbytes, stream._stream)
+def memcpy_dtoh_async(array: np.ndarray, address: int, stream: Stream) -> None:
+    memory: Any = array.base
+    status = cu.cuMemcpyDtoHAsync(memory.address, address, memory.size, stream._stream)
     if status[0]:
         _checked("cuMemcpyDtoHAsync", status)
 

@@ -20,11 +20,10 @@ the execution context for its flavour (TensorRT or TensorRT for RTX).
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn
@@ -50,7 +49,6 @@ from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
 from lstm_trt.runtimes.cuda import _cuda
-from lstm_trt.runtimes.cuda._cuda import EventClocks
 
 #: Device buffers are aligned to this many bytes (as those of cuMemAlloc).
 ALIGNMENT = 256
@@ -61,13 +59,15 @@ class Opened:
     """An engine's execution context; None if TensorRT could not create it.
 
     `why_not_captured(stream_handle)` returns a reason, or "" if a capture can be attempted;
-    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance.
+    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance; `config` must live
+    as long as the context.
     """
 
     context: Any
     why_not_captured: Callable[[int], str] = lambda handle: ""
     after_first_run: Callable[[], None] = lambda: None
     facts: Callable[[], dict] = dict
+    config: Any = None
 
 
 #: open_context(trt, engine, SHA-256 of the plan) -> Opened
@@ -99,52 +99,42 @@ class TensorRtRuntime:
         version = installed_version(flavour.distribution)
         if device not in self.DEVICES:
             return Availability(False, version, reason=f"it runs on cuda only, not on {device}")
-        reason, remedies = "", []
         try:
             lacks = _cuda.missing()
-            if find_spec(flavour.module) is None:
-                # The remedy also installs cuda-bindings, which so need no separate one.
-                lacks = [lack if lack.remedy != _cuda.BINDINGS_REMEDY else lack._replace(remedy="") for lack in lacks]
-                lacks.insert(0, _cuda.Missing(flavour.distribution, flavour.remedy))
-            if not lacks:
-                trt = export_trt.load_module(self.NAME)
-                found = gpu.cuda_device()
-                unsupported = self._unsupported(found)
-                if not unsupported:
-                    return Availability(True, version or trt.__version__, found.name)
-                return Availability(False, version, found.name, unsupported, "use the runtime tensorrt")
-            reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
+            remedies = [lack.remedy for lack in lacks]
+            if find_spec(flavour.module) is None:  # its remedy also installs cuda-bindings
+                lacks.insert(0, _cuda.CudaUnavailable(flavour.distribution, flavour.remedy))
+                remedies = [flavour.remedy, *(remedy for remedy in remedies if remedy != _cuda.BINDINGS_REMEDY)]
+            if lacks:
+                reason = "no " + ", ".join(lack.what for lack in lacks)
+                return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(remedies)))
+            trt, found = export_trt.load_module(self.NAME), gpu.cuda_device()
+            named, known = found.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
+            if self.NAME == "tensorrt-rtx" and named not in known:
+                reason = f"TensorRT for RTX supports {', '.join(known)}, but {found.name} has {named}"
+                return Availability(False, version, found.name, reason, "use the runtime tensorrt")
+            needed, (major, minor) = export_trt.cuda_major(self.NAME), found.cuda_version
+            if needed and needed > major:
+                reason = f"it needs CUDA {needed}, but the driver of {found.name} supports CUDA {major}.{minor}"
+                return Availability(False, version, reason=reason, remedy=gpu.OLD_DRIVER_REMEDY)
+            return Availability(True, version or trt.__version__, found.name)
         except RuntimeUnavailable as error:
-            reason, remedies = error.reason, [error.remedy]
+            return Availability(False, version, reason=error.reason, remedy=error.remedy)
         except Exception as error:  # a broken installation
-            reason = f"{flavour.distribution} cannot be loaded: {one_line(error)}"
-        return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
-
-    def _unsupported(self, device: gpu.CudaDevice) -> str:
-        """Why this flavour has no engines for a GPU, or ""; raises `RuntimeUnavailable` if the driver is too old."""
-        named, known = device.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
-        if self.NAME == "tensorrt-rtx" and named not in known:
-            return f"TensorRT for RTX supports {', '.join(known)}, but {device.name} has {named}"
-        needed, offered = export_trt.cuda_major(self.NAME), device.cuda_version
-        if needed and needed > offered[0]:
-            reason = f"it needs CUDA {needed}, but the driver of {device.name} supports CUDA {offered[0]}.{offered[1]}"
-            raise RuntimeUnavailable(self.NAME, reason, gpu.OLD_DRIVER_REMEDY)
-        return ""
+            return Availability(False, version, reason=f"{flavour.distribution} cannot be loaded: {one_line(error)}")
 
     def _engine_options(self, options: Options) -> export_engine.EngineOptions:
         """Only what changes the engine, so that with and without a graph TensorRT times the same one.
 
         TensorRT for RTX builds for this GPU where it can name it: its default leaves out the oldest.
         """
-        rtx, here = self.NAME == "tensorrt-rtx", gpu.device_here()
-        target = here.as_dict()["compute_capability"] if rtx and here else None
-        return export_engine.EngineOptions(
-            self.NAME,
-            options.precision,
-            detailed=True,
-            capturable=rtx and options.graph,
-            compute_capability=target if target in export_engine.COMPUTE_CAPABILITIES else None,
-        )
+        wanted = export_engine.EngineOptions(self.NAME, options.precision, detailed=True)
+        if self.NAME != "tensorrt-rtx":
+            return wanted
+        here = gpu.device_here()
+        target = here.as_dict()["compute_capability"] if here else None
+        known = target if target in export_engine.COMPUTE_CAPABILITIES else None
+        return replace(wanted, capturable=options.graph, compute_capability=known)
 
     def parser_refusal(self, content: bytes, name: str) -> str | None:
         """Why the parser rejects an ONNX model, which TensorRT for RTX says without a GPU; None if it does not."""
@@ -165,15 +155,14 @@ class TensorRtRuntime:
         options = request.options
         self.availability(options.device).require(self.NAME)
         check_options(self.NAME, self, options)
-        if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-            raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
+        if options.precision == "tf32":
+            _cuda.check_tf32()
         with building(self.NAME, request.label):
             _cuda.spin_while_waiting()
             onnx = request.model()
             began = time.perf_counter()
             # Detailed, to count the launches per inference; the NVTX markers that this adds are disabled later.
-            wanted = self._engine_options(options)
-            built = build.build_engine(onnx, wanted, name=request.workload.label)
+            built = build.build_engine(onnx, self._engine_options(options), name=request.workload.label)
             ready = time.perf_counter()
             step = TensorRtStep(self.NAME, request, built, self.open_context)
             step.described |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
@@ -186,42 +175,36 @@ class TensorRtStep(BufferedStep):
     Raises `MemoryExhausted` or `BuildFailed`, after freeing what was acquired.
     """
 
-    def __init__(
-        self,
-        name: str,
-        request: Request,
-        built: export_engine.Engine,
-        open_context: OpenContext,
-    ) -> None:
+    # TensorRT's objects, which have no types, and calls on the stream; None when the step is closed.
+    _runtime: Any = None
+    _engine: Any = None
+    _opened: Any = None
+    _enqueue: Any = None
+    _copy_in: Any = None
+    _copy_out: Any = None
+    _zero_state: Any = None
+
+    def __init__(self, name: str, request: Request, built: export_engine.Engine, open_context: OpenContext) -> None:
         self._name, self._options, self._request = name, request.options, request
-        # TensorRT's objects, which have no types; None when the step is closed.
-        self._runtime: Any = None
-        self._engine: Any = None
-        self._opened: Any = None
-        self._enqueue: Any = None
-        self._graph: Any = None
         self._arrays: dict[str, np.ndarray] = {}
-        self._types: dict[str, str] = {}
-        self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
-        self._zero_state: Callable[[], None] = lambda: None
-        self.described: dict = {"graph_fallback": None}
+        self.described: dict = {"graph_captured": False, "graph_nodes": None, "graph_fallback": None}
         self._session = _cuda.Session()
         try:
             self._load(built, open_context)
             self._bind()
             super().__init__({name: self._arrays[name] for name in request.input_shapes})
             self.load_inputs(request.inputs)
-            self._first_run()
+            # Once before a capture: this loads the kernels and, for RTX, compiles them.
+            self._copy_in()
+            self._enqueue()
+            self._session.stream.synchronize()
+            self._opened.after_first_run()
             if self._options.device_clocks != "off":
-                self._clocks = EventClocks(
-                    self._session.new_event,
-                    self._session.stream,
-                    self._options.device_clocks == "all",
-                    self._session.elapsed_ms,
-                )
+                every, stream = self._options.device_clocks == "all", self._session.stream
+                self._clocks = _cuda.EventClocks(self._session.new_event, stream, every, "time_till")
                 self._session.hold(self._clocks.release)
             run = self._captured() if self._options.graph else self._enqueue
-            self.step = self._plain_step(run) if self._clocks is None else self._clocked_step(run)
+            self.step = _cuda.timed_step(self._copy_in, run, self._copy_out, self._session.stream, self._clocks)
             self._describe(built)
             self.step()
             self.device_times()  # discards the times of this call
@@ -233,15 +216,12 @@ class TensorRtStep(BufferedStep):
     def outputs(self) -> dict[str, np.ndarray]:
         if not self._arrays:
             raise RunFailed("the step is closed")
-        arrays = {name: self._arrays[name] for name in self._request.output_shapes}
-        return {
-            name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
-            for name, array in arrays.items()
-        }
+        arrays = ((name, self._arrays[name]) for name in self._request.output_shapes)
+        return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype) for name, array in arrays}
 
     def reset(self) -> None:
-        self._zero_state()
-        if self._arrays:
+        if self._zero_state:
+            self._zero_state()
             self._session.stream.synchronize()
 
     def facts(self) -> dict:
@@ -249,19 +229,14 @@ class TensorRtStep(BufferedStep):
 
     def close(self) -> None:
         super().close()
-        self._graph = self._clocks = None
-        self._zero_state = lambda: None
-        self._copies.clear()
+        self._clocks = self._copy_in = self._copy_out = self._zero_state = None
         self._arrays.clear()  # their memory is freed with the session
         self._session.close()
 
     def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
         """Load the engine on the GPU and create its execution context."""
         trt = export_trt.load_module(self._name)
-        capability = self._session.compute_capability()
-        self.described["compute_capability"] = "{}.{}".format(*capability)
-        if self._options.precision == "tf32" and capability < (8, 0):
-            raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {_cuda.gpu_name()} is older")
+        self.described["compute_capability"] = "{}.{}".format(*gpu.cuda_device().compute_capability)
         self._session.hold(self._unload)
         plan = built.plan
         with export_trt.collected(self._name) as messages:
@@ -276,10 +251,8 @@ class TensorRtStep(BufferedStep):
         opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # NVTX markers would lengthen the enqueue
 
     def _unload(self) -> None:
-        self._enqueue = None
-        self._opened = None
-        self._engine = None
-        self._runtime = None
+        for name in ("_enqueue", "_opened", "_engine", "_runtime"):  # in this order
+            setattr(self, name, None)
 
     def _explain(self, what: str, messages: Iterable[tuple[str, str]], size_bytes: int) -> NoReturn:
         """Raise an error for a step that failed, with TensorRT's reason."""
@@ -299,10 +272,10 @@ class TensorRtStep(BufferedStep):
         if tensors != set(sizes_of):
             raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, expected {sorted(sizes_of)}")
         types = {tensor: np.dtype(trt.nptype(engine.get_tensor_dtype(tensor))) for tensor in sizes_of}
-        self._types = {tensor: str(found) for tensor, found in types.items()}
+        self.described["tensor_types"] = {tensor: str(found) for tensor, found in types.items()}
         enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
         places, carry = self._place_states(types)
-        self._enqueue = _all_of([enqueue, *carry])
+        self._enqueue, copies = _all_of([enqueue, *carry]), {}
         for tensor, sizes in sizes_of.items():
             if tensor in inputs and not context.set_input_shape(tensor, sizes):
                 raise BuildFailed(f"the engine does not accept {tensor} of shape {sizes}")
@@ -312,9 +285,11 @@ class TensorRtStep(BufferedStep):
             if tensor not in places:
                 array = self._arrays[tensor] = self._session.pinned(sizes, types[tensor])
                 places[tensor] = self._session.device(math.prod(sizes) * types[tensor].itemsize)
-                self._copies[tensor] = self._session.copies(places[tensor], array)
+                copies[tensor] = self._session.copies(places[tensor], array)
             if not context.set_tensor_address(tensor, places[tensor]):
                 raise BuildFailed(f"the engine does not accept the buffer of its tensor {tensor}")
+        self._copy_in = _all_of([copies[name][0] for name in request.input_shapes])
+        self._copy_out = _all_of([copies[name][1] for name in request.output_shapes])
 
     def _place_states(self, types: Mapping[str, np.dtype]) -> tuple[dict[str, int], list[Callable[[], None]]]:
         """Device buffers of the states, set to zero: address of each tensor, and the copy that carries all, if any."""
@@ -330,25 +305,18 @@ class TensorRtStep(BufferedStep):
         before, after = self._session.device(size), self._session.device(size)
         places = {state.input: before + offset for state, offset in offsets.items()}
         places |= {state.output: after + offset for state, offset in offsets.items()}
-        self._zero_state = self._session.set_to_zero(before, size)
+        self._zero_state = self._session.on_stream("memset_d8_async", before, 0, size)
         self._zero_state()
-        return places, [self._session.copy_on_device(before, after, size)]
-
-    def _first_run(self) -> None:
-        """Run once before a capture: this loads the kernels and, for RTX, compiles them."""
-        self._copy_in()()
-        self._enqueue()
-        self._session.stream.synchronize()
-        self._opened.after_first_run()
+        return places, [self._session.on_stream("memcpy_dtod_async", before, after, size)]
 
     def _captured(self) -> Callable[[], None]:
         """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason in the facts."""
         try:
-            refusal = self._opened.why_not_captured(self._session.stream.handle)
-            if refusal:
+            if refusal := self._opened.why_not_captured(self._session.stream.handle):
                 raise _cuda.CaptureRefused(refusal)
-            self._graph = self._session.capture(self._enqueue)
-            return self._graph.launch
+            graph = self._session.capture(self._enqueue)
+            self.described |= {"graph_captured": True, "graph_nodes": graph.nodes}
+            return graph.launch
         except _cuda.CaptureRefused as error:
             self.described["graph_fallback"] = str(error)
         with suppress(RunFailed):  # the runtime library may report the refusal once more
@@ -356,45 +324,6 @@ class TensorRtStep(BufferedStep):
         self._enqueue()  # checks that the engine and the stream still work
         self._session.stream.synchronize()
         return self._enqueue
-
-    def _copy_in(self) -> Callable[[], None]:
-        return _all_of([self._copies[name][0] for name in self._request.input_shapes])
-
-    def _copy_out(self) -> Callable[[], None]:
-        return _all_of([self._copies[name][1] for name in self._request.output_shapes])
-
-    def _plain_step(self, run: Callable[[], None]) -> Callable[[], None]:
-        copy_in, copy_out, wait = self._copy_in(), self._copy_out(), self._session.stream.synchronize
-
-        def step() -> None:
-            copy_in()
-            run()
-            copy_out()
-            wait()
-
-        return step
-
-    def _clocked_step(self, run: Callable[[], None]) -> Callable[[], None]:
-        copy_in, copy_out, stream = self._copy_in(), self._copy_out(), self._session.stream
-        wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
-        every, clock = self._options.device_clocks == "all", time.perf_counter_ns
-
-        def step() -> None:
-            began = clock()
-            before_in, before_run, after_run, after_out = take()
-            if every:
-                before_in.record(stream)
-            copy_in()
-            before_run.record(stream)
-            run()
-            after_run.record(stream)
-            copy_out()
-            if every:
-                after_out.record(stream)
-            enqueued(clock() - began)
-            wait()
-
-        return step
 
     def _describe(self, built: export_engine.Engine) -> None:
         free_bytes, total_bytes = self._session.memory_bytes()
@@ -417,9 +346,6 @@ class TensorRtStep(BufferedStep):
             "activation_bytes": self._engine.device_memory_size_v2,
             "gpu_free_bytes": free_bytes,
             "gpu_total_bytes": total_bytes,
-            "tensor_types": self._types,
-            "graph_captured": self._graph is not None,
-            "graph_nodes": self._graph.nodes if self._graph else None,
             "host_memory": "pinned",
             "device_wait": f"cuStreamSynchronize, {_cuda.scheduling()}",
             "device_clocks": self._options.device_clocks,

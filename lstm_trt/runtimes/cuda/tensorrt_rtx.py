@@ -18,7 +18,8 @@ from typing import Any
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import LabError
-from lstm_trt.runtimes.cuda import _cuda, _tensorrt
+from lstm_trt.machine import gpu
+from lstm_trt.runtimes.cuda import _tensorrt
 from lstm_trt.store import cache
 
 #: The kind of these cache entries.
@@ -29,51 +30,30 @@ def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     config = engine.create_runtime_config()
     config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
-    identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": _cuda.gpu_name()}
-    kernels = KernelCache(config, cache.sha256(canonical_json(identity).encode()))
+    identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": gpu.cuda_device().name}
+    key = cache.sha256(canonical_json(identity).encode())
+    kernels, kept = config.create_runtime_cache(), cache.stored(KERNELS, key, ".bin")
+    found = {"kernel_specialization": "eager", "engine_cuda_graphs": "disabled", "kernel_cache": "new"}
+    if kept:  # refused by another driver than the one that wrote them
+        found["kernel_cache"] = "loaded" if kernels.deserialize(kept[0].read_bytes()) else "refused"
+    config.set_runtime_cache(kernels)
     context = engine.create_execution_context(config)
 
     def why_not_captured(handle: int) -> str:
         return "" if context.is_stream_capturable(handle) else "TensorRT for RTX reports that it cannot be captured"
 
-    def facts() -> dict:
-        return {
-            "kernel_specialization": "eager",
-            "engine_cuda_graphs": "disabled",
-            "kernel_cache": kernels.state,
-        }
-
-    return _tensorrt.Opened(context, why_not_captured, kernels.keep, facts)
-
-
-class KernelCache:
-    """The kernels compiled for one engine, stored between processes.
-
-    `state`: "loaded" from the cache, "new" if there were none, "refused" if TensorRT for RTX
-    rejected them (another driver); "kept" once they are written. Needs a current CUDA context;
-    keeps a reference to the runtime configuration.
-    """
-
-    def __init__(self, config: Any, key: str) -> None:
-        self._config, self._key, self.state = config, key, "new"
-        self._kernels = config.create_runtime_cache()
-        kept = cache.stored(KERNELS, key, ".bin")
-        if kept:
-            self.state = "loaded" if self._kernels.deserialize(kept[0].read_bytes()) else "refused"
-        config.set_runtime_cache(self._kernels)
-
-    def keep(self) -> None:
+    def keep_kernels() -> None:
         """Write the compiled kernels, unless they were loaded; if writing fails, the next start compiles again."""
-        if self.state == "loaded":
-            return
-        content = self._kernels.serialize()
+        content = None if found["kernel_cache"] == "loaded" else kernels.serialize()
         if content is None:
             return
         try:
-            cache.keep(KERNELS, self._key, ".bin", bytes(content))
-            self.state += ", kept"
+            cache.keep(KERNELS, key, ".bin", bytes(content))
+            found["kernel_cache"] += ", kept"
         except LabError as error:
-            self.state += f", not kept: {error}"
+            found["kernel_cache"] += f", not kept: {error}"
+
+    return _tensorrt.Opened(context, why_not_captured, keep_kernels, lambda: found, config)
 
 
 RUNTIME = _tensorrt.TensorRtRuntime("tensorrt-rtx", _open)
