@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.fields import About, Tells, about
+from lstm_trt.config.fields import About, Tells, about, identity_fields
 
 #: What is known of the fields of every configuration but those of its workload, by name.
 FIELDS = about(Configuration) | about(Options) | about(Protocol)
@@ -30,7 +30,7 @@ def flat(configuration: Configuration) -> dict[str, object]:
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(configuration)},
         **configuration.options.as_dict(),
-        **vars(configuration.protocol),
+        **identity_fields(configuration.protocol),
     }
 
 

@@ -254,6 +254,6 @@ def _label_fields(group: Group) -> dict[str, object]:
         "mode": configuration.mode,
         "arrivals": configuration.protocol.arrival_text,
         "version": configuration.runtime_version,
-        **{name: every[name] for name in named},
+        **{name: every.get(name) for name in named},
         "length": f"{configuration.protocol.trials} trials",
     }

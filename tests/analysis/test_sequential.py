@@ -65,7 +65,7 @@ def test_a_recording_without_a_miss_is_met_after_a_known_number_of_trials(longes
     assert log_met(trials - 1, 0, ALLOWED, longest) < NEEDED <= log_met(trials, 0, ALLOWED, longest)
 
 
-def test_the_largest_likelihood_under_the_hypothesis_is_found(rng):
+def test_the_largest_likelihood_under_the_hypothesis_is_found():
     """Against a fine grid over both chances."""
     from scipy.special import xlog1py, xlogy
 
@@ -86,7 +86,7 @@ def test_the_largest_likelihood_under_the_hypothesis_is_found(rng):
         assert found == pytest.approx(largest, abs=0.02)
 
 
-def test_the_mixture_is_the_mean_likelihood_over_the_beta_laws(rng):
+def test_the_mixture_is_the_mean_likelihood_over_the_beta_laws():
     """By numerical integration over both chances."""
     from scipy.integrate import quad
     from scipy.special import betaln
