@@ -172,25 +172,17 @@ class Listing:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        states = {
-            name: {"ready": state.ready, "reason": state.reason, "remedy": state.remedy}
-            for name, state in self.implementations.items()
-        }
+        shown = ("ready", "reason", "remedy")
+        states = {name: {key: getattr(state, key) for key in shown} for name, state in self.implementations.items()}
         return {"workloads": [self._plain(workload) for workload in self.workloads], "implementations": states}
 
     def _plain(self, workload: LiteratureWorkload) -> dict:
-        return {
-            **workload.as_dict(),
-            "note": workload.note,
-            "label": workload.label,
-            "parameters": workload.parameters,
-            "flops": workload.flops,
-            "implementations": self.able(workload),
-            "variants": [
-                {**variant.as_dict(), "note": variant.note, "label": variant.label}
-                for variant in VARIANTS[workload.name]
-            ],
-        }
+        def described(variant: LiteratureWorkload, *more: str) -> dict:
+            return {**variant.as_dict(), **{name: getattr(variant, name) for name in ("note", "label", *more)}}
+
+        variants = [described(variant) for variant in VARIANTS[workload.name]]
+        found = described(workload, "parameters", "flops")
+        return {**found, "implementations": self.able(workload), "variants": variants}
 
     def __str__(self) -> str:
         states = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from lstm_literature import implementations
 from lstm_trt import runtimes
@@ -11,34 +12,30 @@ from lstm_trt.recorder.doctor import availability_of, broken
 from lstm_trt.runtimes.base import Availability, ReportLine, ReportSection
 
 
-@dataclass(frozen=True)
-class ImplementationRow:
+@dataclass(frozen=True, kw_only=True)
+class ImplementationRow(Availability):
     """One implementation; `extra` is the extra of this distribution that installs it.
 
-    `devices`: whether it can run on each of its devices; the other fields are those of the first.
+    `devices`: whether it can run on each of its devices; the inherited fields are those of the first.
     """
 
     implementation: str
-    framework: str | None
-    extra: str | None
-    version: str | None
-    ready: bool
-    reason: str = ""
-    remedy: str = ""
+    framework: str | None = None
+    extra: str | None = None
     devices: Mapping[str, Availability] = field(default_factory=dict)
 
 
 def row_of(name: str) -> ImplementationRow:
     """The row of an implementation, also if it raises an error."""
-    framework, extra, devices = None, None, {}
+    found: dict[str, Any] = {}
     try:
         implementation = runtimes.load_from(implementations.entries(), name)
-        framework, extra = implementation.FRAMEWORK, implementation.EXTRA
-        devices = {device: availability_of(implementation, device) for device in implementation.DEVICES}
-        state = devices[implementation.DEVICES[0]]
+        found = {"framework": implementation.FRAMEWORK, "extra": implementation.EXTRA}
+        found["devices"] = {device: availability_of(implementation, device) for device in implementation.DEVICES}
+        state = found["devices"][implementation.DEVICES[0]]
     except (Exception, SystemExit) as error:
         state = broken(error)
-    return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy, devices)
+    return ImplementationRow(**vars(state), implementation=name, **found)
 
 
 def rows() -> list[ImplementationRow]:

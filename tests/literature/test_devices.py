@@ -104,7 +104,8 @@ def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
 
 
 def test_what_is_installed_at_its_first_use_is_ready_and_says_so():
-    row = states.ImplementationRow("later", "A framework", None, "1.0", True, "installed at its first use")
+    state = {"ready": True, "version": "1.0", "reason": "installed at its first use"}
+    row = states.ImplementationRow(**state, implementation="later", framework="A framework")
     versions = {"lstm_trt": "0", "python": "3", "kernel": "6"}
     page = doctor.render(
         doctor.DoctorReport([], versions, doctor.facts.describe("cpu"), [], [states.section([row])]), 100, False
