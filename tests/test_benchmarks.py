@@ -1,0 +1,28 @@
+"""Benchmarks that reach into the package still run; what they measure is no test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("recorder.py --pairs 1 --trials 50", "pooled ratio"),
+        ("verdict_rates.py --recordings 1 --trials 5000", "| bursts of 4 | "),
+        ("start_up.py", "--help"),
+    ],
+)
+def test_a_benchmark_runs(line, printed):
+    name, *options = line.split()
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{name}", *options], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    assert printed in done.stdout
