@@ -177,13 +177,12 @@ class Protocol:
         if self.for_s is not None:
             raise UsageError("until and for_s exclude each other: give one of them")
         values["percentile"] = 99.9 if self.percentile is None else self.percentile
-        for (name, value), least, most in zip(values.items(), (0, 1, 0), (math.inf, math.inf, 100), strict=True):
+        ranges = ("above 0", 0, math.inf), ("at least 1", 1, math.inf), ("at least 50 and below 100", 50, 100)
+        for (name, value), (words, least, most) in zip(values.items(), ranges, strict=True):
             if value is None:
                 raise UsageError(f"--until decided needs {name}: give --{name.replace('_', '-')}")
-            if not (least < value < most or value == 1 == least):
-                raise UsageError(
-                    f"{name} must be {'at least 1' if least else f'between 0 and {most:g}'}, not {value:g}"
-                )
+            if not (least < value < most or value == least > 0):
+                raise UsageError(f"{name} must be {words}, not {value:g}")
             object.__setattr__(self, name, float(value))
 
     def _check_arrival(self) -> None:

@@ -91,6 +91,8 @@ def test_the_intervals_of_such_a_recording_have_a_warning(tmp_path, capsys):
         ({"until": "decided", "deadline_us": 1, "burst_length": 0.5}, "burst_length must be"),
         ({"until": "decided", "deadline_us": 1, "burst_length": float("nan")}, "burst_length must be"),
         ({"until": "decided", "deadline_us": 1, "burst_length": 1, "percentile": 100}, "percentile must be"),
+        ({"until": "decided", "deadline_us": 1, "burst_length": 1, "percentile": 49}, "percentile must be at least 50"),
+        ({"until": "decided", "deadline_us": float("inf"), "burst_length": 1}, "deadline_us must be above 0"),
         ({"until": "decided", "deadline_us": 1, "burst_length": 1, "for_s": 5}, "exclude each other"),
         ({"until": "tired"}, "unknown until"),
     ],
