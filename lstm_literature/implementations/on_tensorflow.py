@@ -91,15 +91,10 @@ class TensorFlow(Implementation):
     def DISTRIBUTION(self) -> str:
         return next((name for name in DISTRIBUTIONS if installed_version(name)), DISTRIBUTIONS[0])
 
-    @property
-    def unrolled(self) -> bool:
-        """Whether a graph contains one cell per step."""
-        return self.EXECUTION != "eager" and self.STYLE in ("basic", "static")
-
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None if supported; unrolled graphs have a size limit."""
+        """None if supported; graphs that contain one cell per step have a size limit."""
         reason = mode_reason(workload, mode)
-        if reason or not self.unrolled:
+        if reason or self.EXECUTION == "eager" or self.STYLE not in ("basic", "static"):
             return reason
         cells, limit = workload.cells, UNROLLED[mode]
         if cells > limit:
@@ -229,12 +224,6 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callabl
     return Adam(learning_rate, epsilon=ADAM_EPSILON)
 
 
-def batch_major(workload: LiteratureWorkload, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Inputs (and targets) with the batch first; targets of the last step and of CTC have no sequence."""
-    time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
-    return [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
-
-
 class _TensorFlowStep(FrameworkStep):
     """Variables, batch and execution, common to both modes."""
 
@@ -296,8 +285,6 @@ class _TensorFlowStep(FrameworkStep):
 
     def _place(self, batch: Batch) -> None:
         arrays = self._read_by_step(batch)
-        if self._batch_major:
-            arrays = batch_major(self._workload, arrays)
         if self._workload.loss == "ctc":
             arrays.append(batch.lengths.astype(np.int32))
         # Copies, since a constant may share the memory of its source array.
@@ -335,11 +322,6 @@ class ForwardStep(_TensorFlowStep):
     def _work(self, *arguments: Tensor) -> Tensor:
         return self._outputs(arguments[0], arguments[-1])
 
-    def outputs(self) -> dict[str, np.ndarray]:
-        outputs = super().outputs()["outputs"]
-        swapped = self._batch_major and outputs.ndim == 3
-        return {"outputs": np.ascontiguousarray(outputs.swapaxes(0, 1)) if swapped else outputs}
-
 
 class TrainingStep(_TensorFlowStep):
     """Forward, loss, gradients, update; reads the loss as a number."""
@@ -351,7 +333,7 @@ class TrainingStep(_TensorFlowStep):
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
-        self._gradient_call: Any = None
+        self._gradient_call: Any = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
         self._facts = {"gradients": "on", "optimizer": f"Keras {type(self._optimizer).__name__}"}
         self._facts["optimizer_epsilon"] = ADAM_EPSILON if workload.optimizer == "adam" else None
 
@@ -404,8 +386,6 @@ class TrainingStep(_TensorFlowStep):
     def gradients(self) -> dict[str, np.ndarray]:
         """With the same execution, without the optimizer; traced at the first call."""
         self._require_open()
-        if self._gradient_call is None:
-            self._gradient_call = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
         found: dict[str, np.ndarray] = {}
         for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
             if gradient is None:
