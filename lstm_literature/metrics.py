@@ -107,10 +107,11 @@ def table(items: Iterable[Recording | Failure]) -> Table:
         figures = _figures(item, workload) if good else {statistic: (None, unit)}
         state = {"status": "ok" if good else "failed", "reason": "" if good else reason(item)}
         state |= {"detail": "" if good else item.reason, "n": len(item.timed_ns) if good else 0}
+        origin = {"document_n": workload.batches, "round": item.round}
+        origin |= {"machine": item.provenance.get("machine_fingerprint"), "config_id": item.configuration.id}
         for statistic, (value, unit) in figures.items():
             figure = {"statistic": statistic, "value": value, "unit": unit}
-            time = {"seconds": seconds(value, unit)}
-            found.append({**_network(item), **figure, **state, **_origin(item), **time})
+            found.append({**_network(item), **figure, **state, **origin, "seconds": seconds(value, unit)})
     found.sort(key=itemgetter(*_ORDER))
     return Table(pd.DataFrame(found, dtype=object))
 
@@ -166,16 +167,6 @@ def _network(item: Recording | Failure) -> dict:
         "hardware": configuration.device_name,
         "precision": options.precision,
         "threads": options.threads,
-    }
-
-
-def _origin(item: Recording | Failure) -> dict:
-    """The columns after the figure."""
-    return {
-        "document_n": item.configuration.workload.batches,
-        "round": item.round,
-        "machine": item.provenance.get("machine_fingerprint"),
-        "config_id": item.configuration.id,
     }
 
 

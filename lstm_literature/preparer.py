@@ -172,10 +172,8 @@ class Listing:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        states = {
-            name: {"ready": state.ready, "reason": state.reason, "remedy": state.remedy}
-            for name, state in self.implementations.items()
-        }
+        shown = ("ready", "reason", "remedy")
+        states = {name: {key: getattr(state, key) for key in shown} for name, state in self.implementations.items()}
         return {"workloads": [self._plain(workload) for workload in self.workloads], "implementations": states}
 
     def _plain(self, workload: LiteratureWorkload) -> dict:
@@ -197,16 +195,14 @@ class Listing:
             (name, "ready" if state.ready else f"not ready: {state.reason}")
             for name, state in self.implementations.items()
         ]
-        lines = [
-            "implementations (see lstm-trt doctor on how to install missing ones):",
-            table(None, states, indent=2, wrap=True),
-        ]
-        lines.append(
+        last = (
+            "implementations (see lstm-trt doctor on how to install missing ones):\n"
+            f"{table(None, states, indent=2, wrap=True)}\n"
             "names: framework-style-execution; styles: basic (the cell written out, in a Python loop),\n"
             "  fused and static (PyTorch's and Keras' cell in a Python loop), while (the cell written out, in a loop of"
             " the graph),\n  one-call (the framework's LSTM layer)"
         )
-        return "\n\n".join([*map(self._block, self.workloads), "\n".join(lines)])
+        return "\n\n".join([*map(self._block, self.workloads), last])
 
     def _block(self, workload: LiteratureWorkload) -> str:
         variants = len(VARIANTS[workload.name])
@@ -234,7 +230,6 @@ def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
 
 def _state(name: str) -> Availability:
     try:
-        implementations.load_implementation(name)
         return availability(name)
     except UsageError as error:
         return Availability(False, reason=str(error))
