@@ -200,6 +200,7 @@ class FrameworkStep(PreparedStep):
     """
 
     _batch_major = False
+    _closed = False
 
     def __init__(self, implementation: Implementation, request: Request) -> None:
         self._implementation: Any = implementation
@@ -210,7 +211,6 @@ class FrameworkStep(PreparedStep):
         self._facts: dict = {}
         #: Outputs of the last step, or in training its loss.
         self._result: np.ndarray | float | None = None
-        self._closed = False
 
     @abstractmethod
     def _run(self) -> np.ndarray | float:
@@ -273,6 +273,7 @@ class FrameworkStep(PreparedStep):
         return dict(self._facts)
 
     def close(self) -> None:
+        vars(self).clear()  # frees what the framework holds
         self._closed = True
 
     def _last(self, name: str) -> Any:

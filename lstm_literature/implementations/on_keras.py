@@ -151,10 +151,6 @@ class KerasStep(FrameworkStep):
         found |= {"device": self._options.device, "compiled": self._implementation.EXECUTION == "xla"}
         return found if self._mode == "forward" else found | {"gradients": "on", "updates": ONE_BIAS}
 
-    def close(self) -> None:
-        super().close()
-        self._model, self._held, self._initial = None, [], []
-
 
 def _copy(variable: Any) -> np.ndarray:
     """The value of a Keras variable, which does not change with it."""

@@ -204,9 +204,6 @@ class _TorchStep(FrameworkStep):
 
             torch._dynamo.reset()
         super().close()
-        self._call = self._network = None
-        self._parameters, self._weights = {}, {}
-        self._arguments = self._host = self._placed = ()
 
 
 class ForwardStep(_TorchStep):
@@ -229,7 +226,7 @@ class ForwardStep(_TorchStep):
 
     def facts(self) -> dict:
         found = super().facts()
-        if self._implementation.STYLE == "one-call" and not self._closed:
+        if self._implementation.STYLE == "one-call":
             found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
         return found
 
@@ -272,10 +269,6 @@ class TrainingStep(_TorchStep):
             found[name] = gradient.cpu().numpy().copy()
         self._optimizer.zero_grad()
         return found
-
-    def close(self) -> None:
-        super().close()
-        self._optimizer = None
 
 
 BASIC_EAGER = PyTorch("basic", "eager")

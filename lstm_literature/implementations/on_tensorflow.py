@@ -182,19 +182,6 @@ def _silence() -> Iterator[None]:
         os.close(nothing)
 
 
-def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
-    """Versions, threads and build options of TensorFlow; JSON values."""
-    build = tf.sysconfig.get_build_info()
-    return {
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
-        "built_for_cuda": bool(build.get("is_cuda_build")),
-    }
-
-
 def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callable = lambda slices: slices) -> Any:
     """Keras' SGD, or its Adam with two changes to match PyTorch (and algorithm 1 of Kingma and Ba).
 
@@ -298,10 +285,18 @@ class _TensorFlowStep(FrameworkStep):
         return self._network.outputs(inputs, lengths if self._workload.lengths else None)
 
     def facts(self) -> dict:
-        implementation, found = self._implementation, {**framework_facts(self._tf, self._keras), **self._graph}
-        found["device"] = self._options.device
-        if not self._closed:
-            found["traces"] = self._traces()
+        implementation, tf = self._implementation, self._tf
+        found = {
+            "tensorflow": tf.__version__,
+            "keras": self._keras.__version__,
+            "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
+            "built_for_cuda": bool(tf.sysconfig.get_build_info().get("is_cuda_build")),
+            **self._graph,
+            "device": self._options.device,
+            "traces": self._traces(),
+        }
         if implementation.STYLE == "one-call" and self._options.device == "cpu":
             loop = "a Python loop" if implementation.EXECUTION == "eager" else "tf.while_loop"
             found["dispatches_to"] = f"{loop} over LSTMCell (only cuDNN has a kernel for the whole layer)"
@@ -309,11 +304,6 @@ class _TensorFlowStep(FrameworkStep):
         if self._workload.lengths:
             found["variable_lengths"] = "masked: padding is computed"
         return found
-
-    def close(self) -> None:
-        super().close()
-        self._call = self._network = None
-        self._arguments, self._variables = [], []
 
 
 class ForwardStep(_TensorFlowStep):
@@ -401,11 +391,6 @@ class TrainingStep(_TensorFlowStep):
             xla = self._implementation.EXECUTION == "xla"
             found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
         return found
-
-    def close(self) -> None:
-        super().close()
-        self._optimizer = self._gradient_call = None
-        self._trained, self._initial = [], []
 
 
 BASIC_EAGER = TensorFlow("basic", "eager")
