@@ -148,8 +148,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    document = "workload, with the warm-up and batches of its document"
-    names = f"{document}: {', '.join(WORKLOADS)}"
+    names = f"workload, with the warm-up and batches of its document: {', '.join(WORKLOADS)}"
     parser.add_argument("--workload", required=True, metavar="NAME", help=names)
     _size_arguments(parser)
     versions.recording_arguments(parser)
@@ -235,8 +234,8 @@ def _workloads(arguments: argparse.Namespace) -> list[LiteratureWorkload]:
         raise UsageError(f"--variants and --{next(iter(sizes))} exclude each other: give one of them")
     found = []
     for name in dict.fromkeys(arguments.workload):
-        workload = find(name)
-        found += VARIANTS[name] if arguments.variants else [workload.variant(**sizes) if sizes else workload]
+        default = find(name)
+        found += VARIANTS[default.name] if arguments.variants else [default.variant(**sizes)]
     return found
 
 

@@ -200,9 +200,7 @@ def _cell(row: Any) -> str:
     """The value in `short`, or a dash."""
     if row is None or row.value is None:
         return "-"
-    if row.unit == "count":
-        return f"{row.value:.0f}"
-    return short(row.value)
+    return f"{row.value:.0f}" if row.unit == "count" else short(row.value)
 
 
 def short(value: float) -> str:

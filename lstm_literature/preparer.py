@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,12 +64,9 @@ class LiteraturePreparer(Preparer):
         workload, mode, seed = configuration.workload, configuration.mode, configuration.protocol.seed
         inputs = make_batch(workload, gate_seed).by_name()
         request = Request(workload, Options(device="cpu"), inputs, make_weights(workload, seed), mode=mode)
-        step = implementations.load_implementation(REFERENCE).prepare(request)
-        try:
+        with closing(implementations.load_implementation(REFERENCE).prepare(request)) as step:
             step.step()
             np.save(reference_path, np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"])
-        finally:
-            step.close()
         return {}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
@@ -91,7 +89,7 @@ class LiteraturePreparer(Preparer):
     def doctor(self) -> ReportSection:
         from lstm_literature import states  # with doctor, which recordings do not need
 
-        return states.section(states.rows())
+        return states.section([states.row_of(name) for name in implementations.names()])
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         implementation = self.runtime(configuration.runtime)
@@ -123,8 +121,7 @@ def can_run(name: str, workload: LiteratureWorkload, mode: str) -> bool:
 
 def ready_implementations(workload: LiteratureWorkload, mode: str) -> list[str]:
     """The implementations that support this and are ready on this machine; raises `UsageError` if there is none."""
-    able = [name for name in implementations.names() if can_run(name, workload, mode)]
-    ready = [name for name in able if availability(name).ready]
+    ready = [name for name in implementations.names() if can_run(name, workload, mode) and availability(name).ready]
     if not ready:
         raise UsageError(f"no implementation for {workload.label} ({mode}) is ready on this machine")
     return ready
@@ -178,16 +175,11 @@ class Listing:
 
     def _plain(self, workload: LiteratureWorkload) -> dict:
         return {
-            **workload.as_dict(),
-            "note": workload.note,
-            "label": workload.label,
+            **_named(workload),
             "parameters": workload.parameters,
             "flops": workload.flops,
             "implementations": self.able(workload),
-            "variants": [
-                {**variant.as_dict(), "note": variant.note, "label": variant.label}
-                for variant in VARIANTS[workload.name]
-            ],
+            "variants": list(map(_named, VARIANTS[workload.name])),
         }
 
     def __str__(self) -> str:
@@ -216,6 +208,10 @@ class Listing:
             *(f"  {mode}: {', '.join(names)}" for mode, names in self.able(workload).items()),
         ]
         return "\n".join([*lines, f"  note: {workload.note}"] if workload.note else lines)
+
+
+def _named(workload: LiteratureWorkload) -> dict:
+    return {**workload.as_dict(), "note": workload.note, "label": workload.label}
 
 
 def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
@@ -272,5 +268,4 @@ def describe_benchmark(
     if refusal := implementations.mode_reason(workload, mode):
         raise UsageError(refusal)
     protocol = protocol_of(workload, batches, warmup, seed)
-    scaled = workload.scaled(scale) if str(scale) != "1" else workload
-    return describe(scaled, implementation, protocol, options, mode)
+    return describe(workload.scaled(scale), implementation, protocol, options, mode)

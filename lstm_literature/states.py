@@ -41,11 +41,6 @@ def row_of(name: str) -> ImplementationRow:
     return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy, devices)
 
 
-def rows() -> list[ImplementationRow]:
-    """The rows of all implementations."""
-    return [row_of(name) for name in implementations.names()]
-
-
 def section(found: Sequence[ImplementationRow]) -> ReportSection:
     """Implementations of one framework in the same state share a line; below it, why a device cannot be used."""
     grouped: dict[tuple, list[str]] = {}

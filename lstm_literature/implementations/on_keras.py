@@ -83,7 +83,6 @@ class KerasStep(FrameworkStep):
         self._keras, workload = load_keras(implementation.backend), self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)
-        self._model: Any = None
         with timed(self.costs, "build_s"):
             chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
             self._model, self._held = self._built(chosen)

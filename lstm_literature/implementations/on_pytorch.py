@@ -196,6 +196,8 @@ class _TorchStep(FrameworkStep):
         found = {**_torch.facts(self._options), **self._facts}
         if self._implementation.EXECUTION == "compiled":
             found["recompiled_later"] = torch_compile.compiled_so_far()["graphs"] - self._graphs
+        if self._implementation.STYLE == "one-call" and not self._trains:
+            found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
         return found
 
     def close(self) -> None:
@@ -223,12 +225,6 @@ class ForwardStep(_TorchStep):
         with self._guard:
             self._copy_in()
             return self._call(*self._arguments).cpu().numpy()
-
-    def facts(self) -> dict:
-        found = super().facts()
-        if self._implementation.STYLE == "one-call":
-            found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
-        return found
 
 
 class TrainingStep(_TorchStep):

@@ -303,6 +303,12 @@ class _TensorFlowStep(FrameworkStep):
         found["bias_vectors"] = 1 if implementation.STYLE in ("static", "one-call") else 2
         if self._workload.lengths:
             found["variable_lengths"] = "masked: padding is computed"
+        found |= self._facts
+        if self._trains and found["bias_vectors"] == 1:
+            found["updates"] = ONE_BIAS
+        if self._trains and self._workload.loss == "ctc":
+            xla = implementation.EXECUTION == "xla"
+            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
         return found
 
 
@@ -381,15 +387,6 @@ class TrainingStep(_TensorFlowStep):
             if gradient is None:
                 raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
             found |= held.spread(self._tf.convert_to_tensor(gradient).numpy())  # an embedding's gradient is in slices
-        return found
-
-    def facts(self) -> dict:
-        found = {**super().facts(), **self._facts}
-        if found["bias_vectors"] == 1:
-            found["updates"] = ONE_BIAS
-        if self._workload.loss == "ctc":
-            xla = self._implementation.EXECUTION == "xla"
-            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
         return found
 
 
