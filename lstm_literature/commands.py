@@ -49,9 +49,7 @@ def record_arguments(parser: argparse.ArgumentParser) -> None:
     threads = "threads, one core each (default %(default)s)"
     add("--threads", type=int, default=Options.threads, metavar="K", help=threads)
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the implementation supports)")
-    seed = "seed of weights, batches and recording order (default %(default)s)"
-    add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
-    _recording_arguments(parser, required=True)
+    _recording_arguments(parser, "seed of weights, batches and recording order", required=True)
 
 
 def _size_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,9 +65,10 @@ def _workload_argument(parser: argparse.ArgumentParser, number: str) -> None:
     parser.add_argument("workload", nargs=number, metavar="WORKLOAD", help=f"workloads: {', '.join(WORKLOADS)}")
 
 
-def _recording_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
-    """What `record` and `plan` share."""
+def _recording_arguments(parser: argparse.ArgumentParser, seed: str, required: bool) -> None:
+    """What `record` and `plan` share; `seed` says what is drawn from it."""
     add = parser.add_argument
+    add("--seed", type=int, default=Protocol.seed, metavar="N", help=f"{seed} (default %(default)s)")
     add("--rounds", type=int, metavar="N", help="rounds, each in new processes (default 1)")
     add("--time-limit", type=float, metavar="S", help="time limit per recording in seconds")
     sweep_arguments(parser)
@@ -129,9 +128,7 @@ def plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `plan`."""
     parser.add_argument("--dry-run", action="store_true", help="only print each row with its scale and estimated time")
     _own_argument(parser)
-    seed = "seed of the recording order (default %(default)s)"
-    parser.add_argument("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
-    _recording_arguments(parser, required=False)
+    _recording_arguments(parser, "seed of the recording order", required=False)
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -146,13 +143,12 @@ def plan(arguments: argparse.Namespace) -> int:
         raise UsageError("--out is missing: give a folder for the recordings, or --dry-run")
     print_progress(str(whole))
     arguments.time_limit = arguments.time_limit or schedule.TIME_LIMIT_S
-    return _record(arguments, whole.configurations, named=False)
+    return _record(arguments, [entry.configuration for entry in whole.entries if entry.configuration], named=False)
 
 
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    document = "workload, with the warm-up and batches of its document"
-    names = f"{document}: {', '.join(WORKLOADS)}"
+    names = f"workload, with the warm-up and batches of its document: {', '.join(WORKLOADS)}"
     parser.add_argument("--workload", required=True, metavar="NAME", help=names)
     _size_arguments(parser)
     versions.recording_arguments(parser)
@@ -238,8 +234,8 @@ def _workloads(arguments: argparse.Namespace) -> list[LiteratureWorkload]:
         raise UsageError(f"--variants and --{next(iter(sizes))} exclude each other: give one of them")
     found = []
     for name in dict.fromkeys(arguments.workload):
-        workload = find(name)
-        found += VARIANTS[name] if arguments.variants else [workload.variant(**sizes) if sizes else workload]
+        default = find(name)
+        found += VARIANTS[default.name] if arguments.variants else [default.variant(**sizes)]
     return found
 
 

@@ -34,18 +34,12 @@ class Batch:
 
 def weight_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
     """PyTorch's names and shapes of all trained weights, in the order embedding, LSTM, dense."""
-    return {**_embedding_shapes(workload), **lstm_weight_shapes(workload.shape), **_dense_shapes(workload)}
-
-
-def _embedding_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
-    return {"embedding.weight": (workload.vocabulary, workload.features)} if workload.vocabulary else {}
-
-
-def _dense_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
-    if workload.head == "none":
-        return {}
-    bias = {"dense.bias": (workload.outputs,)} if workload.head_bias else {}
-    return {"dense.weight": (workload.outputs, workload.width), **bias}
+    embedding = {"embedding.weight": (workload.vocabulary, workload.features)} if workload.vocabulary else {}
+    dense: dict[str, tuple[int, ...]] = {}
+    if workload.head != "none":
+        dense = {"dense.weight": (workload.outputs, workload.width)}
+        dense |= {"dense.bias": (workload.outputs,)} if workload.head_bias else {}
+    return {**embedding, **lstm_weight_shapes(workload.shape), **dense}
 
 
 def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarray]:
@@ -54,16 +48,16 @@ def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarra
     The embedding is standard normal, the LSTM uniform in +-1/sqrt(hidden), the dense layer
     in +-1/sqrt(its inputs). They depend only on the network, not on batch, sequence or scale.
     """
-    sizes = (size for shape in weight_shapes(workload).values() for size in shape)
-    generator = np.random.default_rng([seed, *sizes])
-    return {
-        **{
-            name: generator.standard_normal(shape, dtype=np.float32)
-            for name, shape in _embedding_shapes(workload).items()
-        },
-        **uniform_weights(generator, lstm_weight_shapes(workload.shape), workload.hidden),
-        **uniform_weights(generator, _dense_shapes(workload), workload.width),
-    }
+    shapes = weight_shapes(workload)
+    generator = np.random.default_rng([seed, *(size for shape in shapes.values() for size in shape)])
+    weights = {}
+    for name, shape in shapes.items():
+        if name == "embedding.weight":
+            weights[name] = generator.standard_normal(shape, dtype=np.float32)
+        else:
+            inputs = workload.width if name.startswith("dense") else workload.hidden
+            weights |= uniform_weights(generator, {name: shape}, inputs)
+    return weights
 
 
 def make_batch(workload: LiteratureWorkload, seed: int) -> Batch:

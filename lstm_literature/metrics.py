@@ -107,10 +107,11 @@ def table(items: Iterable[Recording | Failure]) -> Table:
         figures = _figures(item, workload) if good else {statistic: (None, unit)}
         state = {"status": "ok" if good else "failed", "reason": "" if good else reason(item)}
         state |= {"detail": "" if good else item.reason, "n": len(item.timed_ns) if good else 0}
+        origin = {"document_n": workload.batches, "round": item.round}
+        origin |= {"machine": item.provenance.get("machine_fingerprint"), "config_id": item.configuration.id}
         for statistic, (value, unit) in figures.items():
             figure = {"statistic": statistic, "value": value, "unit": unit}
-            time = {"seconds": seconds(value, unit)}
-            found.append({**_network(item), **figure, **state, **_origin(item), **time})
+            found.append({**_network(item), **figure, **state, **origin, "seconds": seconds(value, unit)})
     found.sort(key=itemgetter(*_ORDER))
     return Table(pd.DataFrame(found, dtype=object))
 
@@ -169,16 +170,6 @@ def _network(item: Recording | Failure) -> dict:
     }
 
 
-def _origin(item: Recording | Failure) -> dict:
-    """The columns after the figure."""
-    return {
-        "document_n": item.configuration.workload.batches,
-        "round": item.round,
-        "machine": item.provenance.get("machine_fingerprint"),
-        "config_id": item.configuration.id,
-    }
-
-
 def _block(document: str, recordings: list[list]) -> str:
     # Recordings first, since their figures are in the document's order and a failure has only one row.
     complete = sorted(recordings, key=lambda rows: rows[0].status != "ok")
@@ -209,9 +200,7 @@ def _cell(row: Any) -> str:
     """The value in `short`, or a dash."""
     if row is None or row.value is None:
         return "-"
-    if row.unit == "count":
-        return f"{row.value:.0f}"
-    return short(row.value)
+    return f"{row.value:.0f}" if row.unit == "count" else short(row.value)
 
 
 def short(value: float) -> str:

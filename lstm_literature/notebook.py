@@ -83,6 +83,5 @@ def load(
         ]
         runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
     if not runs:
-        known = listed(workloads)
-        raise UsageError(f"{runs.source} has no recording of {known}: set record = True to record here")
+        raise UsageError(f"{runs.source} has no recording of {listed(workloads)}: set record = True to record here")
     return Literature(runs, metrics.table(runs.recordings), printed, variants)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,12 +64,9 @@ class LiteraturePreparer(Preparer):
         workload, mode, seed = configuration.workload, configuration.mode, configuration.protocol.seed
         inputs = make_batch(workload, gate_seed).by_name()
         request = Request(workload, Options(device="cpu"), inputs, make_weights(workload, seed), mode=mode)
-        step = implementations.load_implementation(REFERENCE).prepare(request)
-        try:
+        with closing(implementations.load_implementation(REFERENCE).prepare(request)) as step:
             step.step()
             np.save(reference_path, np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"])
-        finally:
-            step.close()
         return {}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
@@ -91,7 +89,7 @@ class LiteraturePreparer(Preparer):
     def doctor(self) -> ReportSection:
         from lstm_literature import states  # with doctor, which recordings do not need
 
-        return states.section(states.rows())
+        return states.section([states.row_of(name) for name in implementations.names()])
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         implementation = self.runtime(configuration.runtime)
@@ -123,8 +121,7 @@ def can_run(name: str, workload: LiteratureWorkload, mode: str) -> bool:
 
 def ready_implementations(workload: LiteratureWorkload, mode: str) -> list[str]:
     """The implementations that support this and are ready on this machine; raises `UsageError` if there is none."""
-    able = [name for name in implementations.names() if can_run(name, workload, mode)]
-    ready = [name for name in able if availability(name).ready]
+    ready = [name for name in implementations.names() if can_run(name, workload, mode) and availability(name).ready]
     if not ready:
         raise UsageError(f"no implementation for {workload.label} ({mode}) is ready on this machine")
     return ready
@@ -189,16 +186,14 @@ class Listing:
             (name, "ready" if state.ready else f"not ready: {state.reason}")
             for name, state in self.implementations.items()
         ]
-        lines = [
-            "implementations (see lstm-trt doctor on how to install missing ones):",
-            table(None, states, indent=2, wrap=True),
-        ]
-        lines.append(
+        last = (
+            "implementations (see lstm-trt doctor on how to install missing ones):\n"
+            f"{table(None, states, indent=2, wrap=True)}\n"
             "names: framework-style-execution; styles: basic (the cell written out, in a Python loop),\n"
             "  fused and static (PyTorch's and Keras' cell in a Python loop), while (the cell written out, in a loop of"
             " the graph),\n  one-call (the framework's LSTM layer)"
         )
-        return "\n\n".join([*map(self._block, self.workloads), "\n".join(lines)])
+        return "\n\n".join([*map(self._block, self.workloads), last])
 
     def _block(self, workload: LiteratureWorkload) -> str:
         variants = len(VARIANTS[workload.name])
@@ -226,7 +221,6 @@ def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
 
 def _state(name: str) -> Availability:
     try:
-        implementations.load_implementation(name)
         return availability(name)
     except UsageError as error:
         return Availability(False, reason=str(error))
@@ -269,5 +263,4 @@ def describe_benchmark(
     if refusal := implementations.mode_reason(workload, mode):
         raise UsageError(refusal)
     protocol = protocol_of(workload, batches, warmup, seed)
-    scaled = workload.scaled(scale) if str(scale) != "1" else workload
-    return describe(scaled, implementation, protocol, options, mode)
+    return describe(workload.scaled(scale), implementation, protocol, options, mode)

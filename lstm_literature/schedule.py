@@ -17,7 +17,7 @@ without rates gets the fewest batches and no estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call
 
 @dataclass(frozen=True)
 class Part:
-    """Sizes x implementations in one mode; `seconds` limits the loop of a row, `why` explains the choice.
+    """Sizes x implementations in one mode; `seconds` limits the loop of a row.
 
     Empty `implementations` means all, including those of other packages.
     """
@@ -98,14 +98,13 @@ class Part:
     mode: str = "forward"
     scale: str = "1"
     seconds: float = 4.0
-    why: str = ""
 
 
 _LAYER, _STACK, _TEXT = (VARIANTS[name] for name in ("layer", "stack", "text-classifier"))
 
 _PTB, _SHORT, _LONG, _BIDIRECTIONAL, _CTC = (WORKLOADS[name] for name in tuple(WORKLOADS) if name[:3] in ("ptb", "spe"))
 
-_ALONG = (8, 32, 128, 512)
+_COLUMN = tuple(_LAYER[0].variant(batch=128, sequence=sequence, hidden=128) for sequence in (8, 32, 128, 512))
 
 _DEEP = tuple(workload for workload in _STACK if workload.layers in (4, 12, 20))
 
@@ -114,50 +113,46 @@ _UNTUNED = tuple(workload for workload in _LAYER if workload.flops < 2.2e9)
 
 
 BLOCKS = (
-    Part((WORKLOADS["cell"],), seconds=2, why="all implementations"),
-    Part(_LAYER[:1], seconds=2, why="all implementations at the smallest layer"),
-    Part(_LAYER[1:], TWO, seconds=1, why="the other sizes of the document's table"),
-    Part(_UNTUNED, ("tvm-untuned",), seconds=2, why="the larger ones take minutes with TVM's default loops"),
-    Part(
-        tuple(
-            workload
-            for workload in _LAYER
-            if (workload.batch, workload.hidden, workload.layers) == (128, 128, 1) and workload.sequence in _ALONG
-        ),
-        ("tensorflow-one-call-graph", "jax-scan"),
-        seconds=2,
-        why="TensorFlow and JAX for the sequences of the table's longest column",
-    ),
-    Part(_STACK[:1], seconds=2, why="all implementations at depth 1"),
-    Part(
-        (*_DEEP, _STACK[-1]),
-        (*FAMILIES, "tvm-untuned"),
-        seconds=1,
-        why="one of each kind over depth, and the run with batch 32",
-    ),
-    Part(_STACK[1:-1], TWO, seconds=1, why="two implementations at all depths of the document"),
-    Part(
-        (_PTB,),
-        (*NOT_COMPILED, "pytorch-one-call-compiled"),
-        seconds=3,
-        why="full size; building the other compiled implementations would take minutes",
-    ),
-    Part((_PTB,), DOCUMENT_001, "training", seconds=4, why="full size: the rows of the document"),
-    Part((_PTB,), SMALL, "training", "1/8", seconds=2, why="small enough for torch.compile, with others to compare"),
-    Part(_TEXT[:3], TEXT, "training", seconds=3, why="full size up to hidden 512: the document's frameworks"),
-    Part(_TEXT[:1], (*NOT_COMPILED, "pytensor-scan"), "training", "1/4", seconds=2, why="all but torch.compile"),
+    # All implementations, also at the smallest layer.
+    Part((WORKLOADS["cell"],), seconds=2),
+    Part(_LAYER[:1], seconds=2),
+    # The other sizes of the document's table.
+    Part(_LAYER[1:], TWO, seconds=1),
+    # The larger ones take minutes with TVM's default loops.
+    Part(_UNTUNED, ("tvm-untuned",), seconds=2),
+    # TensorFlow and JAX for the sequences of the table's longest column.
+    Part(_COLUMN, ("tensorflow-one-call-graph", "jax-scan"), seconds=2),
+    # All implementations at depth 1.
+    Part(_STACK[:1], seconds=2),
+    # One of each kind over depth, and the run with batch 32.
+    Part((*_DEEP, _STACK[-1]), (*FAMILIES, "tvm-untuned"), seconds=1),
+    # Two implementations at all depths of the document.
+    Part(_STACK[1:-1], TWO, seconds=1),
+    # Full size; building the other compiled implementations would take minutes.
+    Part((_PTB,), (*NOT_COMPILED, "pytorch-one-call-compiled"), seconds=3),
+    # Full size: the rows of the document.
+    Part((_PTB,), DOCUMENT_001, "training", seconds=4),
+    # Small enough for torch.compile, with others to compare.
+    Part((_PTB,), SMALL, "training", "1/8", seconds=2),
+    # Full size up to hidden 512: the document's frameworks.
+    Part(_TEXT[:3], TEXT, "training", seconds=3),
+    # All but torch.compile.
+    Part(_TEXT[:1], (*NOT_COMPILED, "pytensor-scan"), "training", "1/4", seconds=2),
+    # The document's frameworks over hidden size, except for PyTensor.
     Part(
         _TEXT[1:],
         (*(name for name in DOCUMENT_002 if name in NOT_COMPILED), "pytorch-one-call-eager", "jax-scan"),
         "training",
         "1/4",
         seconds=2,
-        why="the document's frameworks over hidden size, except for PyTensor",
     ),
-    Part((_SHORT,), (*LONG, "keras-jax", "keras-torch"), "training", "1/4", seconds=2, why="all but the slowest"),
-    Part((_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three styles, and one of TensorFlow"),
-    Part((_LONG,), LONG, "training", "1/8", seconds=3, why="small enough for a few seconds per row"),
-    Part((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="small enough for a few seconds per row"),
+    # All but the slowest.
+    Part((_SHORT,), (*LONG, "keras-jax", "keras-torch"), "training", "1/4", seconds=2),
+    # Full size: the document's three styles, and one of TensorFlow.
+    Part((_SHORT,), STYLES, "training", seconds=4),
+    # Small enough for a few seconds per row.
+    Part((_LONG,), LONG, "training", "1/8", seconds=3),
+    Part((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4),
 )
 
 
@@ -198,14 +193,11 @@ class Schedule:
         return Schedule(tuple(entry for entry in self.entries if entry.configuration))
 
     @property
-    def configurations(self) -> list[Configuration]:
-        """The configurations of the rows that can be recorded on this machine."""
-        return [entry.configuration for entry in self.entries if entry.configuration]
-
-    @property
     def total_s(self) -> float:
-        """Estimate for all rows, including the parity references; rows without an estimate count as 0."""
-        return sum(entry.estimate_s or 0.0 for entry in self.entries) + reference_s(self.entries)
+        """Estimate for all rows and the parity references, two steps of PyTorch each; without an estimate 0."""
+        references = {(entry.workload, entry.mode) for entry in self.entries}
+        references_s = sum(2 * step_ms(workload, REFERENCE, mode) / 1e3 for workload, mode in references)
+        return sum(entry.estimate_s or 0.0 for entry in self.entries) + references_s
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -278,21 +270,12 @@ def _rates(name: str, mode: str) -> Rates | None:
 def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> Any:
     """Estimate for one batch, a float; None for an implementation without rates."""
     rates = _rates(name, mode)
-    if rates is None:
-        return None
-    return rates.step_ms(workload) + (PARAMETERS_MS * workload.parameters / 1e6 if mode == "training" else 0.0)
+    optimizer_ms = PARAMETERS_MS * workload.parameters / 1e6 if mode == "training" else 0.0
+    return rates and rates.step_ms(workload) + optimizer_ms
 
 
 def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -> float | None:
     """Estimate for a row with `steps` batches, including warm-up; None for an implementation without rates."""
-    rates = _rates(name, mode)
-    if rates is None:
-        return None
+    rates, step = _rates(name, mode), step_ms(workload, name, mode)
     more = 2 if mode == "forward" else 3
-    return rates.start_s + rates.building_s(workload) + (steps + more) * step_ms(workload, name, mode) / 1e3
-
-
-def reference_s(entries: Iterable[ScheduledRecording]) -> float:
-    """Estimate for computing the parity references with PyTorch: two steps per workload and mode."""
-    asked = {(entry.workload, entry.mode) for entry in entries}
-    return sum(2 * step_ms(workload, REFERENCE, mode) / 1e3 for workload, mode in asked)
+    return rates and rates.start_s + rates.building_s(workload) + (steps + more) * step / 1e3

@@ -245,22 +245,19 @@ def order_text(then: Side, now: Side) -> str:
 def filled(then: Side, now: Side) -> list[dict]:
     """The document's cells without a figure, with today's time; one dictionary per table row."""
     recorded = {entry.implementation: entry for entry in now.entries}
-    rows = []
-    for entry in then.entries:
-        if entry.status == "ok":
-            continue
-        found = recorded.get(entry.implementation)
-        rows.append(
-            {
-                "document": then.name,
-                "implementation": entry.title,
-                "printed": entry.reason or entry.status,
-                "seconds per batch today": None if found is None else found.seconds,
-                "ratio to fastest today": None if found is None else now.ratio(found),
-                "note": found.reason if found else "not recorded",
-            }
-        )
-    return rows
+    missing = SideEntry("", "", None, "empty", "not recorded")
+    empty = [(entry, recorded.get(entry.implementation, missing)) for entry in then.entries if entry.status != "ok"]
+    return [
+        {
+            "document": then.name,
+            "implementation": entry.title,
+            "printed": entry.reason or entry.status,
+            "seconds per batch today": found.seconds,
+            "ratio to fastest today": now.ratio(found),
+            "note": found.reason,
+        }
+        for entry, found in empty
+    ]
 
 
 def succeeded_by(side: Side, successors: Mapping[str, str]) -> Side:

@@ -38,11 +38,6 @@ def row_of(name: str) -> ImplementationRow:
     return ImplementationRow(**vars(state), implementation=name, **found)
 
 
-def rows() -> list[ImplementationRow]:
-    """The rows of all implementations."""
-    return [row_of(name) for name in implementations.names()]
-
-
 def section(found: Sequence[ImplementationRow]) -> ReportSection:
     """Implementations of one framework in the same state share a line; below it, why a device cannot be used."""
     grouped: dict[tuple, list[str]] = {}

@@ -25,9 +25,8 @@ class TrainingObserver(Observer):
     """Keeps the loss of one step before the loop and of each block's last batch, and checks them and the loop."""
 
     def __init__(self, step: Any) -> None:
-        self._step, self._losses = step, []
         step.step()
-        self._losses.append(float(step.loss()))
+        self._step, self._losses = step, [float(step.loss())]
 
     def block(self, done: int) -> None:
         if done:

@@ -127,10 +127,10 @@ class Rates:
 def _rates() -> dict[tuple[str, str], Rates]:
     """(implementation, mode) -> rates of the built-in ones."""
     with (Path(__file__).parent / "rates.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    keys = [(line.pop("implementation"), line.pop("mode")) for line in lines]
-    rates = (Rates(**{name: float(value) for name, value in line.items()}) for line in lines)
-    return dict(zip(keys, rates, strict=True))
+        return {
+            (line.pop("implementation"), line.pop("mode")): Rates(**{name: float(rate) for name, rate in line.items()})
+            for line in csv.DictReader(file)
+        }
 
 
 def weights_touched(workload: LiteratureWorkload) -> float:
@@ -195,8 +195,12 @@ class Implementation(ABC):
 class FrameworkStep(PreparedStep):
     """Common part of the steps of all frameworks: costs, last outputs or loss, errors after closing.
 
-    A subclass's constructor builds within `timed` and ends with `_finish`.
+    A subclass's constructor builds within `timed` and ends with `_finish`. If it sets `_batch_major`, the network reads
+    and returns the batch before the sequence.
     """
+
+    _batch_major = False
+    _closed = False
 
     def __init__(self, implementation: Implementation, request: Request) -> None:
         self._implementation: Any = implementation
@@ -207,7 +211,6 @@ class FrameworkStep(PreparedStep):
         self._facts: dict = {}
         #: Outputs of the last step, or in training its loss.
         self._result: np.ndarray | float | None = None
-        self._closed = False
 
     @abstractmethod
     def _run(self) -> np.ndarray | float:
@@ -218,8 +221,13 @@ class FrameworkStep(PreparedStep):
         """Copy a batch to where `_run` reads it."""
 
     def _read_by_step(self, batch: Batch) -> list[np.ndarray]:
-        """The inputs, and in training the targets."""
-        return [batch.inputs, batch.targets] if self._trains and batch.targets is not None else [batch.inputs]
+        """The inputs, and in training the targets; those of the last step and of CTC have no sequence."""
+        inputs, targets = batch.inputs, batch.targets
+        if self._batch_major:
+            inputs = inputs.swapaxes(0, 1)
+            every_step = self._workload.loss == "cross-entropy" and self._workload.head == "every-step"
+            targets = targets.swapaxes(0, 1) if targets is not None and every_step else targets
+        return [inputs, targets] if self._trains and targets is not None else [inputs]
 
     def _rewind(self) -> None:
         """Restore the given weights and the initial state of the optimizer."""
@@ -246,7 +254,10 @@ class FrameworkStep(PreparedStep):
     def outputs(self) -> dict[str, np.ndarray]:
         if self._mode != "forward":
             return super().outputs()
-        return {"outputs": np.array(self._last("output"), dtype=np.float32, order="C")}
+        outputs = self._last("output")
+        if self._batch_major and outputs.ndim == 3:
+            outputs = outputs.swapaxes(0, 1)
+        return {"outputs": np.array(outputs, dtype=np.float32, order="C")}
 
     def loss(self) -> float:
         """The last training step's loss, computed before its weight update."""
@@ -262,6 +273,7 @@ class FrameworkStep(PreparedStep):
         return dict(self._facts)
 
     def close(self) -> None:
+        vars(self).clear()  # frees what the framework holds
         self._closed = True
 
     def _last(self, name: str) -> Any:

@@ -129,10 +129,6 @@ class FunctionalStep(FrameworkStep):
             found["variable_lengths"] = "masked: padding is computed"
         return found
 
-    def close(self) -> None:
-        super().close()
-        self._call, self._variables, self._batch = None, {}, {}
-
     def _inferred(self, variables: Arrays, batch: Arrays) -> tuple[Array, Arrays]:
         return self._outputs(variables, batch), {}
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from lstm_literature.data import Batch
 from lstm_literature.implementations import FrameworkStep, Implementation, mode_reason, on_jax, timed
-from lstm_literature.implementations.on_tensorflow import ONE_BIAS, batch_major, load_keras, optimizer
+from lstm_literature.implementations.on_tensorflow import ONE_BIAS, load_keras, optimizer
 from lstm_literature.implementations.on_tensorflow_networks import Held, lstm_layers
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
@@ -73,6 +73,8 @@ class Keras(Implementation):
 class KerasStep(FrameworkStep):
     """Outputs, or loss and update."""
 
+    _batch_major = True
+
     def __init__(self, implementation: Keras, request: Request, batch: Batch) -> None:
         super().__init__(implementation, request)
         os.environ["KERAS_TORCH_DEVICE"] = self._options.device
@@ -81,7 +83,6 @@ class KerasStep(FrameworkStep):
         self._keras, workload = load_keras(implementation.backend), self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)
-        self._model: Any = None
         with timed(self.costs, "build_s"):
             chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
             self._model, self._held = self._built(chosen)
@@ -121,8 +122,7 @@ class KerasStep(FrameworkStep):
         return float(self._model.train_on_batch(*self._arrays))
 
     def _place(self, batch: Batch) -> None:
-        arrays = batch_major(self._workload, self._read_by_step(batch))
-        self._arrays = [np.array(array, order="C") for array in arrays]
+        self._arrays = [np.array(array, order="C") for array in self._read_by_step(batch)]
 
     def _rewind(self) -> None:
         super()._rewind()
@@ -130,10 +130,6 @@ class KerasStep(FrameworkStep):
             held.load(self._weights)
         for variable, value in self._initial:
             variable.assign(value)
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        (outputs,) = batch_major(self._workload, [super().outputs()["outputs"]])
-        return {"outputs": np.ascontiguousarray(outputs)}
 
     def gradients(self) -> dict[str, np.ndarray]:
         """From one update by SGD of a copy of the model."""
@@ -153,10 +149,6 @@ class KerasStep(FrameworkStep):
         found = {"keras": self._keras.__version__, backend: installed_version(backend), "bias_vectors": 1}
         found |= {"device": self._options.device, "compiled": self._implementation.EXECUTION == "xla"}
         return found if self._mode == "forward" else found | {"gradients": "on", "updates": ONE_BIAS}
-
-    def close(self) -> None:
-        super().close()
-        self._model, self._held, self._initial = None, [], []
 
 
 def _copy(variable: Any) -> np.ndarray:

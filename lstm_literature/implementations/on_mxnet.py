@@ -146,11 +146,6 @@ class _MxNetStep(FrameworkStep):
             **super().facts(),
         }
 
-    def close(self) -> None:
-        super().close()
-        self._held = {}
-        self._inputs = self._targets = self._zeros = None
-
 
 class ForwardStep(_MxNetStep):
     """The network's outputs, read as numpy."""

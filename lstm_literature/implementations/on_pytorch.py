@@ -147,8 +147,12 @@ class _TorchStep(FrameworkStep):
     def _scripted(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
         import torch
 
-        self._facts["scripted"] = "network and loss; backward pass by autograd, optimizer eager"
-        return torch.jit.script(module).forward
+        scripted = torch.jit.script(module)
+        if self._trains:
+            self._facts["scripted"] = "network and loss; backward pass by autograd, optimizer eager"
+        else:
+            self._facts["scripted"], scripted = "the whole network, frozen", torch.jit.freeze(scripted)
+        return scripted.forward
 
     def _compiled(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
         """The module, compiled by calling it; raises `BuildFailed` unless the whole became one graph."""
@@ -176,13 +180,24 @@ class _TorchStep(FrameworkStep):
         return module
 
     def _tracing(self) -> AbstractContextManager:
-        """Context of the first call of a compiled module."""
-        return nullcontext()
+        """Context of the first call of a compiled module.
+
+        Disables oneDNN for training `nn.LSTM`: Inductor 2.13 keeps oneDNN's layer in training but cannot run it.
+        (The layer's workspace is None, which makes the compiled call fail.)
+        """
+        import torch
+
+        if not self._trains or self._implementation.STYLE != "one-call" or self._options.device != "cpu":
+            return nullcontext()
+        self._facts["unrolled"] = True
+        return torch.backends.mkldnn.flags(enabled=False)
 
     def facts(self) -> dict:
         found = {**_torch.facts(self._options), **self._facts}
         if self._implementation.EXECUTION == "compiled":
             found["recompiled_later"] = torch_compile.compiled_so_far()["graphs"] - self._graphs
+        if self._implementation.STYLE == "one-call" and not self._trains:
+            found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
         return found
 
     def close(self) -> None:
@@ -191,45 +206,25 @@ class _TorchStep(FrameworkStep):
 
             torch._dynamo.reset()
         super().close()
-        self._call = self._network = None
-        self._parameters, self._weights = {}, {}
-        self._arguments = self._host = self._placed = ()
 
 
 class ForwardStep(_TorchStep):
     """Forward pass in inference mode; the outputs as numpy, which on a GPU is a copy that waits."""
 
     def _module(self) -> torch.nn.Module:
+        import torch
+
+        self._guard = torch.inference_mode()
         return self._network.eval().requires_grad_(False)
 
-    def _scripted(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
-        import torch
-
-        self._facts["scripted"] = "the whole network, frozen"
-        return torch.jit.freeze(torch.jit.script(module)).forward
-
     def _try(self, call: Callable[..., torch.Tensor]) -> None:
-        import torch
-
-        with torch.inference_mode():
+        with self._guard:
             call(*self._arguments)
-
-    def _rewind(self) -> None:
-        import torch
-
-        super()._rewind()
-        self._guard = torch.inference_mode()
 
     def _run(self) -> np.ndarray:
         with self._guard:
             self._copy_in()
             return self._call(*self._arguments).cpu().numpy()
-
-    def facts(self) -> dict:
-        found = super().facts()
-        if self._implementation.STYLE == "one-call" and not self._closed:
-            found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
-        return found
 
 
 class TrainingStep(_TorchStep):
@@ -241,18 +236,6 @@ class TrainingStep(_TorchStep):
     def _try(self, call: Callable[..., torch.Tensor]) -> None:
         call(*self._arguments).backward()
 
-    def _tracing(self) -> AbstractContextManager:
-        """Disable oneDNN for `nn.LSTM`: Inductor 2.13 keeps oneDNN's layer in training but cannot run it.
-
-        (The layer's workspace is None, which makes the compiled call fail.)
-        """
-        import torch
-
-        if self._implementation.STYLE != "one-call" or self._options.device != "cpu":
-            return nullcontext()
-        self._facts["unrolled"] = True
-        return torch.backends.mkldnn.flags(enabled=False)
-
     def _rewind(self) -> None:
         import torch
 
@@ -262,7 +245,7 @@ class TrainingStep(_TorchStep):
         parameters, rate = list(self._parameters.values()), self._workload.learning_rate
         self._optimizer: Any = kinds[self._workload.optimizer](parameters, lr=rate)
         self._optimizer.zero_grad()
-        self._facts["optimizer"] = f"{type(self._optimizer).__name__}, eager"
+        self._facts |= {"gradients": "on", "optimizer": f"{type(self._optimizer).__name__}, eager"}
 
     def _run(self) -> float:
         self._optimizer.zero_grad()
@@ -274,21 +257,14 @@ class TrainingStep(_TorchStep):
 
     def gradients(self) -> dict[str, np.ndarray]:
         self._require_open()
-        for parameter in self._parameters.values():
-            parameter.grad = None
+        self._optimizer.zero_grad()
         self._try(self._call)
         found = {}
         for name, parameter in self._parameters.items():
             gradient = parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad
-            found[name], parameter.grad = gradient.cpu().numpy().copy(), None
+            found[name] = gradient.cpu().numpy().copy()
+        self._optimizer.zero_grad()
         return found
-
-    def facts(self) -> dict:
-        return {**super().facts(), "gradients": "on"}
-
-    def close(self) -> None:
-        super().close()
-        self._optimizer = None
 
 
 BASIC_EAGER = PyTorch("basic", "eager")

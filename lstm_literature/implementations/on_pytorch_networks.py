@@ -130,8 +130,7 @@ class LoopedNetwork(nn.Module):
         read = self.embedding(inputs)
         steps: list[Tensor] = []
         if sizes is None:
-            for step in read.unbind(0):
-                steps.append(step)
+            steps = list(read.unbind(0))
         else:
             for step, running in enumerate(sizes):
                 steps.append(read[step, :running])

@@ -91,15 +91,10 @@ class TensorFlow(Implementation):
     def DISTRIBUTION(self) -> str:
         return next((name for name in DISTRIBUTIONS if installed_version(name)), DISTRIBUTIONS[0])
 
-    @property
-    def unrolled(self) -> bool:
-        """Whether a graph contains one cell per step."""
-        return self.EXECUTION != "eager" and self.STYLE in ("basic", "static")
-
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None if supported; unrolled graphs have a size limit."""
+        """None if supported; graphs that contain one cell per step have a size limit."""
         reason = mode_reason(workload, mode)
-        if reason or not self.unrolled:
+        if reason or self.EXECUTION == "eager" or self.STYLE not in ("basic", "static"):
             return reason
         cells, limit = workload.cells, UNROLLED[mode]
         if cells > limit:
@@ -187,19 +182,6 @@ def _silence() -> Iterator[None]:
         os.close(nothing)
 
 
-def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
-    """Versions, threads and build options of TensorFlow; JSON values."""
-    build = tf.sysconfig.get_build_info()
-    return {
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
-        "built_for_cuda": bool(build.get("is_cuda_build")),
-    }
-
-
 def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callable = lambda slices: slices) -> Any:
     """Keras' SGD, or its Adam with two changes to match PyTorch (and algorithm 1 of Kingma and Ba).
 
@@ -227,12 +209,6 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callabl
             self.assign_sub(variable, ops.divide(ops.multiply(mean, rate / first), deviation))
 
     return Adam(learning_rate, epsilon=ADAM_EPSILON)
-
-
-def batch_major(workload: LiteratureWorkload, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Inputs (and targets) with the batch first; targets of the last step and of CTC have no sequence."""
-    time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
-    return [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
 
 
 class _TensorFlowStep(FrameworkStep):
@@ -296,8 +272,6 @@ class _TensorFlowStep(FrameworkStep):
 
     def _place(self, batch: Batch) -> None:
         arrays = self._read_by_step(batch)
-        if self._batch_major:
-            arrays = batch_major(self._workload, arrays)
         if self._workload.loss == "ctc":
             arrays.append(batch.lengths.astype(np.int32))
         # Copies, since a constant may share the memory of its source array.
@@ -311,22 +285,31 @@ class _TensorFlowStep(FrameworkStep):
         return self._network.outputs(inputs, lengths if self._workload.lengths else None)
 
     def facts(self) -> dict:
-        implementation, found = self._implementation, {**framework_facts(self._tf, self._keras), **self._graph}
-        found["device"] = self._options.device
-        if not self._closed:
-            found["traces"] = self._traces()
+        implementation, tf = self._implementation, self._tf
+        found = {
+            "tensorflow": tf.__version__,
+            "keras": self._keras.__version__,
+            "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
+            "built_for_cuda": bool(tf.sysconfig.get_build_info().get("is_cuda_build")),
+            **self._graph,
+            "device": self._options.device,
+            "traces": self._traces(),
+        }
         if implementation.STYLE == "one-call" and self._options.device == "cpu":
             loop = "a Python loop" if implementation.EXECUTION == "eager" else "tf.while_loop"
             found["dispatches_to"] = f"{loop} over LSTMCell (only cuDNN has a kernel for the whole layer)"
         found["bias_vectors"] = 1 if implementation.STYLE in ("static", "one-call") else 2
         if self._workload.lengths:
             found["variable_lengths"] = "masked: padding is computed"
+        found |= self._facts
+        if self._trains and found["bias_vectors"] == 1:
+            found["updates"] = ONE_BIAS
+        if self._trains and self._workload.loss == "ctc":
+            xla = implementation.EXECUTION == "xla"
+            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
         return found
-
-    def close(self) -> None:
-        super().close()
-        self._call = self._network = None
-        self._arguments, self._variables = [], []
 
 
 class ForwardStep(_TensorFlowStep):
@@ -334,11 +317,6 @@ class ForwardStep(_TensorFlowStep):
 
     def _work(self, *arguments: Tensor) -> Tensor:
         return self._outputs(arguments[0], arguments[-1])
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        outputs = super().outputs()["outputs"]
-        swapped = self._batch_major and outputs.ndim == 3
-        return {"outputs": np.ascontiguousarray(outputs.swapaxes(0, 1)) if swapped else outputs}
 
 
 class TrainingStep(_TensorFlowStep):
@@ -351,7 +329,7 @@ class TrainingStep(_TensorFlowStep):
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
-        self._gradient_call: Any = None
+        self._gradient_call: Any = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
         self._facts = {"gradients": "on", "optimizer": f"Keras {type(self._optimizer).__name__}"}
         self._facts["optimizer_epsilon"] = ADAM_EPSILON if workload.optimizer == "adam" else None
 
@@ -404,28 +382,12 @@ class TrainingStep(_TensorFlowStep):
     def gradients(self) -> dict[str, np.ndarray]:
         """With the same execution, without the optimizer; traced at the first call."""
         self._require_open()
-        if self._gradient_call is None:
-            self._gradient_call = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
         found: dict[str, np.ndarray] = {}
         for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
             if gradient is None:
                 raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
             found |= held.spread(self._tf.convert_to_tensor(gradient).numpy())  # an embedding's gradient is in slices
         return found
-
-    def facts(self) -> dict:
-        found = {**super().facts(), **self._facts}
-        if found["bias_vectors"] == 1:
-            found["updates"] = ONE_BIAS
-        if self._workload.loss == "ctc":
-            xla = self._implementation.EXECUTION == "xla"
-            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
-        return found
-
-    def close(self) -> None:
-        super().close()
-        self._optimizer = self._gradient_call = None
-        self._trained, self._initial = [], []
 
 
 BASIC_EAGER = TensorFlow("basic", "eager")

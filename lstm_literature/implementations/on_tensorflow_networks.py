@@ -110,14 +110,12 @@ class Network(ABC):
         """Outputs of `output_shape`, batch before sequence if `batch_major`; undefined at padding."""
         tf = self._tf
         read = inputs if self._embedding is None else tf.gather(self._embedding, inputs)
-        running = None if lengths is None else self._running(lengths)
+        running = None  # which steps are not padding: (sequence, batch), or (batch, sequence) if `batch_major`
+        if lengths is not None:
+            mask = tf.sequence_mask(lengths, self._workload.sequence)
+            running = mask if self.batch_major else tf.transpose(mask)
         every = self._layers(read, running)
         return every if self._kernel is None else self._head(every)
-
-    def _running(self, lengths: Tensor) -> Tensor:
-        """Which steps are not padding: (sequence, batch), or (batch, sequence) if `batch_major`."""
-        running = self._tf.sequence_mask(lengths, self._workload.sequence)
-        return running if self.batch_major else self._tf.transpose(running)
 
     def _head(self, every: Tensor) -> Tensor:
         tf, sizes = self._tf, every.shape

@@ -260,11 +260,6 @@ class ForwardStep(FrameworkStep):
     def _place(self, batch: Batch) -> None:
         self._inputs = np.array(batch.inputs, dtype=np.float32, order="C")
 
-    def close(self) -> None:
-        super().close()
-        self._main = self._machine = None
-        self._states = ()
-
 
 UNTUNED = Tvm(0)
 
