@@ -140,16 +140,16 @@ class Protocol:
     for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
     until: str | None = described(
         None,
-        help="stop as soon as the verdict on the deadline is MET or MISSED; --trials is the most",
+        help="stop as soon as the verdict on the deadline is MET or MISSED, at the latest after --at-most trials",
         choices=("decided",),
         tells=Tells.MINOR,
         added=True,
     )
     deadline_us: float | None = described(
-        None, help="deadline of that verdict", unit="us", tells=Tells.MINOR, added=True
+        None, help="deadline of --until decided", unit="us", tells=Tells.MINOR, added=True
     )
     percentile: float | None = described(
-        None, help="percentile that must meet it (default 99.9)", unit="p", tells=Tells.MINOR, added=True
+        None, help="percentile that must meet the deadline (default 99.9)", unit="p", tells=Tells.MINOR, added=True
     )
     burst_length: float | None = described(
         None,
