@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.analysis.answers import Answers, runs_to_judge
-from lstm_trt.analysis.deadline import limit_ns, longest_run
+from lstm_trt.analysis.deadline import longest_run
+from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.deadline import limit_ns
+from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.fields import JsonFields

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.sequential import BEGIN, Evidence, log_met, log_rho
+from lstm_trt.analysis.sequential import BEGIN, RATES, Evidence, log_met, log_rho
 from tests.support.planted_misses import KINDS
 
 ALLOWED, BURSTS, CONFIDENCE = 0.001, 20.0, 0.95
@@ -44,7 +44,7 @@ def test_the_mean_of_the_e_value_for_met_is_at_most_1_under_the_hypothesis(rate,
     rate *= ALLOWED
     begin, end = chain(rate, mean)
     with np.errstate(divide="ignore"):
-        rarity = np.array([0.0, 0.02, 0.1, 0.4]) ** -0.5
+        rarity = np.array(RATES) ** -0.5
     z = (2 * BURSTS / (rarity + np.sqrt(rarity**2 + 4 * BURSTS * (BURSTS - 1)))) ** 2
     expected = 0.0
     for each, rho in zip(z, log_rho(z, ALLOWED, BURSTS), strict=True):

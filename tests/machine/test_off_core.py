@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -91,9 +92,15 @@ def test_ten_million_switches_fit_into_little_memory():
     rows[:, 0] = switches.SWITCH | kinds << np.uint64(32) | np.uint64(switches.RECORD_BYTES << 48)
     rows[:, 2] = np.arange(1_000_000)
     content, total = rows.tobytes(), 0
-    for _ in range(10):  # as blocks are read
-        total += len(away_of(content, 10**9).left_ns)
+    tracemalloc.start()
+    try:
+        for _ in range(10):  # as blocks are read
+            total += len(away_of(content, 10**9).left_ns)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
     assert total == 5_000_000
+    assert peak < 6 * len(content)
 
 
 class Planted(switches._Ring):
