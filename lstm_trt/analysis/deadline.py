@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis import bursts, quantiles, sequential
+from lstm_trt.analysis import bursts, parts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
@@ -153,8 +153,8 @@ def rounds_of(
     courses = [find_segments(latency_ns) for latency_ns in timed]
     later = sum(len(course.segments) - 1 for course in courses)
 
-    def alone(part: str, missed: int, n: int, parts: int) -> list[str]:
-        proven = quantiles.proves_above(missed, n, allowed, 1 - (1 - confidence) / parts)
+    def alone(part: str, missed: int, n: int, tests: int) -> list[str]:
+        proven = quantiles.proves_above(missed, n, allowed, 1 - (1 - confidence) / tests)
         return [f"{part} more than allowed: {missed} of {n}"] if proven else []
 
     rounds, reasons = [], []
@@ -201,6 +201,7 @@ class Verdict(JsonFields):
     `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
     and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
 
+    `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
     natural logarithms of the e-values of the round with the least, or the most; None otherwise.
     """
@@ -232,6 +233,7 @@ class Verdict(JsonFields):
     independent_misses: float = 0.0
     slow_burst_length: float | None = None
     slow_burst_length_low: float | None = None
+    miss_excess: parts.Excess | None = None
     until_decided: bool = False
     log_e_met: float | None = None
     log_e_missed: float | None = None
@@ -386,6 +388,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
             reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
         reasons += slow_parts
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
+    missing = [latency_ns > late_ns for latency_ns in timed] if verdict == Outcome.MISSED else []
 
     needed = quantiles.trials_for_share(missed, n, *question.test)
     if evidence:
@@ -427,6 +430,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         effective_misses=effective_misses,
         burst_length=burst_length,
         assumed_burst_length=assumed if verdict == Outcome.MET else None,
+        miss_excess=parts.excess(samples, missing, [~each for each in missing]) if missing else None,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=max((seen.log_missed for seen in evidence), default=None),

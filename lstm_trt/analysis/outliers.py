@@ -9,16 +9,18 @@ as in a box plot, is a different count: it depends neither on the order of the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from lstm_trt.analysis import parts
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import Bump, find_bumps
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
+from lstm_trt.analysis.parts import Excess
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
 from lstm_trt.config.errors import UsageError
@@ -36,6 +38,9 @@ CAUSE_NAMES = {
     "major_faults": "major page faults",
     "steal_ns": "CPU time stolen by the host",
     "throttled_periods": "CPU throttling",
+    "runnable_ns": "time waiting for a core",
+    "pool_preempted_ns": "preemption of its pool",
+    "cpu_khz": "clock",
 }
 
 #: A cause explains a cluster only in part if fewer than this share of its trials have it.
@@ -47,7 +52,8 @@ class Cluster(JsonFields):
     """A cluster of trials around one multiple of the local level: slow if it is above 1, fast if below.
 
     `low` and `high`: half-open range of its trials, as multiples. `share`: share of the timed
-    trials, with its exact 95 % interval (Clopper and Pearson). `period_ms`: None if there is no
+    trials, with its exact 95 % interval (Clopper and Pearson). `excess`: over the bulk, None if not
+    measured. `period_ms`: None if there is no
     period. `hint`: what usually has this period, if no cause was found, else None. `counts`: trials
     of each round.
     """
@@ -60,6 +66,7 @@ class Cluster(JsonFields):
     period_ms: float | None = None
     hint: str | None = None
     causes: tuple[Cause, ...] = ()
+    excess: Excess | None = None
     low: float
     high: float
     time_us: float
@@ -77,7 +84,8 @@ class Tail(JsonFields):
 
     These are the trials above the upper fence of 1.5 x IQR of the bulk, if they are more than a normal distribution
     has there; else those so far above it that a normal distribution has one of them in 1 % of samples.
-    `start` and `stop`: smallest and largest multiple. `shape`: how the tail decays, as text. `hint`: as of a cluster.
+    `start` and `stop`: smallest and largest multiple. `shape`: how the tail decays, as text. `hint` and `excess`: as of
+    a cluster.
     """
 
     count: int
@@ -88,6 +96,7 @@ class Tail(JsonFields):
     period_ms: float | None = None
     hint: str | None = None
     causes: tuple[Cause, ...] = ()
+    excess: Excess | None = None
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -115,6 +124,8 @@ class Outliers:
     `outliers`: number of trials of all rounds outside 1.5 x IQR, on both sides, as in a box plot.
     `labels`: for each sample an array with an entry per timed trial: -1 bulk, -2 tail, else the
     index in `clusters`; `partition` counts them. `levels_ns`: the local level of each trial.
+    `slowest`: excess of the slowest calls over the others, `control`: of those of the control run; None if not
+    measured. `switches`: what each recording says of these measurements.
     `period_by`: "timestamps", or "summed latencies" if there are no start times; None if no periods
     were searched.
     """
@@ -127,6 +138,9 @@ class Outliers:
     rounds: tuple[OutlierRound, ...]
     period_by: TimesBy | None = None
     causes_counted: tuple[str, ...] = ()
+    slowest: Excess | None = None
+    control: Excess | None = None
+    switches: tuple[Mapping[str, Any], ...] = ()
     labels: tuple[np.ndarray, ...] = field(repr=False)
     levels_ns: tuple[np.ndarray, ...] = field(repr=False)
 
@@ -264,7 +278,7 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
     tail = _tail(ratios, labels)
     pooled = np.concatenate(timed)
     n, median_ns = len(pooled), median(pooled)
-    parts = np.split(labels, sizes)
+    by_sample = np.split(labels, sizes)
     clusters = []
     for place, bump in enumerate(bumps):
         inside = labels == place
@@ -280,7 +294,7 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
                 share=count / n,
                 share_low=low,
                 share_high=high,
-                counts=tuple(int(np.count_nonzero(part == place)) for part in parts),
+                counts=tuple(int(np.count_nonzero(part == place)) for part in by_sample),
             )
         )
     course_of = [(course.steady_state, course.drift, course.segments) for course in courses]
@@ -295,7 +309,7 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
         clusters=tuple(clusters),
         tail=tail,
         rounds=rounds,
-        labels=tuple(parts),
+        labels=tuple(by_sample),
         levels_ns=tuple(levels),
     )
 
@@ -355,19 +369,30 @@ def explain(samples: Sequence[Latencies]) -> Outliers:
     ranges = {kind: (cluster.multiplier, cluster.multiplier) for kind, cluster in enumerate(found.clusters)}
     ranges |= {TAIL: (found.tail.start, found.tail.stop)} if found.tail else {}
     excess_ns = {kind: ((low - 1) * scale_ns, (high - 1) * scale_ns) for kind, (low, high) in ranges.items()}
-    causes = find_causes(samples, found.labels, excess_ns)
+    causes, bulk = find_causes(samples, found.labels, excess_ns), [label == BULK for label in found.labels]
 
     def explained(part: Cluster | Tail, kind: int) -> Any:
-        period = find_period(starts, [label == kind for label in found.labels], scale_ns)
-        ms, hint = (period.ms, period.hint) if period else (None, None)
-        return replace(part, causes=causes[kind], period_ms=ms, hint=None if causes[kind] else hint)
+        inside = [label == kind for label in found.labels]
+        period = find_period(starts, inside, scale_ns)
+        ms, hint = (period.ms, None if causes[kind] else period.hint) if period else (None, None)
+        over = parts.excess(samples, inside, bulk)
+        return replace(part, causes=causes[kind], period_ms=ms, hint=hint, excess=over)
 
     counted = sorted({name for sample in samples for name in (*sample.causes, *sample.block_causes)})
     counted += [CONTROL] if any(sample.control_ns is not None for sample in samples) else []
     clusters = tuple(explained(cluster, kind) for kind, cluster in enumerate(found.clusters))
     tail = found.tail and explained(found.tail, TAIL)
     by = TimesBy.TIMESTAMPS if all(sample.start_ns is not None for sample in samples) else TimesBy.SUMMED_LATENCIES
-    return replace(found, clusters=clusters, tail=tail, period_by=by, causes_counted=tuple(counted))
+    return replace(
+        found,
+        clusters=clusters,
+        tail=tail,
+        period_by=by,
+        causes_counted=tuple(counted),
+        slowest=parts.slowest(samples),
+        control=parts.of_control(samples),
+        switches=tuple(sample.switches for sample in samples if sample.switches),
+    )
 
 
 def _starts(sample: Latencies) -> np.ndarray:

@@ -20,6 +20,7 @@ from typing import Any
 from lstm_trt.config.format import count
 from lstm_trt.machine import facts, gpu, linux, roofline
 from lstm_trt.machine.linux import ROOT, read_int, read_text
+from lstm_trt.machine.switches import Switches
 
 VERDICTS = ("good", "attention", "unknown")
 
@@ -306,6 +307,20 @@ def locked_memory(root: Path) -> Found:
         return value, "good", "buffers can be pinned: no page faults"
     meaning = "mlockall and large pinned buffers are refused, so that pages may be evicted"
     return f"memlock {limit // 1024} KiB", "attention", meaning, _raise_limit("memlock", "unlimited")
+
+
+@check("interrupted calls")
+def interrupted_calls(root: Path) -> Found:
+    with Switches(root) as watched:
+        found = watched.as_dict()
+    setting = "sudo sysctl kernel.perf_event_paranoid"
+    if found["missing"]:
+        meaning = f"recordings cannot tell calls that were preempted or waiting ({found['missing']})"
+        return "not measured", "attention", meaning, f"{setting}=2"
+    if found["ran_missing"]:
+        meaning = f"recordings cannot name what interrupted a call ({found['ran_missing']})"
+        return "measured, without names", "attention", meaning, f"{setting}=0"
+    return "measured", "good", "recordings tell when a call was off its core, and what ran there"
 
 
 @check("irqbalance", "if it runs, it may move device interrupts onto the timed core")

@@ -16,6 +16,8 @@ Counters (`difference` subtracts them):
   context_switches_total  of the whole machine (/proc/stat)
   throttled_ns            time for which a CPU quota stopped this cgroup or one of its
   throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
+  runnable_ns             time in which this thread could have run but waited for a core
+                          (/proc/thread-self/schedstat), in trials and between them
 Time of others, from /proc/stat; one block's can be negative, since idle time is counted in ticks:
   others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
                           programs, the kernel or the hypervisor
@@ -44,7 +46,7 @@ from lstm_trt.machine.linux import ROOT
 TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
 
 #: Readings that never decrease; all others are gauges.
-COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods")
+COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods", "runnable_ns")
 
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
@@ -151,6 +153,7 @@ class Watcher:
         nominal = [] if "aperfmperf" in linux.cpuinfo_flags(self.root) else ["cpuinfo"]
         self._tables = tables | dict.fromkeys([*large, *nominal], CLOSED)
         self._stat, cpu = self._open(self.root / "proc/stat"), self.root / "sys/devices/system/cpu"
+        self._schedule = self._open(self.root / "proc/thread-self/schedstat")
         self._clocks = {core: self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores}
         self._throttling = [self._open(folder / "cpu.stat") for folder in linux.cgroup_folders(self.root)]
         self._gpu: Any = self._nvml and self._held.enter_context(self._nvml).device()
@@ -174,6 +177,8 @@ class Watcher:
         self._read_stat(values)
         for name in ("interrupts", "softirqs"):
             values[name] = _columns_sum(_content(self._tables[name]), self.cores)
+        if len(schedule := _content(self._schedule).split()) > 1:
+            values["runnable_ns"] = int(schedule[1])
         self._read_throttling(values)
         self._read_clocks(values)
         if self._nvml is not None:

@@ -28,6 +28,7 @@ from lstm_trt.plots import style
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.tail import draw_tail
+from lstm_trt.plots.timeline import timeline
 from lstm_trt.plots.trials import calls_of, draw_order
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group
@@ -234,6 +235,8 @@ def draw_outliers(
     pairs: list[Any] = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
     pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES] if len(pairs) > PAGES else pairs
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
+    timed = [group for group, _ in pairs if any(sample.switches for sample in group.samples)]
+    pages += [(f"{group.name} timeline", partial(timeline, group)) for group in timed]
     return _write_pages("outliers", pages, folder, formats)
 
 

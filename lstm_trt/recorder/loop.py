@@ -33,6 +33,7 @@ import numpy as np
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
 from lstm_trt.machine.counters import difference
+from lstm_trt.machine.switches import Switches
 
 #: The wait `sleep` sleeps until this long before the call is due, then spins.
 SPIN_NS = 200_000
@@ -277,7 +278,8 @@ class Loop:
     `read_machine` is called before the first and after each block (`counters.difference` compares
     its results); `device_times` returns the device times of the block's rows. With more
     than one thread, context switches and page faults of the whole process are counted, else
-    those of this thread. `first_pair` and `last_pair` are the two clocks before the first block
+    those of this thread. `switches` measures the time off the core.
+    `first_pair` and `last_pair` are the two clocks before the first block
     and after the last; `restart` resets them, to exclude time that was not spent in the loop.
     """
 
@@ -289,7 +291,9 @@ class Loop:
         threads: int = 1,
         read_machine: Callable[[], Mapping] = dict,
         device_times: Callable[[], Mapping[str, np.ndarray]] = dict,
+        switches: Switches | None = None,
     ) -> None:
+        self._switches = switches
         self._step, self._protocol = step, protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
         self._read_machine, self._device_times = read_machine, device_times
@@ -312,17 +316,20 @@ class Loop:
 
         Raises `RunFailed` if the runtime returns the device times of another number of trials.
         """
+        if self._switches:
+            self._switches.discard()
         before_usage = resource.getrusage(self._who)
         if marked:
             self._block.run(self._step, marked, self._who, UNLIMITED)
-        timed = self._block.run(
-            self._step, min(self._protocol.block_trials, most), self._who, min(self._budget_ns, budget_ns)
-        )
+        most = min(self._protocol.block_trials, most, self._switches.room(marked) if self._switches else UNLIMITED)
+        timed = self._block.run(self._step, most, self._who, min(self._budget_ns, budget_ns))
         self._block.rest()
         self.last_pair = clock_pair()
         machine = self._read_machine()
         chunk, rows = self._block.take(before_usage), marked + timed
         chunk["warmup"] = np.arange(rows) < marked
+        if self._switches:
+            chunk |= self._switches.take(chunk["start_ns"], ends(chunk))
         for name, values in self._device_times().items():
             if len(values) != rows:
                 raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")

@@ -26,6 +26,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
+from lstm_trt.machine.switches import Switches
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
@@ -54,6 +55,7 @@ class PreparedRun:
     configuration: Configuration
     step: PreparedStep
     watcher: counters.Watcher
+    switches: Switches
     provenance: dict
     seconds: dict
 
@@ -95,6 +97,7 @@ class PreparedRun:
             "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
             "warnings": warnings,
             "control": control[1],
+            "switches": self.switches.as_dict(),
             "seconds": {**self.seconds, **seconds},
             **provenance,
         }
@@ -144,7 +147,9 @@ def prepared(
         }
         # The garbage collector is disabled from here on: a collection can take longer than the loop, so it
         # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
-        with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
+        # The rings are opened here, since the threads of the runtime exist by now.
+        watches = counters.Watcher(options.cores, options.device), Switches()
+        with quiet_collector(), watches[0] as watcher, watches[1] as switches:
             if options.device != "cpu" and gate.repeatable:  # last, since a GPU lowers its clocks when it has no work
                 stage("warm-up")
                 highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
@@ -155,7 +160,7 @@ def prepared(
             provenance["gpu_before"] = watcher.gpu_state()
             stage("run")
             seconds = {"build": built - began, "parity": time.perf_counter() - built}
-            yield PreparedRun(configuration, step, watcher, provenance, seconds)
+            yield PreparedRun(configuration, step, watcher, switches, provenance, seconds)
     finally:
         with suppress(Exception):  # an earlier error is the relevant one
             step.close()
@@ -249,7 +254,8 @@ def record_into(
         if not soaks:
             send("progress", done=0, total=protocol.trials)
         read, device_times = run.watcher.read, run.step.device_times if options.device_clocks != "off" else dict
-        loop = Loop(run.step.step, protocol, threads=options.threads, read_machine=read, device_times=device_times)
+        how = {"read_machine": read, "device_times": device_times, "switches": run.switches}
+        loop = Loop(run.step.step, protocol, threads=options.threads, **how)
         origin = loop.first_pair.monotonic_ns
         end = origin + whole_ns
         for part in itertools.count():
@@ -265,7 +271,7 @@ def record_into(
             controlled = None, None
             if control and part == 0:
                 send("stage", stage="control")
-                controlled = run_control(protocol, timed, trials.median_ns)
+                controlled = run_control(protocol, timed, trials.median_ns, run.switches)
                 seconds["control"] = (clock() - now) / 1e9
                 end += int(1e9 * seconds["control"])
             last = not soaks or clock() >= end

@@ -17,7 +17,7 @@ from lstm_trt.config.errors import NotATable, UnknownConfiguration, UsageError
 from lstm_trt.config.format import count
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
-from lstm_trt.store.samples import TRIAL_CAUSES, Group, fields_of, group_key, groups_of
+from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Columns of a recording that analysis and plots use; the times of the device's own clock are not loaded.
-_COLUMNS = ("trial", "latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_CAUSES)
+_COLUMNS = ("trial", "latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_CAUSES, *OFF_CORE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ one per round. Recordings are converted to groups here, tables from elsewhere in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,10 @@ TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
 BLOCK_CAUSES = ("steal_ns", "throttled_periods")
 
 
+#: Times off the core that are measured at each trial.
+OFF_CORE = ("preempted_ns", "off_core_ns", "pool_preempted_ns")
+
+
 @dataclass(frozen=True)
 class Latencies:
     """Latencies of one process, in order of the calls; the arrays have one entry per call.
@@ -32,6 +36,9 @@ class Latencies:
     `start_ns`: ascending start times, the intended ones if known, else the actual ones; None if
     not known. `causes`: name -> counts at each trial, >= 0; a counter that is absent was not
     read. `block_causes`: the same for counters that are read between blocks of trials.
+    `switches`: what the recorder says of measuring times off the core, None for other sources; `off_core`: these
+    times by name, at each call, and with periodic arrivals `late_ns`, from the intended start to the actual one;
+    `control_off_core`: those of the control run. `blocks`: rows and readings of each block.
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
@@ -44,6 +51,10 @@ class Latencies:
     start_ns: np.ndarray | None = field(default=None, repr=False)
     causes: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     block_causes: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    off_core: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    control_off_core: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    switches: Mapping[str, Any] | None = field(default=None, repr=False)
+    blocks: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     control_ns: np.ndarray | None = field(default=None, repr=False)
     round: int = 0
     started_unix_ns: int | None = None
@@ -63,6 +74,12 @@ class Latencies:
     def timed(self, values: np.ndarray) -> np.ndarray:
         """The entries after warm-up of one of the arrays."""
         return values[~self.warmup]
+
+    def of_blocks(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Of these readings between blocks, those that all blocks have: every call has the value of its block."""
+        rows = [block["rows"] for block in self.blocks]
+        read = {name: [block.get(name) for block in self.blocks] for name in names}
+        return {name: np.repeat(values, rows) for name, values in read.items() if values and None not in values}
 
     @classmethod
     def of(cls, latency_ns, start_ns=None, **more) -> Latencies:
@@ -132,26 +149,22 @@ def largest_error(samples: Iterable[Latencies]) -> float | None:
 
 def of_recording(recording: Recording) -> Latencies:
     """Convert a recording to a sample."""
-    columns, provenance = recording.columns, recording.provenance
-    block_causes: dict[str, np.ndarray] = {}
-    for name in BLOCK_CAUSES:
-        blocks = provenance.get("blocks", ())
-        if blocks and all(block.get(name) is not None for block in blocks):
-            counts = np.zeros(len(columns["latency_ns"]), dtype=np.int64)
-            for block in blocks:
-                counts[block["first_row"] : block["first_row"] + block["rows"]] = block[name]
-            block_causes[name] = counts
+    columns, provenance, control = recording.columns, recording.provenance, recording.control or {}
+    late_ns = {"late_ns": columns["start_ns"] - columns["intended_ns"]} if "intended_ns" in columns else {}
     floor_ns, floor_missing = provenance.get("floor_ns"), provenance.get("floor_missing")
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
-    return Latencies(
+    sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
         start_ns=columns.get("intended_ns", columns["start_ns"]),
         causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
-        block_causes=block_causes,
-        control_ns=None if recording.control is None else recording.control["latency_ns"].astype(np.float64),
+        off_core={name: columns[name] for name in OFF_CORE if name in columns} | late_ns,
+        control_off_core={name: control[name] for name in OFF_CORE if name in control},
+        switches=provenance.get("switches"),
+        blocks=provenance.get("blocks", ()),
+        control_ns=control["latency_ns"].astype(np.float64) if control else None,
         round=recording.round,
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),
@@ -162,6 +175,7 @@ def of_recording(recording: Recording) -> Latencies:
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
+    return replace(sample, block_causes=sample.of_blocks(BLOCK_CAUSES))
 
 
 def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:

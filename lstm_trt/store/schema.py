@@ -29,10 +29,11 @@ METADATA_KEY = b"lstm_trt"
 COLUMNS = (
     *("trial", "warmup", "start_ns", "intended_ns", "latency_ns", "enqueue_ns", "h2d_ns", "compute_ns", "d2h_ns"),
     *("involuntary_switches", "minor_faults", "major_faults"),
+    *("preempted_ns", "off_core_ns", "switches_out", "pool_preempted_ns"),
 )
 
 #: Columns of the control run, an empty step: a row per call. They may be shorter than the trials (nulls at the end).
-CONTROL_COLUMNS = {"control_start_ns": "start_ns", "control_latency_ns": "latency_ns"}
+CONTROL_COLUMNS = {f"control_{name}": name for name in ("start_ns", "latency_ns", "preempted_ns", "off_core_ns")}
 
 #: Columns without which nothing can be said about a recording.
 REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
@@ -107,7 +108,8 @@ def validate(recording: Recording, where: object, asked: Collection[str] | None 
     if "start_ns" in columns and (np.diff(columns["start_ns"]) < 0).any():
         raise StoreError(f"{where}: a trial starts before the previous one")
     if recording.control is not None and columns:
-        lengths = {len(recording.control.get(name, ())) for name in CONTROL_COLUMNS.values()}
+        names = {"start_ns", "latency_ns", *recording.control}
+        lengths = {len(recording.control.get(name, ())) for name in names}
         if len(lengths) > 1 or not 0 < max(lengths) <= rows:
             raise StoreError(f"{where}: the control run has {lengths} rows, the recording {rows}")
 
@@ -139,7 +141,7 @@ def arrow_arrays(recording: Recording) -> list:
 
     rows = len(recording.columns["trial"])
     control = recording.control or {}
-    known = recording.columns | {column: control[name] for column, name in CONTROL_COLUMNS.items() if control}
+    known = recording.columns | {column: control[name] for column, name in CONTROL_COLUMNS.items() if name in control}
     arrays = []
     for column in arrow_schema():
         array = _arrow_array(known.get(column.name, ()), column.type)
@@ -232,6 +234,7 @@ PROVENANCE = dict.fromkeys(
     "seconds": _seconds,
     "self_check": _self_check,
     "soak": _last,
+    "switches": _last,  # of all parts so far
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from lstm_trt.analysis.causes import Cause
@@ -17,13 +18,31 @@ from lstm_trt.analysis.outliers import (
     clusters_line,
     hint_text,
 )
-from lstm_trt.config.format import count, microseconds, multiple, number, percent, percent_number, signed_percent
+from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, SLOWEST, Excess, ran
+from lstm_trt.config.format import (
+    count,
+    listed,
+    microseconds,
+    multiple,
+    number,
+    percent,
+    percent_number,
+    signed_percent,
+    table_lines,
+)
 
 #: Fast trials and a segment are at the same level if their medians differ by at most this share.
 SAME_STATE = 0.02
 
 #: A tail with fewer trials is called stragglers.
 LEAST_TAIL = 5
+
+#: Refusal in a recording -> what was not measured.
+REFUSED = {
+    "missing": "Times off the core were not measured",
+    "ran_missing": "What ran while a call was preempted is not known",
+    "faults_missing": "Addresses of page faults are not known",
+}
 
 #: Up to this number of configurations are printed in full; more are printed with one line each.
 AT_LENGTH = 8
@@ -55,7 +74,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
         lines += _uneven(outliers)
     else:
         lines.append("No clusters.")
-    lines += _tail(outliers)
+    lines += [*_tail(outliers), *_parts(outliers)]
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
         events = "context switches, page faults, steal and throttling"
         lines.append(f"No events were counted: `lstm-trt record` counts {events}.")
@@ -152,6 +171,54 @@ def _tail(outliers: Outliers) -> list[str]:
     text += f" to {multiple(tail.stop)}" if tail.count > 1 else ""
     text += "" if few else f", {tail.shape}"
     return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail)}" if tail.causes or tail.hint else "")]
+
+
+def _parts(outliers: Outliers) -> list[str]:
+    """What slow calls spent their time on: a table, and what ran meanwhile."""
+    named = [(f"the {SLOWEST} slowest calls", outliers.slowest)]
+    named += [(f"cluster at {multiple(cluster.multiplier)}", cluster.excess) for cluster in outliers.clusters]
+    named += [("tail", outliers.tail.excess)] if outliers.tail else []
+    named += [(f"empty step, the {SLOWEST} slowest", outliers.control)]
+    found = [(name, excess) for name, excess in named if excess]
+    if not found:
+        return []
+    kinds = [kind for kind in PARTS if any(kind in excess.parts_us for _, excess in found)]
+    rows = [
+        (
+            name,
+            microseconds(excess.excess_us),
+            *(microseconds(excess.parts_us.get(kind)) for kind in kinds),
+            _seen(excess),
+        )
+        for name, excess in found
+    ]
+    header = ("longer on average, us", "in all", *(PARTS[kind][0] for kind in kinds), "more in these calls or blocks")
+    lines = ["Time of slow calls (the empty step is the machine without the network):"]
+    lines += table_lines(header, rows, indent=2, right=header[1:-1])
+    turns = []
+    for name, each in sorted(ran(outliers.switches).items(), key=lambda item: -item[1]["total_ns"]):
+        shortest, longest = (number(each[bound] / 1e3) for bound in ("shortest_ns", "longest_ns"))
+        turns.append(f"{name} ({count(each['times'], 'time')}, {shortest} to {longest} us)")
+    lines += [f"Ran while a timed call was preempted: {listed(turns, 8)}"] if turns else []
+    mapped = sum((Counter(each["faults"]) for each in outliers.switches), Counter())
+    lines += (
+        [f"Page faults of timed calls: {listed(f'{name} {times}' for name, times in mapped.most_common())}"]
+        if mapped
+        else []
+    )
+    refused = {each[name]: what for each in outliers.switches for name, what in REFUSED.items() if each[name]}
+    return lines + [f"{what}: {why} (lstm-trt doctor)" for why, what in refused.items()]
+
+
+def _seen(excess: Excess) -> str:
+    """Counters that were higher, `interrupts 40 instead of 12`, with their units."""
+    texts = []
+    for name, values in excess.seen.items():
+        scale, unit = {"ns": (1e3, " us"), "khz": (1e3, " MHz")}.get(name.rpartition("_")[2], (1, ""))
+        here, there = (number(value / scale) for value in values)
+        per = " per block" if name in OF_BLOCKS else " per call"
+        texts.append(f"{CAUSE_NAMES.get(name, name)} {here} instead of {there}{unit}{per}")
+    return ", ".join(texts) or "none seen"
 
 
 def _period(period_ms: float | None, outliers: Outliers) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
+from lstm_trt.analysis.parts import PARTS, Excess
 from lstm_trt.config.format import (
     count,
     microseconds,
@@ -39,6 +40,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _maximum(verdict),
         _percentile(verdict),
         _misses(verdict),
+        *_excess(verdict.miss_excess),
         f"{proven} {percent_certified(verdict.certifies)} % of calls meet the deadline",
         f"{proven} {percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
         " there is a 50 % chance that the next n trials contain a longer one",
@@ -151,6 +153,17 @@ def _misses(verdict: Verdict) -> str:
     bound = "one-sided bounds" if verdict.misses else "one-sided bound"
     text += f"at most {percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
     return f"{text}; allowed {_allowed(verdict)}"
+
+
+def _excess(excess: Excess | None) -> list[str]:
+    """What the misses spent more time on than the other calls, and what would help."""
+    if excess is None:
+        return []
+    spent = ", ".join(f"{PARTS[kind][0]} {microseconds(time_us)} us" for kind, time_us in excess.parts_us.items())
+    mostly = excess.parts_us[excess.largest] > excess.excess_us / 2
+    helps = f"; {PARTS[excess.largest][1]}" if mostly else ""
+    longer = " longer than the other calls" if excess.others else ""
+    return [f"the misses took {microseconds(excess.excess_us)} us{longer} on average: {spent}{helps}"]
 
 
 def _dependence(verdict: Verdict) -> str:

@@ -1,0 +1,129 @@
+"""What slow calls spent their time on, by the times off the core that a recording measured.
+
+A call is preempted, waits by itself (for a lock, its threads, the device), or is on the core; with periodic arrivals it
+may also begin behind the previous call, or late. Nothing is estimated: the excess of some calls over others is a
+difference of means, so the differences of its parts sum to it. What the part on the core was spent on is not measured.
+Counters that were higher for these calls, or in their blocks, are stated beside it; that is no test of a cause
+(`causes.py` has one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.store.samples import Latencies
+
+#: Part -> its name, and what helps against it. The last one is that of recordings without times off the core.
+PARTS = {
+    "late": ("late wake-up", "spinning until the call is due, or shallower idle states, would help"),
+    "behind": ("behind the previous call", "a longer period or shorter calls would help"),
+    "preempted": ("preempted", "an isolated core or a higher priority would help"),
+    "waiting": ("waiting by itself", "it waits for the runtime's threads or the device"),
+    "on_core": ("on the core", "another runtime or network would help, unless an empty step is delayed too"),
+    "not_split": ("not split", "the times off the core were not measured"),
+}
+
+#: Counters of each trial, and readings of each block, that are compared.
+OF_TRIALS = ("minor_faults", "major_faults", "pool_preempted_ns")
+OF_BLOCKS = ("interrupts", "softirqs", "steal_ns", "runnable_ns", "cpu_khz")
+
+#: A counter is stated if it is higher by at least this factor, and the clock if it is lower.
+SEEN = 1.1
+
+#: How the turns of a program in several recordings become one.
+_RAN: dict[str, Callable] = {"times": sum, "shortest_ns": min, "longest_ns": max, "total_ns": sum}
+
+#: Number of the slowest calls that are compared with the others.
+SLOWEST = 10
+
+
+@dataclass(frozen=True)
+class Excess(JsonFields):
+    """How much longer `n` calls take than `others`, by their means, and the parts that sum to it, in us.
+
+    `seen`: counter -> its mean per call, or per block of these calls, and that of the others, where they differ.
+    """
+
+    n: int
+    others: int
+    excess_us: float
+    parts_us: dict[str, float]
+    seen: dict[str, tuple[float, float]]
+
+    @property
+    def largest(self) -> str:
+        """The name of the largest part."""
+        return max(self.parts_us, key=self.parts_us.__getitem__)
+
+
+def parts_of(sample: Latencies, split: bool = True) -> dict[str, np.ndarray]:
+    """Parts of each latency in ns, (n,) each, warm-up included; `split`: whether by the times off the core."""
+    parts: dict[str, np.ndarray] = {}
+    if "late_ns" in sample.off_core and sample.start_ns is not None:
+        ends = sample.start_ns + sample.latency_ns
+        behind = np.clip(np.append(0, ends[:-1] - sample.start_ns[1:]), 0, sample.off_core["late_ns"])
+        parts |= {"late": sample.off_core["late_ns"] - behind, "behind": behind}
+    if split:
+        preempted = sample.off_core["preempted_ns"]
+        parts |= {"preempted": preempted, "waiting": sample.off_core["off_core_ns"] - preempted}
+    return parts | {"on_core" if split else "not_split": sample.latency_ns - sum(parts.values())}
+
+
+def excess(samples: Sequence[Latencies], slow: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Excess | None:
+    """The excess of the `slow` calls over `others`: masks of the timed trials of each sample.
+
+    If there are no others, that over zero. None if a sample has no such calls, or was recorded before these times were.
+    """
+    n, n_others = (sum(map(np.count_nonzero, masks)) for masks in (slow, others))
+    if not n or any(sample.switches is None for sample in samples):
+        return None
+
+    def means(values: Iterable[np.ndarray]) -> tuple[float, float]:
+        timed = [sample.timed(each) for sample, each in zip(samples, values, strict=True)]
+        sums = (sum(part[mask].sum() for part, mask in zip(timed, masks, strict=True)) for masks in (slow, others))
+        return float(next(sums)) / n, float(next(sums)) / max(n_others, 1)
+
+    seen = {}
+    counters = [{**sample.causes, **sample.off_core} for sample in samples]
+    for names, tables in (OF_TRIALS, counters), (OF_BLOCKS, [sample.of_blocks(OF_BLOCKS) for sample in samples]):
+        for name in (name for name in names if all(name in table for table in tables)):
+            here, there = means(table[name] for table in tables)
+            if (there > SEEN * here) if name == "cpu_khz" else (here > SEEN * there):
+                seen[name] = here, there
+    latency_ns = means(sample.latency_ns for sample in samples)
+    split = all("off_core_ns" in sample.off_core for sample in samples)
+    parts = [parts_of(sample, split) for sample in samples]
+    named = {name: means(part[name] for part in parts) for name in parts[0]}
+    parts_us = {name: (here - there) / 1e3 for name, (here, there) in named.items()}
+    return Excess(n, n_others, (latency_ns[0] - latency_ns[1]) / 1e3, parts_us, seen)
+
+
+def slowest(samples: Sequence[Latencies]) -> Excess | None:
+    """The excess of the slowest calls of all samples over the others."""
+    timed = [sample.timed_ns for sample in samples]
+    least = np.sort(np.concatenate(timed))[-SLOWEST:][0]
+    return excess(samples, [part >= least for part in timed], [part < least for part in timed])
+
+
+def of_control(samples: Sequence[Latencies]) -> Excess | None:
+    """`slowest` of the control run, an empty step, whose waiting can only be a late wake-up."""
+    runs = [
+        Latencies.of(sample.control_ns, off_core=sample.control_off_core, switches=sample.switches)
+        for sample in samples
+        if sample.control_ns is not None
+    ]
+    return slowest(runs) if runs else None
+
+
+def ran(switches: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, int]]:
+    """What ran while a timed call was preempted: name -> `times`, `shortest_ns`, `longest_ns`, `total_ns`."""
+    turns: dict[str, list[Mapping[str, int]]] = {}
+    for recorded in switches:
+        for name, one in recorded["ran"].items():
+            turns.setdefault(name, []).append(one)
+    return {name: {key: how(one[key] for one in each) for key, how in _RAN.items()} for name, each in turns.items()}
