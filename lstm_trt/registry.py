@@ -139,7 +139,7 @@ PICTURES = {
     "replay_tails": "lstm_trt.plots.tail:replay_tails",
     "runtimes": "lstm_trt.plots.runtime:runtimes",
     "tails": "lstm_trt.plots.tail:tails",
-    "timeline": "lstm_trt.plots.timeline:timeline",
+    "timeline": "lstm_trt.plots.over_time:timeline",
     "trials_in_order": "lstm_trt.plots.trials:trials_in_order",
     "verdict_page": "lstm_trt.plots.page:verdict_page",
     "versions": "lstm_trt.plots.version:versions",

@@ -32,8 +32,9 @@ PARTS = {
 OF_TRIALS = ("minor_faults", "major_faults", "pool_preempted_ns")
 OF_BLOCKS = ("interrupts", "softirqs", "steal_ns", "runnable_ns", "cpu_khz")
 
-#: A counter is stated if it is higher by at least this factor, and the clock if it is lower.
-SEEN = 1.1
+#: A counter is stated if it is higher by at least this factor and not rarer than the second, and the clock if it is
+#: lower by the first.
+SEEN, RARE = 1.1, 0.1
 
 #: How the turns of a program in several recordings become one.
 _RAN: dict[str, Callable] = {"times": sum, "shortest_ns": min, "longest_ns": max, "total_ns": sum}
@@ -79,7 +80,7 @@ def excess(samples: Sequence[Latencies], slow: Sequence[np.ndarray], others: Seq
 
     If there are no others, that over zero. None if a sample has no such calls, or was recorded before these times were.
     """
-    n, n_others = (sum(map(np.count_nonzero, masks)) for masks in (slow, others))
+    n, n_others = (int(sum(map(np.count_nonzero, masks))) for masks in (slow, others))
     if not n or any(sample.switches is None for sample in samples):
         return None
 
@@ -93,7 +94,7 @@ def excess(samples: Sequence[Latencies], slow: Sequence[np.ndarray], others: Seq
     for names, tables in (OF_TRIALS, counters), (OF_BLOCKS, [sample.of_blocks(OF_BLOCKS) for sample in samples]):
         for name in (name for name in names if all(name in table for table in tables)):
             here, there = means(table[name] for table in tables)
-            if (there > SEEN * here) if name == "cpu_khz" else (here > SEEN * there):
+            if there > SEEN * here if name == "cpu_khz" else here > max(SEEN * there, RARE):
                 seen[name] = here, there
     latency_ns = means(sample.latency_ns for sample in samples)
     split = all("off_core_ns" in sample.off_core for sample in samples)

@@ -53,7 +53,7 @@ def microseconds(value_us: float | None) -> str:
     """A latency without its unit, for a column in us: one decimal below 10 000 us, none above, `-` for None."""
     if value_us is None:
         return "-"
-    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+    return f"{value_us:z.1f}" if value_us < 10_000 else f"{value_us:.0f}"
 
 
 def latency(value_us: float, digits: int = 4) -> str:

@@ -20,7 +20,6 @@ from typing import Any
 from lstm_trt.config.format import count
 from lstm_trt.machine import facts, gpu, linux, roofline
 from lstm_trt.machine.linux import ROOT, read_int, read_text
-from lstm_trt.machine.switches import Switches
 
 VERDICTS = ("good", "attention", "unknown")
 
@@ -311,6 +310,8 @@ def locked_memory(root: Path) -> Found:
 
 @check("interrupted calls")
 def interrupted_calls(root: Path) -> Found:
+    from lstm_trt.machine.switches import Switches  # loads numpy
+
     with Switches(root) as watched:
         found = watched.as_dict()
     setting = "sudo sysctl kernel.perf_event_paranoid"

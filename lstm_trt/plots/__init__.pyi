@@ -18,7 +18,7 @@ from lstm_trt.plots.tail import arrival_tails as arrival_tails
 from lstm_trt.plots.tail import choose_tails as choose_tails
 from lstm_trt.plots.tail import replay_tails as replay_tails
 from lstm_trt.plots.tail import tails as tails
-from lstm_trt.plots.timeline import timeline as timeline
+from lstm_trt.plots.over_time import timeline as timeline
 from lstm_trt.plots.trials import trials_in_order as trials_in_order
 from lstm_trt.plots.version import versions as versions
 

@@ -26,9 +26,9 @@ from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
+from lstm_trt.plots.over_time import timeline
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.tail import draw_tail
-from lstm_trt.plots.timeline import timeline
 from lstm_trt.plots.trials import calls_of, draw_order
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group

@@ -18,7 +18,7 @@ import pytest
 
 import lstm_trt
 from lstm_trt.machine import checks as machine_checks
-from lstm_trt.machine import counters, facts, gpu, linux
+from lstm_trt.machine import counters, facts, gpu, linux, switches
 from lstm_trt.machine.counters import COUNTERS, LARGEST_TABLE_BYTES, Watcher, difference
 
 STAT = """cpu  100 0 50 1000 5 0 3 30 0 0
@@ -665,6 +665,22 @@ def test_host_checks(tmp_path, check, files, verdict, remedy):
     assert result.verdict == verdict, result
     assert remedy in result.remedy and bool(remedy) == bool(result.remedy), result
     assert "\n" not in result.remedy
+
+
+@pytest.mark.parametrize(
+    ("missing", "ran_missing", "verdict", "remedy"),
+    [
+        ("perf_event_open: Permission denied", "perf_event_open: Permission denied", "attention", "paranoid=2"),
+        (None, "perf_event_open: Permission denied", "attention", "paranoid=0"),
+        (None, None, "good", ""),
+    ],
+)
+def test_doctor_says_which_permission_adds_what(tmp_path, monkeypatch, missing, ran_missing, verdict, remedy):
+    told = {"missing": missing, "ran_missing": ran_missing}
+    monkeypatch.setattr(switches.Switches, "as_dict", lambda self: told)
+    result = machine_checks.interrupted_calls(tmp_path)
+    assert result.verdict == verdict and result.remedy.endswith(remedy)
+    assert not remedy or "Permission denied" in result.meaning
 
 
 def test_steal_is_stated_in_percent(tmp_path):

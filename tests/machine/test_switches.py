@@ -398,7 +398,8 @@ with Switches() as watched:
             pass
         end[row] = clock()
     found = watched.take(start, end)
-    print(json.dumps([watched.as_dict(), {name: values.tolist() for name, values in found.items()}, (end - start).tolist()]))
+    plain = {name: values.tolist() for name, values in found.items()}
+    print(json.dumps([watched.as_dict(), plain, (end - start).tolist()]))
 """
 
 

@@ -440,6 +440,59 @@ def test_trials_in_order_of_a_group():
         plots.trials_in_order(group())
 
 
+def watched(missing: str | None = None) -> Latencies:
+    """Calls of 100 us, one each ms, in two blocks; ten are preempted, five wait, one has page faults.
+
+    During the second block other programs used the processor.
+    """
+    n = 200
+    latency_ns, preempted, waited = np.full(n, 100_000.0), np.zeros(n, int), np.zeros(n, int)
+    preempted[20:30], waited[50:55] = 40_000, 7_000
+    faults = np.where(np.arange(n) == 70, 12, 0)
+    others = {"others_ns": 60_000_000, "others_total_ns": 60_000_000}
+    quiet = dict.fromkeys(others, 0)
+    return Latencies.of(
+        latency_ns + preempted + waited,
+        np.arange(n) * 1_000_000,
+        off_core={} if missing else {"preempted_ns": preempted, "off_core_ns": preempted + waited},
+        causes={"minor_faults": faults, "major_faults": faults * 0},
+        switches={"missing": missing, "ran": {}, "ran_missing": missing, "faults": {}, "faults_missing": missing},
+        blocks=[{"rows": 100, "interrupts": 40, **quiet}, {"rows": 100, "interrupts": 90, **others}],
+    )
+
+
+def test_the_timeline_shows_what_was_measured_beside_each_call():
+    figure = plots.timeline(group(watched()), deadline_us=130)
+    latency, *below = figure.axes
+    assert len(latency.lines[0].get_xdata()) == 200 and len(deadlines(figure)) == 1
+    named = {line.get_label(): line for ax in below for line in ax.lines}
+    assert named["preempted: 10 calls"].get_ydata().tolist() == [40] * 10
+    waited = named["waiting by itself: 5 calls"]
+    assert waited.get_ydata().tolist() == [7] * 5
+    assert waited.get_xdata() == pytest.approx([0.050, 0.051, 0.052, 0.053, 0.054])
+    assert named["minor page faults: 1 call"].get_ydata().tolist() == [12]
+    assert set(named["interrupts"].get_ydata()) == {40, 90}
+    for ax in figure.axes:
+        span = only([patch for patch in ax.patches if patch.get_label() == "other programs ran"])
+        assert (span.get_x(), span.get_x() + span.get_width()) == pytest.approx((0.100, 0.199))
+
+
+def test_the_timeline_without_times_off_the_core_says_why():
+    figure = plots.timeline(group(watched("perf_event_open: Permission denied")))
+    assert "Times off the core were not measured: perf_event_open: Permission denied." in text_of(figure)
+    assert not list(figure.axes[1].lines)
+    with pytest.raises(UsageError, match="no round with times off the core"):
+        plots.timeline(group(sample(300)))
+    with pytest.raises(UsageError, match="no round with times off the core"):
+        plots.timeline(group(watched()), round_number=3)
+
+
+def test_the_timeline_is_drawn_beside_the_page_of_outliers(tmp_path):
+    recorded = group(watched())
+    paths = plots.draw_outliers([recorded], [explain(recorded.samples)], tmp_path)
+    assert [path.name for path in paths][1:] == ["outliers-2x64-s64-b1-on-onnxruntime-timeline.png"]
+
+
 def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Latencies:
     """A normal bulk of 1 %, clusters of exact size, a step half way; warm-up first."""
     generator = np.random.default_rng(seed)

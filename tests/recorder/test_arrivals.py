@@ -22,7 +22,7 @@ from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_
 from lstm_trt.recorder.sweep import Progress, SweepReport, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
 from tests.conftest import ROOT
-from tests.recorder.test_loop import spin
+from tests.recorder.test_loop import CountingSwitches, spin
 from tests.store.test_store import planted
 from tests.support.trials import run_trials
 
@@ -293,6 +293,15 @@ def test_the_control_run_of_an_empty_step(protocol, manual_clock):
     json.dumps(told, allow_nan=False)
 
 
+@pytest.mark.parametrize(("protocol", "blocks"), [(periodic(100, wait="os"), 3), (periodic(100), 1), (Protocol(), 1)])
+def test_a_control_run_that_sleeps_is_read_before_the_ring_is_full(monkeypatch, manual_clock, protocol, blocks):
+    monkeypatch.setattr(control, "MOST_SLEEPS", 30)
+    watched = CountingSwitches()
+    columns, told = run_control(protocol, 80, 50_000.0, watched)
+    assert len(watched.blocks) == watched.discarded == blocks and told["calls"] == 80
+    assert columns["off_core_ns"].tolist() == [7] * 80 and (np.diff(columns["start_ns"]) > 0).all()
+
+
 @pytest.mark.parametrize(("protocol", "late"), [(Protocol(), 1), (periodic(1000), 20)])
 def test_a_stall_of_the_machine_shows_in_the_control_run(monkeypatch, manual_clock, protocol, late):
     calls = 0
@@ -341,21 +350,29 @@ def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, 
 
 def test_the_control_run_is_kept_wherever_recordings_go(tmp_path):
     noise = {"start_ns": np.arange(1, 13) * 1000, "latency_ns": np.arange(12) + 100}
-    recordings = [replace(planted(8), control=noise), planted(9)]
+    off_core = {"preempted_ns": np.arange(12), "off_core_ns": np.arange(12) * 2}
+    recordings = [replace(planted(8), control=noise | off_core), planted(9), replace(planted(10), control=noise)]
     for recording in recordings:
         files.write(recording, tmp_path)
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path / ".." / tmp_path.name)
     for path in (tmp_path, tmp_path / "trials.parquet"):
         for columns in (None, ["latency_ns", "warmup"]):
             back = {item.configuration.id: item for item in folders.read_many(path, columns)}
-            kept = back[recordings[0].configuration.id].control
-            assert all(np.array_equal(kept[name], noise[name]) for name in noise)
+            for recording, expected in ((recordings[0], noise | off_core), (recordings[2], noise)):
+                kept = back[recording.configuration.id].control
+                assert kept.keys() == expected.keys()
+                assert all(np.array_equal(kept[name], expected[name]) for name in expected)
             assert back[recordings[1].configuration.id].control is None
             if columns:
                 assert list(back[recordings[1].configuration.id].columns) in (columns, columns[::-1])
-    for broken in ({**noise, "start_ns": np.arange(3)}, {name: np.arange(21) for name in noise}):
+    for broken in (
+        {**noise, "start_ns": np.arange(3)},
+        {name: np.arange(21) for name in noise},
+        {**noise, "off_core_ns": np.arange(3)},
+        off_core,
+    ):
         with pytest.raises(StoreError, match="control run"):
-            files.write(replace(planted(10), control=broken), tmp_path)
+            files.write(replace(planted(11), control=broken), tmp_path)
     with pytest.raises(UsageError, match="no column 'colour'"):
         next(folders.read_many(tmp_path, ["colour"]))
 

@@ -13,7 +13,7 @@ import pytest
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import RunFailed
 from lstm_trt.recorder.loop import ClockPair, check_clocks, clock_pair
-from tests.support.trials import run_trials
+from tests.support.trials import NoSwitches, run_trials
 
 
 def spin(duration_ns: int) -> None:
@@ -75,6 +75,32 @@ def test_page_faults_are_counted_in_the_trial_that_made_them():
     assert columns["minor_faults"][20] >= pages
     assert np.median(columns["minor_faults"]) == 0
     assert (columns["involuntary_switches"] >= 0).all() and (columns["major_faults"] >= 0).all()
+
+
+class CountingSwitches(NoSwitches):
+    """Each call was off its core for 7 ns; a block has place for the switches of 40 calls."""
+
+    def __init__(self) -> None:
+        self.discarded, self.blocks = 0, []
+
+    def discard(self) -> None:
+        self.discarded += 1
+
+    def room(self, trials: int) -> int:
+        return 40
+
+    def take(self, start_ns, end_ns) -> dict:
+        self.blocks.append((start_ns, end_ns))
+        return {"off_core_ns": np.full(len(start_ns), 7)}
+
+
+def test_times_off_the_core_are_read_after_each_block_which_has_as_many_trials_as_fit():
+    watched = CountingSwitches()
+    trials = run_trials(lambda: spin(1_000), Protocol(trials=100, warmup=5, settle=2), switches=watched)
+    assert [block["rows"] for block in trials.blocks] == [45, 42, 22] and watched.discarded == 3
+    assert trials.columns["off_core_ns"].tolist() == [7] * 109
+    starts, ends = (np.concatenate(times) for times in zip(*watched.blocks, strict=True))
+    assert (np.diff(starts) > 0).all() and (ends - starts == trials.columns["latency_ns"]).all()
 
 
 def test_blocks_end_by_time_too_and_carry_what_changed():

@@ -35,6 +35,7 @@ from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from tests.conftest import ROOT, ManualClock, wait_for
 from tests.store.test_store import same
+from tests.support.trials import NoSwitches
 
 SHAPE = ("--layers", "1", "--hidden", "8", "--sequence", "4")
 
@@ -103,7 +104,7 @@ def record_parts(monkeypatch, tmp_path):
             seconds = {"build": 1.0, "parity": 2.0}
             step = PlantedStep(lambda: clock.advance(step_ns))
             watcher = SimpleNamespace(read=dict, gpu_state=lambda: None)
-            yield PreparedRun(configuration, step, watcher, told, seconds)
+            yield PreparedRun(configuration, step, watcher, NoSwitches(), told, seconds)
 
         arguments = {"round": 0, "asked_s": asked_s, "part_s": part_s, **more}
         with monkeypatch.context() as patched:

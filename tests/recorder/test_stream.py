@@ -32,7 +32,7 @@ from lstm_trt.runtimes.base import Request
 from lstm_trt.store.samples import groups_of
 from tests.conftest import rest_is_heavy
 from tests.support.faulty import RightStep, lstm
-from tests.support.trials import run_trials
+from tests.support.trials import NoSwitches, run_trials
 from tests.test_confirmation import recording
 
 SHAPES = [LstmShape(*sizes) for sizes in itertools.product((1, 2, 3), (16,), (1, 7, 64), (1, 3))]
@@ -188,7 +188,7 @@ def test_what_an_empty_step_takes_of_a_short_call():
 def test_calls_that_are_too_short_to_be_resolved_give_a_warning(call_ns):
     """Calls of more than 10 us, compared with an empty step that takes 10 ns, and with one that takes a second."""
     configuration = describe(LstmShape(1, 8, 1), "onnxruntime", Protocol(trials=20), mode="stream")
-    prepared_run = PreparedRun(configuration, SimpleNamespace(facts=dict), None, {}, {})
+    prepared_run = PreparedRun(configuration, SimpleNamespace(facts=dict), None, NoSwitches(), {}, {})
     prepared_run.provenance["clock"] = {**facts.clock_cost(200), "step_ns": 0, "call_ns": call_ns}
     trials = run_trials(lambda: time.sleep(1e-5), configuration.protocol)
     provenance = prepared_run.recording(trials, 0, {}, None, (None, None)).provenance

@@ -18,7 +18,7 @@ from lstm_trt.analysis.outliers import (
     clusters_line,
     hint_text,
 )
-from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, SLOWEST, Excess, ran
+from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, Excess, ran
 from lstm_trt.config.format import (
     count,
     listed,
@@ -175,26 +175,21 @@ def _tail(outliers: Outliers) -> list[str]:
 
 def _parts(outliers: Outliers) -> list[str]:
     """What slow calls spent their time on: a table, and what ran meanwhile."""
-    named = [(f"the {SLOWEST} slowest calls", outliers.slowest)]
+    named = [("the {} slowest calls", outliers.slowest)]
     named += [(f"cluster at {multiple(cluster.multiplier)}", cluster.excess) for cluster in outliers.clusters]
     named += [("tail", outliers.tail.excess)] if outliers.tail else []
-    named += [(f"empty step, the {SLOWEST} slowest", outliers.control)]
-    found = [(name, excess) for name, excess in named if excess]
+    named += [("empty step, the {} slowest", outliers.control)]
+    found = [(name.format(excess.n), excess) for name, excess in named if excess]
     if not found:
         return []
     kinds = [kind for kind in PARTS if any(kind in excess.parts_us for _, excess in found)]
     rows = [
-        (
-            name,
-            microseconds(excess.excess_us),
-            *(microseconds(excess.parts_us.get(kind)) for kind in kinds),
-            _seen(excess),
-        )
+        (name, *map(microseconds, (excess.excess_us, *map(excess.parts_us.get, kinds))), _seen(excess))
         for name, excess in found
     ]
     header = ("longer on average, us", "in all", *(PARTS[kind][0] for kind in kinds), "more in these calls or blocks")
     lines = ["Time of slow calls (the empty step is the machine without the network):"]
-    lines += table_lines(header, rows, indent=2, right=header[1:-1])
+    lines += table_lines(header, rows, indent=2, right=header[1:-1], wrap=True)
     turns = []
     for name, each in sorted(ran(outliers.switches).items(), key=lambda item: -item[1]["total_ns"]):
         shortest, longest = (number(each[bound] / 1e3) for bound in ("shortest_ns", "longest_ns"))
