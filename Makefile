@@ -162,7 +162,9 @@ figures: $(VENV)/.core
 	@$(BIN)/lstm-literature table --out data/xeon/literature --figures figures/xeon/literature > /dev/null
 	@$(BIN)/$$(sed -n 's/^<!-- coverage: \(.*\) -->$$/\1/p' docs/literature.md) \
 	  | sed -i -e '/^<!-- coverage/,/^<!-- end of/{//!d}' -e '/^<!-- coverage/r /dev/stdin' docs/literature.md
-	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null
+	@for topic in epyc/arrivals xeon/interrupted xeon/interruptions; do \
+	  $(BIN)/lstm-trt outliers data/$$topic --figures figures/$$topic > /dev/null || exit 1; \
+	done
 	@$(BIN)/lstm-trt summarize data/xeon/own-network --deadline-us 100 --figures figures/xeon/own-network > /dev/null
 	@for topic in confirm deadline; do \
 	  $(BIN)/lstm-trt verdict data/epyc/$$topic --deadline-us $(DEADLINE_US) --figures figures/epyc/$$topic > /dev/null; \

@@ -41,6 +41,7 @@ NO_MEASUREMENT = (
     *("3 to 4 ms", "1 to 50 ms", "5 to 100 us", "up to 100 ms"),
     # Rules of the recorder and the analyses.
     *("1.5 x IQR", "by less than 10 %", "a difference under 10 %", "to 0.1 %", "1000 trials or half second"),
+    *("core for 200 us every 50 ms", "core every 50 ms", "at least 10 % higher"),
     *("in the last half of the recording", "more than 2 % of the pinned", "more than half"),
 )
 
@@ -198,6 +199,35 @@ def not_carried_out(statement: Statement) -> None:
     assert statement.quote.endswith(f"CTC on PyTorch {row.framework_version}")
 
 
+def parts_at(statement: Statement) -> dict[str, float]:
+    """The shares of the excess of the cluster that the statement names."""
+    (name,), (multiplier,) = re.findall(r"`([^`]+)`", statement.rests_on), statement.numbers
+    (found,) = lab.outliers(ROOT / name)
+    cluster = min(found.clusters, key=lambda each: abs(each.multiplier - multiplier))
+    assert round(cluster.multiplier, 2) == multiplier
+    return {part: time_us / cluster.excess.excess_us for part, time_us in cluster.excess.parts_us.items()}
+
+
+def planted_program(statement: Statement) -> None:
+    assert parts_at(statement)["preempted"] > 0.75
+    (found,) = lab.outliers(ROOT / "data/xeon/interrupted")
+    turns = {name: each["total_ns"] for name, each in found.switches[0]["ran"].items()}
+    assert max(turns, key=turns.get) == "sleeper" and turns["sleeper"] > 0.9 * sum(turns.values())
+
+
+def not_explained(statement: Statement) -> None:
+    assert parts_at(statement)["on_core"] > 0.98
+
+
+def began_late(statement: Statement) -> None:
+    late = [found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name]
+    excesses = [excess for found in late for excess in (found.slowest, found.tail.excess)]
+    assert len(late) == 2
+    for excess in excesses:
+        assert excess.parts_us["late"] + excess.parts_us["behind"] > 0.7 * excess.excess_us
+        assert excess.parts_us["on_core"] < 0.3 * excess.excess_us
+
+
 def one_call_is_fastest(statement: Statement) -> None:
     times = {}
     for row in published.read_document("004-times").itertuples():
@@ -214,7 +244,7 @@ def citation(statement: Statement) -> None:
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
     no_kinks, proportional_to_sequence, not_carried_out, citation, below_the_bound, c_is_fastest,
-    one_call_is_fastest,
+    one_call_is_fastest, planted_program, not_explained, began_late,
 )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_the_long_sections_of_the_readme_run(heading, tmp_path, lab):
 
 
 @pytest.mark.parametrize(
-    "name", ["deadline", "literature", "file-format", pytest.param("measuring", marks=pytest.mark.heavy)]
+    "name", ["deadline", "literature", "file-format", "tail", pytest.param("measuring", marks=pytest.mark.heavy)]
 )
 def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):
     counts = run_page((ROOT / f"docs/{name}.md").read_text(), tmp_path, lab)

@@ -57,9 +57,9 @@ class Excess(JsonFields):
     seen: dict[str, tuple[float, float]]
 
     @property
-    def largest(self) -> str:
-        """The name of the largest part."""
-        return max(self.parts_us, key=self.parts_us.__getitem__)
+    def mostly(self) -> str | None:
+        """The part that is more than half of the excess, if there is one."""
+        return next((kind for kind, time_us in self.parts_us.items() if time_us > self.excess_us / 2), None)
 
 
 def parts_of(sample: Latencies, split: bool = True) -> dict[str, np.ndarray]:

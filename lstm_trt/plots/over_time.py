@@ -60,8 +60,9 @@ def timeline(runs: Any, *, round_number: int | None = None, deadline_us: float |
             for (name, values), look in zip(kinds.items(), looks, strict=False):
                 there = values > 0
                 calls = f": {count(int(there.sum()), 'call')}" * (ax is not axes[3])
-                line = {"linestyle": "-" if ax is axes[3] else "none", "markersize": 3}
-                ax.plot(seconds[there], values[there], **line, **look, label=f"{name}{calls}")
+                mark = {"marker": ""} if ax is axes[3] else {"linestyle": "none", "markersize": 3}
+                ax.plot(seconds[there], values[there], **look | mark, label=f"{name}{calls}")
+            ax.set_ylim(bottom=0)
             if ax is axes[1]:
                 style.latency_axis([ax], np.concatenate([np.empty(0), *kinds.values()]))
             ax.set_ylabel(label + style.scale_text(ax.yaxis))

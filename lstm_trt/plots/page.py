@@ -227,7 +227,7 @@ def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
 def draw_outliers(
     runs: Any, findings: Sequence[Outliers | None], folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """Write one page per configuration as `outliers-*.png` (or svg, pdf); returns the paths.
+    """Write a page per configuration as `outliers-*.png` (or svg, pdf), and `timeline-*.png`; returns the paths.
 
     `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
@@ -236,8 +236,8 @@ def draw_outliers(
     pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES] if len(pairs) > PAGES else pairs
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
     timed = [group for group, _ in pairs if any(sample.switches for sample in group.samples)]
-    pages += [(f"{group.name} timeline", partial(timeline, group)) for group in timed]
-    return _write_pages("outliers", pages, folder, formats)
+    timelines = [(group.name, partial(timeline, group)) for group in timed]
+    return [*_write_pages("outliers", pages, folder, formats), *_write_pages("timeline", timelines, folder, formats)]
 
 
 def draw_verdicts(

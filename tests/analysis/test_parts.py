@@ -12,7 +12,7 @@ from lstm_trt.analysis import parts
 from lstm_trt.analysis.deadline import Question, judge
 from lstm_trt.analysis.outliers import explain
 from lstm_trt.analysis.text.outliers import outliers_text
-from lstm_trt.analysis.text.verdict import verdict_text
+from lstm_trt.analysis.text.verdict import verdict_line, verdict_text
 from lstm_trt.store.samples import Latencies
 
 RAN = {"times": 41, "shortest_ns": 12_000, "longest_ns": 310_000, "total_ns": 2_000_000}
@@ -46,7 +46,7 @@ def test_the_parts_of_planted_calls_are_found():
     found = sample(preempted=70_000, waiting=20_000, on_core=5_000)
     slow = np.arange(1000) % 10 == 9
     excess = parts.excess([found], [slow], [~slow])
-    assert (excess.n, excess.others, excess.largest) == (100, 900, "preempted")
+    assert (excess.n, excess.others, excess.mostly) == (100, 900, "preempted")
     assert excess.parts_us["preempted"] == pytest.approx(70) and excess.parts_us["waiting"] == pytest.approx(20)
     assert excess.parts_us["on_core"] == pytest.approx(5, abs=0.1)
     assert sum(excess.parts_us.values()) == pytest.approx(excess.excess_us)
@@ -157,6 +157,7 @@ def test_a_missed_deadline_says_what_would_help(part):
     name, helps = parts.PARTS[part]
     assert "the misses took 90.0 us longer than the other calls on average: preempted " in line
     assert f"{name} 90.0 us" in line and line.endswith(helps)
+    assert f"the excess of misses is mostly {name}" in verdict_line(judge([found], Question(150)), "name")
     assert "the misses took" not in verdict_text(judge([found], Question(1000)))
 
 
@@ -168,5 +169,5 @@ def test_of_misses_with_no_main_part_nothing_is_recommended():
 
 def test_if_all_calls_miss_their_whole_time_is_told():
     excess = judge([sample(preempted=40_000)], Question(10)).miss_excess
-    assert excess.others == 0 and excess.largest == "on_core"
+    assert excess.others == 0 and excess.mostly == "on_core"
     assert excess.excess_us == pytest.approx(sample(preempted=40_000).latency_ns.mean() / 1e3)

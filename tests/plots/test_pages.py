@@ -490,7 +490,7 @@ def test_the_timeline_without_times_off_the_core_says_why():
 def test_the_timeline_is_drawn_beside_the_page_of_outliers(tmp_path):
     recorded = group(watched())
     paths = plots.draw_outliers([recorded], [explain(recorded.samples)], tmp_path)
-    assert [path.name for path in paths][1:] == ["outliers-2x64-s64-b1-on-onnxruntime-timeline.png"]
+    assert [path.name for path in paths][1:] == ["timeline-2x64-s64-b1-on-onnxruntime.png"]
 
 
 def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Latencies:

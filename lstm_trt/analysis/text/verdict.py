@@ -68,6 +68,8 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
         text += f", assuming that {_assumed(verdict)}"
     else:
         text += f", proven for {percent_certified(verdict.certifies)} % of calls"
+    if verdict.miss_excess and verdict.miss_excess.mostly:
+        text += f", the excess of misses is mostly {PARTS[verdict.miss_excess.mostly][0]}"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
         text += f", {_recommendation(verdict)}" if verdict.trials_needed else ", too many misses to prove it"
     return f"{verdict.verdict:19}  {text}{end}"
@@ -160,8 +162,7 @@ def _excess(excess: Excess | None) -> list[str]:
     if excess is None:
         return []
     spent = ", ".join(f"{PARTS[kind][0]} {microseconds(time_us)} us" for kind, time_us in excess.parts_us.items())
-    mostly = excess.parts_us[excess.largest] > excess.excess_us / 2
-    helps = f"; {PARTS[excess.largest][1]}" if mostly else ""
+    helps = f"; {PARTS[excess.mostly][1]}" if excess.mostly else ""
     longer = " longer than the other calls" if excess.others else ""
     return [f"the misses took {microseconds(excess.excess_us)} us{longer} on average: {spent}{helps}"]
 
