@@ -220,7 +220,9 @@ def not_explained(statement: Statement) -> None:
 
 
 def began_late(statement: Statement) -> None:
-    late = [found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name]
+    late = [
+        found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name
+    ]
     excesses = [excess for found in late for excess in (found.slowest, found.tail.excess)]
     assert len(late) == 2
     for excess in excesses:

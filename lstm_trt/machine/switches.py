@@ -41,7 +41,7 @@ TYPE_SOFTWARE, CLOSE_ON_EXEC, CLOCK_MONOTONIC = 1, 1 << 3, 1
 LOST, COMM, OUT, PREEMPTED = 2, 3, 1 << 13, 1 << 14
 
 #: Places of head and tail in the page before the ring.
-HEAD, TAIL = 1024, 1032
+HEAD, TAIL = 1024, 1032  # one after the other
 
 
 class Event(NamedTuple):
@@ -201,6 +201,7 @@ class Ring:
 
     def __init__(self, event: Event, thread: int, core: int = -1) -> None:
         self.event, self.size, self.lost, self.names, self.missing = event, 0, 0, {}, ""
+        self._map: Any = None
         attributes = bytearray(136)
         fields = (event.config, event.period, event.sampled, 0, event.flags)
         struct.pack_into("IIQQQQQ", attributes, 0, TYPE_SOFTWARE, len(attributes), *fields)
@@ -210,7 +211,7 @@ class Ring:
         if handle < 0:
             self.missing = f"perf_event_open: {os.strerror(ctypes.get_errno())}"
             return
-        pages, self._map = event.pages, None
+        pages = event.pages
         while pages and not self._map:
             with suppress(OSError):
                 self._map = mmap.mmap(handle, (1 + pages) * mmap.PAGESIZE)
@@ -221,7 +222,8 @@ class Ring:
 
     def span(self) -> tuple[int, int]:
         """Tail and head: the numbers of all bytes that were read and written."""
-        return (0, 0) if self.missing else tuple(struct.unpack_from("Q", self._map, at)[0] for at in (TAIL, HEAD))
+        head, tail = (0, 0) if self.missing else struct.unpack_from("QQ", self._map, HEAD)
+        return tail, head
 
     def read(self) -> bytes:
         """The content since the last call; frees its place in the ring."""

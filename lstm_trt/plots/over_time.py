@@ -14,7 +14,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.style import Picture, count, number, whole
 from lstm_trt.plots.trials import BULK_COLOR, cluster_looks
-from lstm_trt.store.samples import Latencies
 
 #: What is not drawn below the latencies, since it is most of them.
 MOST_OF_A_CALL = ("on_core", "not_split")
@@ -53,7 +52,7 @@ def timeline(runs: Any, *, round_number: int | None = None, deadline_us: float |
     with style.figure(f"Timeline: {group.name}", notes, 6.4) as (picture, body):
         axes = body.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2, 1, 1)})
         axes[0].plot(seconds, sample.latency_ns / 1000, ".", markersize=3, markeredgewidth=0, color=BULK_COLOR)
-        style.latency_axis(axes[:1], sample.latency_ns / 1000)
+        style.latency_axis(axes[:1], (sample.latency_ns / 1000).tolist())
         axes[0].set_ylabel("latency [µs]" + style.scale_text(axes[0].yaxis))
         style.deadline(deadline_us, axes[0].axhline)
         for ax, (label, kinds) in zip(axes[1:], shown.items(), strict=True):
@@ -64,7 +63,7 @@ def timeline(runs: Any, *, round_number: int | None = None, deadline_us: float |
                 ax.plot(seconds[there], values[there], **look | mark, label=f"{name}{calls}")
             ax.set_ylim(bottom=0)
             if ax is axes[1]:
-                style.latency_axis([ax], np.concatenate([np.empty(0), *kinds.values()]))
+                style.latency_axis([ax], [time_us for values in kinds.values() for time_us in values.tolist()])
             ax.set_ylabel(label + style.scale_text(ax.yaxis))
         for ax in axes:
             for first, last in spans:
@@ -75,7 +74,7 @@ def timeline(runs: Any, *, round_number: int | None = None, deadline_us: float |
     return picture
 
 
-def _shared(sample: Latencies, configuration: Any) -> list[tuple[int, int]]:
+def _shared(sample: Any, configuration: Any) -> list[tuple[int, int]]:
     """First and last row of each block during which other programs used the pinned cores or another one."""
     ends = np.cumsum([block["rows"] for block in sample.blocks])
     spans = []

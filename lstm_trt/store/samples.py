@@ -78,7 +78,7 @@ class Latencies:
     def of_blocks(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Of these readings between blocks, those that all blocks have: every call has the value of its block."""
         rows = [block["rows"] for block in self.blocks]
-        read = {name: [block.get(name) for block in self.blocks] for name in names}
+        read: dict[str, list[Any]] = {name: [block.get(name) for block in self.blocks] for name in names}
         return {name: np.repeat(values, rows) for name, values in read.items() if values and None not in values}
 
     @classmethod

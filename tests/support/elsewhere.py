@@ -180,7 +180,9 @@ def no_perf(folder: Path) -> Setting:
     return setting
 
 
-MACHINE = ("machine/test_machine.py", "machine/test_switches.py", "recorder/test_doctor.py")
+MACHINE = (
+    *("machine/test_machine.py", "machine/test_switches.py", "recorder/test_doctor.py", "recorder/test_switches.py"),
+)
 COMPILED = ("runtimes/test_c.py", "test_deploy.py", "cli/test_export.py")
 RUNTIMES = ("runtimes/test_onnxruntime.py", "runtimes/test_openvino.py")
 TORCH = "runtimes/test_torch_runtimes.py"

@@ -201,8 +201,8 @@ def _parts(outliers: Outliers) -> list[str]:
         if mapped
         else []
     )
-    refused = {each[name]: what for each in outliers.switches for name, what in REFUSED.items() if each[name]}
-    return lines + [f"{what}: {why} (lstm-trt doctor)" for why, what in refused.items()]
+    refused = {what: each[name] for each in outliers.switches for name, what in REFUSED.items() if each[name]}
+    return lines + [f"{what}: {why} (lstm-trt doctor)" for what, why in refused.items()]
 
 
 def _seen(excess: Excess) -> str:
