@@ -86,7 +86,9 @@ def main() -> int:
         ratio, ratios = pooled[recorded] / pooled[other], medians[recorded] / medians[other]
         low, high = quantile_test(ratios, q=0, p=0.5).confidence_interval(0.95)
         status |= ratio > LIMIT
-        print(f"{'ok    ' if ratio <= LIMIT else 'FAILED'}  recorded / {other}: pooled ratio {ratio:.4f}, at most {LIMIT}")
+        print(
+            f"{'ok    ' if ratio <= LIMIT else 'FAILED'}  recorded / {other}: pooled ratio {ratio:.4f}, at most {LIMIT}"
+        )
         print(f"        pairs of blocks: median ratio {np.median(ratios):.4f}, 95 % interval {low:.4f} to {high:.4f}")
     return int(status)
 

@@ -194,15 +194,14 @@ def _parts(outliers: Outliers) -> list[str]:
     for name, each in sorted(ran(outliers.switches).items(), key=lambda item: -item[1]["total_ns"]):
         shortest, longest = (number(each[bound] / 1e3) for bound in ("shortest_ns", "longest_ns"))
         turns.append(f"{name} ({count(each['times'], 'time')}, {shortest} to {longest} us)")
-    lines += [f"Ran while a timed call was preempted: {listed(turns, 8)}"] if turns else []
     mapped = sum((Counter(each["faults"]) for each in outliers.switches), Counter())
-    lines += (
-        [f"Page faults of timed calls: {listed(f'{name} {times}' for name, times in mapped.most_common())}"]
-        if mapped
-        else []
-    )
     refused = {what: each[name] for each in outliers.switches for name, what in REFUSED.items() if each[name]}
-    return lines + [f"{what}: {why} (lstm-trt doctor)" for what, why in refused.items()]
+    more = {
+        "Ran while a timed call was preempted": turns,
+        "Page faults of timed calls": [f"{name} {times}" for name, times in mapped.most_common()],
+        **{what: [f"{why} (lstm-trt doctor)"] for what, why in refused.items()},
+    }
+    return lines + [f"{name}: {listed(items, 8)}" for name, items in more.items() if items]
 
 
 def _seen(excess: Excess) -> str:
