@@ -142,7 +142,7 @@ def columns(start_ns: np.ndarray, end_ns: np.ndarray, own: Away, pool: Iterable[
     """Per trial, (n,) int64: what the timed thread lost between `start_ns` and `end_ns`, and the threads of its pool.
 
     `preempted_ns` and `off_core_ns`: time off the core, preempted and in all; `switches_out`: how often it left.
-    `pool_preempted_ns`: the largest time that one of the other threads was preempted.
+    `pool_preempted_ns`: the largest time that one of the other threads was preempted, 0 if there are none.
     """
 
     def between(away: Away) -> np.ndarray:
@@ -154,7 +154,7 @@ def columns(start_ns: np.ndarray, end_ns: np.ndarray, own: Away, pool: Iterable[
         "preempted_ns": between(own.only_preempted()),
         "off_core_ns": between(own),
         "switches_out": left.astype(np.int64),
-        **({"pool_preempted_ns": np.max(others, axis=0)} if others else {}),
+        "pool_preempted_ns": np.max([np.zeros(len(start_ns), np.int64), *others], axis=0),
     }
 
 
