@@ -1,6 +1,7 @@
 from lstm_trt.plots.box import box_plots as box_plots
 from lstm_trt.plots.curve import curves as curves
 from lstm_trt.plots.heatmap import heat_map as heat_map
+from lstm_trt.plots.over_time import timeline as timeline
 from lstm_trt.plots.page import draw_outliers as draw_outliers
 from lstm_trt.plots.page import draw_verdicts as draw_verdicts
 from lstm_trt.plots.page import outliers_page as outliers_page
@@ -18,7 +19,6 @@ from lstm_trt.plots.tail import arrival_tails as arrival_tails
 from lstm_trt.plots.tail import choose_tails as choose_tails
 from lstm_trt.plots.tail import replay_tails as replay_tails
 from lstm_trt.plots.tail import tails as tails
-from lstm_trt.plots.over_time import timeline as timeline
 from lstm_trt.plots.trials import trials_in_order as trials_in_order
 from lstm_trt.plots.version import versions as versions
 
