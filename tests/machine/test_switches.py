@@ -368,16 +368,16 @@ def test_a_thread_that_shares_its_core_is_preempted(tmp_path):
     assert found["preempted_ns"] <= found["off_core_ns"] < wall_ns
 
 
-#: A program that says that it is called "sleeper", and every 5 ms runs for 200 us on one core at a higher priority.
+#: A program that says that it is called "sleeper", and after each 9 ms runs for 1 ms on one core at a higher priority.
 SLEEPER = """
 import ctypes, os, sys, time
-core, busy = int(sys.argv[1]), 0.0002
+core, busy = int(sys.argv[1]), 0.001
 os.sched_setaffinity(0, [core])
 ctypes.CDLL(None).prctl(15, b"sleeper")
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
 print("ready", flush=True)
 while True:
-    time.sleep(0.005)
+    time.sleep(0.009)
     end = time.perf_counter() + busy
     while time.perf_counter() < end:
         pass
@@ -426,17 +426,17 @@ def beside(program: str, its_core: int, core: int) -> tuple[dict, dict[str, np.n
 def test_a_sleeper_at_a_higher_priority_is_found_in_the_calls_that_it_hit():
     core = min(os.sched_getaffinity(0))
     told, found, taken = beside(SLEEPER, core, core)
-    hit = np.abs(found["preempted_ns"] - 200_000) < 100_000
+    hit = np.abs(found["preempted_ns"] - 1_000_000) < 500_000
     if not hit.any():
         pytest.skip("nothing was preempted by the sleeper: the kernel gives this priority no precedence")
-    # It runs for 200 us by the clock and needs some us to sleep and wake; other programs only add calls that are hit.
-    assert abs(np.median(found["preempted_ns"][hit]) - 200_000) < 20_000
+    # It runs for 1 ms by the clock, and needs some us to wake and to sleep again; other programs only add calls.
+    assert abs(np.median(found["preempted_ns"][hit]) - 1_000_000) < 100_000
     assert (found["off_core_ns"] <= taken).all() and (found["preempted_ns"] <= found["off_core_ns"]).all()
     if told["ran_missing"]:
         assert told["ran"] == {}
     else:
         ran = told["ran"]["sleeper"]
-        assert ran["times"] >= hit.sum() / 2 and 180_000 < ran["total_ns"] / ran["times"] < 300_000
+        assert ran["times"] >= hit.sum() / 2 and 900_000 < ran["total_ns"] / ran["times"] < 1_500_000
 
 
 def test_a_busy_neighbour_on_another_core_is_not_named():
