@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import lstm_literature as literature
 import lstm_trt as lab
 from lstm_literature import published
 from tests.conftest import ROOT
+from tests.support import inference_times
 
 EVIDENCE = ROOT / "docs/evidence.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md"]
@@ -192,6 +194,16 @@ def kinks_table(statement: Statement, column: str):
     return rows.pivot_table(index=["runtime", *others], columns=column, values="median_us")
 
 
+def of_the_published_times(compute: Callable) -> Callable[[Statement], None]:
+    """A check of a sentence about document 003's times, see `inference_times`."""
+
+    def check(statement: Statement) -> None:
+        assert statement.numbers == compute(published.points("003-times"))
+
+    check.__name__ = compute.__name__
+    return check
+
+
 def not_carried_out(statement: Statement) -> None:
     (row,) = (row for row in published.read_document("004").itertuples() if row.status == "failed")
     assert (row.workload, row.reason) == ("speech-ctc-long", "not carried out")
@@ -214,7 +226,7 @@ def citation(statement: Statement) -> None:
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
     no_kinks, proportional_to_sequence, not_carried_out, citation, below_the_bound, c_is_fastest,
-    one_call_is_fastest,
+    one_call_is_fastest, *map(of_the_published_times, inference_times.SENTENCES),
 )  # fmt: skip
 
 
