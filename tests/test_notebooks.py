@@ -41,7 +41,14 @@ SMALL = {
 }
 DEEP = '{"layers": [3, 4], "hidden": [8, 16], "sequence": [4, 8]}'
 MORE = {
-    "01_hidden_size": {"near": "[8, 9]", "deep": DEEP, "rounds": "1"},
+    "01_hidden_size": {
+        "near": "[8, 9]",
+        "deep": DEEP,
+        "rounds": "1",
+        "pair": "[8, 16]",
+        "kink": '{"layers": [3], "hidden": [8, 16], "sequence": [4]}',
+        "kink_runtimes": "[onnxruntime]",
+    },
     "02_sequence_length": {"deep": DEEP, "rounds": "1"},
     "03_layers": {"rounds": "1"},
     "04_batch_size": {

@@ -77,7 +77,7 @@ def curves(
     facets = data.values(points, facet)
     points = [point for point in points if point.sizes[facet] in style.shown(facets)]
     others = [] if beside is None else data.elsewhere(beside, points, (axis, facet, line))
-    looks = style.system_looks([*data.systems(every), *data.systems(others)])
+    looks = style.system_looks([*data.systems(every), *dict.fromkeys(point.system for point in others)])
     plan = CurvePlan([*points, *others], (axis, facet, line), statistic, looks)
     if len(plan.panels) > MOST_PANELS:
         raise UsageError(
@@ -90,7 +90,7 @@ def curves(
         f"{data.describe_counts(points)}. {data.describe_fixed(points, varied)}",
         data.describe_systems(points),
         data.describe_rounds(points),
-        f"Open markers: one number each, from elsewhere: {'; '.join(data.systems(others))}." if others else "",
+        f"Open markers: one number each, from elsewhere: {'; '.join(plan.elsewhere)}." if others else "",
         data.describe_shown(facet, plan.facets, len(facets)),
         *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
     ]
