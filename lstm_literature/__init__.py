@@ -14,6 +14,7 @@ from lstm_trt import registry
 API = {
     "describe_benchmark": "lstm_literature.preparer:describe_benchmark",
     "matches": "lstm_literature.published:matches",
+    "points": "lstm_literature.published:points",
     "printed": "lstm_literature.sides:printed",
     "today": "lstm_literature.sides:today",
     "order_text": "lstm_literature.sides:order_text",

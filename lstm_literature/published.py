@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 
 #: Document -> name of its table. A suffix marks figures of the same authors that the document does not print: a later
-#: revision of it, the times behind its pictures. "further": figures of other sources for comparison.
+#: revision of it, the times in its repository or behind its pictures. "further": figures of other sources for
+#: comparison.
 DOCUMENTS = {
     "000": "tvm-cudnn",
     "001": "ptb-language-model",
     "001-later": "ptb-language-model-later",
     "002": "text-classifier",
+    "003-times": "tensorrt-a100",
+    "003-projection": "groq-projection",
     "004": "speech",
     "004-times": "speech-times",
     "further": "further",
@@ -40,6 +43,9 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 #: Statistics for the time of one batch; each configuration has one such row. "mean": stated as a mean;
 #: "wall": elapsed time divided by batches; "time": the document does not state the statistic.
 TYPICAL = ("mean", "wall", "time")
+
+#: Statistics of `points`; "projection": not measured.
+POINTS = (*TYPICAL, "projection")
 
 SIZES = ("batch", "sequence", "features", "hidden", "layers")
 
@@ -63,6 +69,22 @@ def of(document: str) -> pd.DataFrame:
     return pd.concat(
         [read_document(name) for name in DOCUMENTS if name.partition("-")[0] == document], ignore_index=True
     )
+
+
+def points(document: str) -> pd.DataFrame:
+    """The times of `read_document(document)` as points of figures (`lab.plots.curves`, argument `beside`).
+
+    The columns are the sizes, `table`, `label` (what ran it, the statistic, the table), and `latency_us`. Rows without
+    a time or with another statistic than those in `POINTS` are left out; all sizes must be stated.
+    """
+    import pandas as pd
+
+    every: Any = read_document(document).itertuples()
+    rows = [row for row in every if row.statistic in POINTS and row.seconds is not None]
+    machines = [" on ".join(filter(None, (row.framework, row.hardware))) for row in rows]
+    labels = [f"{name} ({row.statistic}, {row.table})" for name, row in zip(machines, rows, strict=True)]
+    sizes = [{name: getattr(row, name) for name in (*SIZES, "table")} for row in rows]
+    return pd.DataFrame(sizes).assign(label=labels, latency_us=[1e6 * row.seconds for row in rows])
 
 
 def read_document(document: str) -> pd.DataFrame:

@@ -143,6 +143,7 @@ PICTURES = {
     "trials_in_order": "lstm_trt.plots.trials:trials_in_order",
     "verdict_page": "lstm_trt.plots.page:verdict_page",
     "versions": "lstm_trt.plots.version:versions",
+    "violins": "lstm_trt.plots.box:violins",
 }
 
 #: Class of answers -> the module that makes its text, imported when it is printed.

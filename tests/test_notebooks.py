@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import lstm_trt as lab_module
@@ -41,7 +42,14 @@ SMALL = {
 }
 DEEP = '{"layers": [3, 4], "hidden": [8, 16], "sequence": [4, 8]}'
 MORE = {
-    "01_hidden_size": {"near": "[8, 9]", "deep": DEEP, "rounds": "1"},
+    "01_hidden_size": {
+        "near": "[8, 9]",
+        "deep": DEEP,
+        "rounds": "1",
+        "pair": "[8, 16]",
+        "kink": '{"layers": [3], "hidden": [8, 16, 24], "sequence": [4]}',
+        "kink_runtimes": "[onnxruntime]",
+    },
     "02_sequence_length": {"deep": DEEP, "rounds": "1"},
     "03_layers": {"rounds": "1"},
     "04_batch_size": {
@@ -258,3 +266,41 @@ def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, monkeypa
     assert {group.configuration.device_name for group in values["gpu"]} == {"NVIDIA Card"}
     pictured = [picture.alt for picture in shown]
     assert all("NVIDIA Card" in alt or "pytorch-cudagraph" in alt for alt in pictured), pictured
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.85])
+def test_a_kink_at_256_units_is_found_and_only_there(factor, tmp_path, monkeypatch, capsys):
+    """Planted: time grows with the square of the size; with 256 units and 256 steps it is multiplied by `factor`."""
+    cells = {cell.id: cell.source for cell in nbformat.read(ROOT / "notebooks/01_hidden_size.ipynb", 4).cells}
+    shown = []
+    values = {"lab": lab_module, "display": shown.append}
+    exec(cells["01-01"], values)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    exec(cells["kink-run"], values)
+    assert "No small steps to draw: data/xeon/kink is not in" in capsys.readouterr().out and not shown
+    rows = 203
+    for shape in Grid((3,), (240, 248, 256, 264), (128, 256)):
+        kinked = factor if (shape.hidden, shape.sequence) == (256, 256) else 1.0
+        for number in range(5):
+            item = planted(shape.hidden, number, rows)
+            latency_ns = (
+                shape.sequence * shape.hidden**2 * kinked * (1 + 1e-3 * np.random.default_rng(number).random(rows))
+            )
+            columns = item.columns | {"latency_ns": latency_ns.astype(np.int64), "start_ns": np.arange(rows) * 10**8}
+            configuration = replace(item.configuration, workload=shape)
+            files.write(replace(item, configuration=configuration, columns=columns), files.make_folder(tmp_path / "in"))
+    lab_module.consolidate(tmp_path / "in", tmp_path / "empty/data/xeon/kink")
+    exec(cells["kink-run"], values)
+    text = capsys.readouterr().out
+    assert len(shown) == 2 and {*shown[1]["sequence"]} == {128, 256}
+    inverted = [
+        (pair.smaller["hidden"], pair.larger, pair.certain) for pair in values["kink_growth"].findings.inversions
+    ]
+    breaks = shown[1].set_index("sequence").breaks_at
+    if factor == 1:
+        assert inverted == [] and breaks.isna().all()
+    else:
+        assert inverted == [(248, {"layers": 3, "hidden": 256, "sequence": 256, "batch": 1}, True)]
+        assert breaks[256] == 256 and breaks.isna()[128]
+        assert "0.906  hidden 248 -> 256 at layers 3, sequence 256, batch 1  significant" in text

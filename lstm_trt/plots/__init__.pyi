@@ -1,4 +1,5 @@
 from lstm_trt.plots.box import box_plots as box_plots
+from lstm_trt.plots.box import violins as violins
 from lstm_trt.plots.curve import curves as curves
 from lstm_trt.plots.heatmap import heat_map as heat_map
 from lstm_trt.plots.over_time import timeline as timeline

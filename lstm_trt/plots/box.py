@@ -7,11 +7,12 @@ the median are both visible. All trials are within the axis limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import Any
 
 import numpy as np
+import seaborn
 from matplotlib.axes import Axes
 
 from lstm_trt.analysis.series import Series
@@ -29,6 +30,8 @@ ROOMY_IN = 1.2
 
 #: Smallest linear width, as a share of the median, for trials that all took equally long.
 LEAST_WIDTH = 1e-3
+
+VIOLIN = {"split": True, "inner": None, "cut": 0, "density_norm": "width", "linewidth": 0.8, "legend": False}
 
 OUTLIER = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewidth": 0, "alpha": 0.45}
 
@@ -79,8 +82,7 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
         for ax, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
             boxes = {size: point.rounds[0] for size, point in here.items() if point.ok}
-            width = max(median_low(box.iqr_us / box.median_us for box in boxes.values()), LEAST_WIDTH)
-            ax.set_yscale("asinh", linear_width=width)
+            width = _asinh_axis(ax, boxes.values())
             color = looks[system]["color"]
             ends = _bands(ax, here, sizes, color) if bands else _panel(ax, here, sizes, color, slot_in)
             _value_axis(ax, width, *ends)
@@ -93,6 +95,48 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
         if bands:
             style.legend_below(body, max(map(style.handles_of, axes), key=len), ncols=5)
     return picture
+
+
+def violins(runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int] | None = None) -> Picture:
+    """The trials at two values of `axis` as the halves of a violin, one violin per system; other axes are held fixed.
+
+    Left is the smaller value. `runs` and `fixed` are those of `box_plots`, and so are the latency axis and the round
+    that is shown. Widths are kernel density estimates on that axis (seaborn's, Scott's rule), with the same maximum for
+    each half: they show where trials are, not how many. Raises `UsageError` if no system has trials at both values.
+    """
+    good = [point for point in data.hold_fixed(data.points_of(runs), (axis,), fixed) if point.ok]
+    found, sides = {(point.system, point.sizes[axis]): point for point in good}, sorted(pair)
+    names = [name for name in data.systems(good) if all((name, size) in found for size in sides)]
+    if not names:
+        raise UsageError(f"no system has trials at {axis} {sides[0]} and {sides[1]}: nothing to draw")
+    keys = [(name, size) for name in names for size in sides]
+    points = [found[key] for key in keys]
+    boxes = [point.rounds[0] for point in points]
+    notes = [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
+        data.describe_systems(points),
+        "Each half: the first round, relative to its own median. Widths: density of trials, all with the same maximum.",
+    ]
+    title = f"Trials around the median, by {AXIS_NAMES[axis]}: {sides[0]} (left) and {sides[1]} (right)"
+    with style.figure(title, notes, PANEL_IN, summary=_summary(points, axis)) as (picture, body):
+        ax = body.subplots()
+        width = _asinh_axis(ax, boxes)
+        y = np.concatenate([box.latency_us / box.median_us - 1 for box in boxes])
+        x, hue = (np.repeat(each, [box.n for box in boxes]) for each in zip(*keys, strict=True))
+        seaborn.violinplot(x=x, y=y, hue=hue, order=names, palette=style.size_colors(2), ax=ax, **VIOLIN)
+        _value_axis(ax, width, y.min(), y.max())
+        medians = {key: f"{number(box.median_us)} µs" for key, box in zip(keys, boxes, strict=True)}
+        wide = 95 // len(names)
+        labels = [f"{style.folded(name, wide)}\n{' | '.join(medians[name, side] for side in sides)}" for name in names]
+        ax.set(xticks=range(len(names)), xticklabels=labels, xlabel="below: medians, left | right")
+    return picture
+
+
+def _asinh_axis(ax: Axes, boxes: Iterable[Series]) -> float:
+    """Make the latency axis linear within the IQR; returns that width, as a share of the median."""
+    width = max(median_low(box.iqr_us / box.median_us for box in boxes), LEAST_WIDTH)
+    ax.set_yscale("asinh", linear_width=width)
+    return width
 
 
 def _summary(good: Sequence[Point], axis: str) -> str:

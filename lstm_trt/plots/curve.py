@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import AXIS_NAMES, Point
+from lstm_trt.plots.points import AXIS_NAMES, AnyPoint, Elsewhere
 from lstm_trt.plots.style import GREY, Picture
 
 #: If a panel would have more lines, each system gets its own panels.
@@ -49,14 +49,22 @@ def curves(
     fixed: dict[str, int] | None = None,
     facet: str | None = None,
     line: str | None = None,
+    beside: Any = None,
 ) -> Picture:
     """Latency in µs against `axis`, with one panel per value of `facet` and one line per value of `line`.
 
     `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of `STATISTIC_NAMES`) is drawn
     thick, the maximum thin in the same colour, the roofline bound dotted. Axes that are not drawn are held at one
     value: that in `fixed`, else a chosen one, which the notes state. Systems share a panel, with different markers and
-    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom. Raises
-    `UsageError` for an unknown axis, statistic or value, and for more than 150 panels.
+    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom.
+
+    `beside` is a DataFrame of numbers from elsewhere, such as means that were published: a row per network, with the
+    columns `label`, the axes (`hidden`, ...) and `latency_us`. Each label is drawn as a further system with open
+    markers, in the panels and lines of the recordings; rows of other networks are left out. It has no maximum, because
+    one number has no spread.
+
+    Raises `UsageError` for an unknown axis, statistic or value, for more than 150 panels, and for a table `beside`
+    that lacks a column or has two numbers for one network.
     """
     data.check_deadline(deadline_us)
     one_of("statistic", statistic, data.STATISTIC_NAMES)
@@ -68,7 +76,9 @@ def curves(
     points = data.hold_fixed(every, (axis, facet, line), fixed)
     facets = data.values(points, facet)
     points = [point for point in points if point.sizes[facet] in style.shown(facets)]
-    plan = CurvePlan(points, (axis, facet, line), statistic, style.system_looks(data.systems(every)))
+    others = [] if beside is None else data.elsewhere(beside, points, (axis, facet, line))
+    looks = style.system_looks([*data.systems(every), *dict.fromkeys(point.system for point in others)])
+    plan = CurvePlan([*points, *others], (axis, facet, line), statistic, looks)
     if len(plan.panels) > MOST_PANELS:
         raise UsageError(
             f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
@@ -80,10 +90,11 @@ def curves(
         f"{data.describe_counts(points)}. {data.describe_fixed(points, varied)}",
         data.describe_systems(points),
         data.describe_rounds(points),
+        f"Open markers: one number each, from elsewhere: {'; '.join(plan.elsewhere)}." if others else "",
         data.describe_shown(facet, plan.facets, len(facets)),
         *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
     ]
-    legend_in = 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 10)
+    legend_in = 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 2 * len(plan.elsewhere) + 10)
     summary = data.describe_extremes(points, statistic)
     with style.figure(title, notes, max(plan.height_in, legend_in), summary=summary) as (picture, body):
         axes = style.panels(body, plan.titles, plan.columns, block=plan.block)
@@ -118,11 +129,12 @@ class CurvePlan:
     """
 
     def __init__(
-        self, points: Sequence[Point], drawn: tuple[str, str, str], statistic: str, looks: Mapping[str, dict]
+        self, points: Sequence[AnyPoint], drawn: tuple[str, str, str], statistic: str, looks: Mapping[str, dict]
     ) -> None:
         self.axis, self.facet, self.line = drawn
         self.points, self.looks = sorted(points, key=lambda point: point.sizes[self.axis]), looks
-        self.systems = data.systems(points)
+        self.systems = [name for name in looks if name in data.systems(points)]
+        self.elsewhere = data.systems(point for point in points if isinstance(point, Elsewhere))
         self.sizes, self.facets, self.lines = (data.values(points, axis) for axis in drawn)
         self.colors = dict(zip(self.lines, style.size_colors(len(self.lines)), strict=True))
         self.kinds = {statistic: THICK} if statistic == "max_us" else {statistic: THICK, "max_us": THIN}
@@ -147,7 +159,9 @@ class CurvePlan:
     def look(self, system: str, color: Any) -> dict:
         """The look of a line; its colour is that of the system if each system has only one."""
         dashes = style.DASHES[self.systems.index(system) % len(style.DASHES)]
-        look = {"linestyle": "-", "marker": "o"} if self.apart else self.looks[system] | {"linestyle": dashes}
+        alike = self.apart and system not in self.elsewhere
+        look = {"linestyle": "-", "marker": "o"} if alike else self.looks[system] | {"linestyle": dashes}
+        look |= {"markerfacecolor": "white"} if system in self.elsewhere else {}
         look["color"] = self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
         return look | ({"marker": ""} if len(self.sizes) > style.MOST_MARKED else {})
 
@@ -165,15 +179,15 @@ class CurvePlan:
                 rows[size] += 1
         return drawn
 
-    def draw_line(self, ax: Axes, part: Sequence[Point], look: dict) -> list[float]:
+    def draw_line(self, ax: Axes, part: Sequence[AnyPoint], look: dict) -> list[float]:
         """Draw statistic, maximum and roofline bound of one line; returns the latencies drawn."""
         drawn: list[float] = []
         good = [point for point in part if point.ok]
         for statistic, kind in self.kinds.items() if good else ():
             heights = [point.statistic(statistic) for point in good]
-            ax.plot([point.sizes[self.axis] for point in good], heights, **look, **kind)
+            ax.plot([point.sizes[self.axis] for point in good], heights, **look | kind)
             drawn += heights
-            each = [(point.sizes[self.axis], value) for point in good for value in point.each_round(statistic)]
+            each = [(point.sizes[self.axis], each.statistic(statistic)) for point in good for each in point.rounds]
             if len(each) > len(good):
                 ax.plot(*zip(*each, strict=True), color=look["color"], **EACH_ROUND)
                 drawn += [value for _, value in each]

@@ -105,6 +105,41 @@ class Point:
         return max(values) if name == "max_us" else median_low(values)
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """One number for one network, from elsewhere, which a figure of points draws beside them; it has no trials."""
+
+    system: str
+    sizes: dict[str, Any]
+    latency_us: float
+    ok, failed, rounds, stages, floor_us = True, False, (), (), None
+
+    def statistic(self, name: str) -> float:
+        """The number, whatever it is a statistic of; NaN as the maximum, which is not known."""
+        return math.nan if name == "max_us" else self.latency_us
+
+
+AnyPoint = Point | Elsewhere
+
+
+def elsewhere(frame: Any, points: Sequence[Point], drawn: tuple[str, str, str]) -> list[Elsewhere]:
+    """The rows of `frame` at the sizes of `points`; `drawn` are the axes of x, panels and lines.
+
+    `frame` has the columns `label`, `latency_us` and axes, on x at any size. Raises `UsageError` if it lacks one of
+    them, and if two rows have the same label and sizes or a label is that of a system, since a line would join them.
+    """
+    if missing := {"label", "latency_us", *drawn} - set(frame.columns):
+        raise UsageError(f"the table to draw beside the recordings lacks the columns {listed(sorted(missing))}")
+    axes = [axis for axis in AXES if axis in frame.columns]
+    for axis in {*axes} - {drawn[0]}:
+        frame = frame[frame[axis].isin(values(points, axis))]
+    repeated = frame[frame.duplicated(["label", *axes]) | frame["label"].isin(systems(points))]
+    if len(repeated):
+        raise UsageError(f"the table to draw beside the recordings has {repeated.iloc[0]['label']!r} twice at one size")
+    rows = frame.to_dict("records")
+    return [Elsewhere(row["label"], {axis: row[axis] for axis in axes}, row["latency_us"]) for row in rows]
+
+
 def reach(group: Group) -> float:
     """The largest maximum of a round as a multiple of its median."""
     return max(each.max_us / each.median_us for each in rounds_of(group))
@@ -197,12 +232,12 @@ def _differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len(told.get(name, ())) != len(devices)]
 
 
-def systems(points: Iterable[Point]) -> list[str]:
+def systems(points: Iterable[AnyPoint]) -> list[str]:
     """Labels of the systems, sorted."""
     return sorted({point.system for point in points})
 
 
-def values(points: Iterable[Point], axis: str) -> list[int]:
+def values(points: Iterable[AnyPoint], axis: str) -> list[int]:
     """The sizes on an axis, ascending, without missing ones. Raises `UsageError` for an unknown axis."""
     one_of("axis", axis, AXES)
     return sorted({point.sizes[axis] for point in points} - {None})

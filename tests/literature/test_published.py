@@ -21,6 +21,8 @@ from tests.conftest import ROOT
 LATER = "lcy-seso/Carrot e8aebd8 (later revision of 001)"
 EARLIER = "lcy-seso/Carrot c04ef3c (earlier revision of 001)"
 TIMES = "stefbraun/rnn_benchmarks 9d80fc8 (times of the pictures in 004)"
+A100 = "felker/plot-inference-results bdb3016 (times of 003)"
+GROQ = "felker/plot-inference-results bdb3016 (projection of 003's author)"
 PICTURE = "1x320-LSTM_cross-entropy_100.png"
 
 #: (source, table, statistic) -> cells with a figure, cells without, sum of the figures in the table's own unit.
@@ -90,12 +92,15 @@ TABLES = {
     (TIMES, "results.csv", "std"): (19, 0, 114.660),
     (TIMES, "results.csv", "median"): (19, 0, 9619.829),
     (TIMES, PICTURE, "mean"): (12, 0, 316),
+    (A100, "results.csv", "mean"): (1657, 23, 6.318619886),
+    (A100, "results-bs1.csv", "mean"): (168, 0, 0.580897418),
+    (GROQ, "groq_vs_a100.csv", "projection"): (168, 0, 0.0351986),
 }
 
 #: Valid values of these columns; "no figure" is a printed dash, "empty" an empty cell.
 KEYWORDS = {
     "statistic": (
-        *published.TYPICAL,
+        *published.POINTS,
         *("median", "max", "min", "std", "elapsed", "sequences_per_s", "schedule", "tuning", "build"),
         *("p99", "p99_low", "p99_high", "max_over_median", "time_per_step", "parameters"),
     ),
@@ -113,6 +118,8 @@ DIGESTS = {
     "001": "eb360fd9d6e6d662",
     "001-later": "7626c76eac7073c6",
     "002": "7f3b12b04d348765",
+    "003-times": "783c8d233a439503",
+    "003-projection": "f80baf0c048c610b",
     "004": "541cf04610b1bf57",
     "004-times": "78008c018086f2eb",
     "further": "ebff18170668ea52",
@@ -171,6 +178,9 @@ SPOTS = [
               framework_version="0.2.0_4")),
     (19, dict(source=TIMES, workload="speech-ce-short", implementation="pytorch-fused-eager",
               framework_version="0.3.1.post2")),
+    (0.00108962, dict(table="results.csv", layers=1, sequence=128, hidden=100, batch=2, unit="s")),
+    (0.00577095, dict(table="results-bs1.csv", layers=4, sequence=128, hidden=256, unit="s")),
+    (5.86e-4, dict(source=GROQ, layers=4, sequence=256, hidden=300, unit="s")),
 ]  # fmt: skip
 
 
@@ -423,6 +433,7 @@ def test_failures_dashes_and_empty_cells_are_distinguished(rows):
         ("002", "failed", "out of mem"): 3,
         ("002", "failed", "didn't run"): 3,
         ("002", "failed", "recursion depth"): 1,
+        (A100, "empty", ""): 23,
         ("004", "failed", "not carried out"): 1,
     }
     assert Counter(row.hidden for row in select(rows, source="002", status="failed")) == {1024: 2, 2048: 5}
@@ -443,7 +454,7 @@ def test_every_row_belongs_to_one_workload_and_every_workload_has_rows(rows):
     for document in published.DOCUMENTS:
         for row in published.read_document(document).itertuples():
             matching = [variant.document for variant in variants if published.matches(row, variant)]
-            assert matching == ([] if document == "further" else [document[:3]])
+            assert matching == ([] if document[:3] in ("003", "fur") else [document[:3]])
             assert row.source == document or not document.isdigit()
     for variant in variants:
         assert any(published.matches(row, variant) for row in documents), variant.label

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_rgba
@@ -140,6 +141,125 @@ def test_curves_swap_lines_and_sizes(sweep):
     figure = plots.curves(sweep, "hidden", fixed={"batch": 32})
     assert {"32", "64", "128", "sequence length"} <= set(text_of(figure).splitlines()) and "batch 32" in text_of(figure)
     assert {tuple(line.get_xdata()) for line in medians(figure)} == {(64, 128)} and len(medians(figure)) == 6
+
+
+def table_beside(rows: dict[str, dict[tuple[int, int, int, int], float]]) -> pd.DataFrame:
+    """Label -> (layers, hidden, sequence, batch) -> us, as a table of numbers from elsewhere."""
+    found = [
+        dict(zip(("layers", "hidden", "sequence", "batch"), sizes, strict=True), label=label, latency_us=us)
+        for label, numbers in rows.items()
+        for sizes, us in numbers.items()
+    ]
+    return pd.DataFrame(found)
+
+
+def test_numbers_from_elsewhere_lie_beside_the_curves():
+    runs = make_runs(Grid((1, 2), (64, 128), (32, 64)), (EPYC, TORCH), floor=False)
+    old = {(1, 64, 32, 1): 7.0, (1, 64, 64, 1): 9.0, (1, 64, 512, 1): 70.0, (2, 128, 32, 1): 11.0}
+    left_out = {(1, 64, 32, 4): 1.0, (4, 64, 32, 1): 2.0, (1, 400, 32, 1): 3.0}  # batch, panel, line of no recording
+    new = {(1, 128, 64, 1): 5.0}
+    table = table_beside({"Old machine": old | left_out, "New machine": new})
+    figure = plots.curves(runs, "sequence", beside=table)
+    first, second = (ax for ax in figure.axes if ax.get_visible())
+    open_lines = [line for line in lines(figure, markerfacecolor="white") if line.get_linewidth() == 1.5]
+    drawn = sorted(sorted(zip(*line.get_data(), strict=True)) for line in open_lines)
+    assert drawn == [[(32, 7.0), (64, 9.0), (512, 70.0)], [(32, 11.0)], [(64, 5.0)]]
+    # One look per machine, in all panels; none is that of a recorded system, and colours are those of the lines.
+    every = lines(figure, linewidth=THICK["linewidth"])
+    looks = [{(line.get_marker(), str(line._dash_pattern)) for line in each} for each in (open_lines, every)]
+    assert len(looks[0]) == 2 and len(looks[1]) == 4
+    assert len({marker for marker, _ in looks[1]}) == len({dashes for _, dashes in looks[1]}) == 4
+    recorded = plots.curves(runs, "sequence")
+    colors = {tuple(line.get_xdata()): line.get_color() for line in lines(first) if line in open_lines}
+    assert colors[32, 64, 512] != colors[(64,)] and {*colors.values()} <= {
+        line.get_color() for line in medians(recorded)
+    }
+    # No maximum and no round: every further number in the panels is that of a recording.
+    before, after = (points_drawn(lines(each)) for each in (recorded, figure))
+    added = [pair for pair in after if pair not in before and np.isfinite(pair[1])]
+    assert sorted(added) == sorted(pair for each in drawn for pair in each)
+    assert "Open markers: one number each, from elsewhere: New machine; Old machine." in text_of(figure)
+    assert {"Old machine", "New machine"} <= set(text_of(figure).splitlines())
+    assert second.get_xlim()[1] > 512
+    assert_readable(figure)
+
+
+def test_numbers_from_elsewhere_get_panels_of_their_own_if_the_recordings_do():
+    runs = make_runs(Grid((1, 2), (32, 64, 96, 128, 256), (32, 64)), (EPYC, TORCH), floor=False)
+    table = table_beside({"Old machine": {(1, 64, 32, 1): 7.0, (2, 64, 64, 1): 9.0}})
+    figure = plots.curves(runs, "sequence", beside=table)
+    (title,) = [ax.get_title(loc="left") for ax in figure.axes if "Old" in ax.get_title(loc="left")]
+    assert title == "Old machine\n1 layer"
+    found = [line for line in lines(figure, markerfacecolor="white") if line.get_linewidth() == 1.5]
+    assert points_drawn(found) == [(32, 7.0), (64, 9.0)] and {line.get_marker() for line in found} == {"^"}
+    assert_readable(figure)
+
+
+def test_a_table_without_these_networks_changes_nothing():
+    runs = make_runs(Grid((1, 2), (64,), (32, 64)))
+    before = plots.curves(runs, "sequence")
+    after = plots.curves(runs, "sequence", beside=table_beside({"Old machine": {(1, 65, 32, 1): 7.0}}))
+    assert text_of(before) == text_of(after) and points_drawn(lines(before)) == points_drawn(lines(after))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop(columns=["hidden", "latency_us"]), "lacks the columns hidden, latency_us"),
+        (lambda table: pd.concat([table, table]), "has 'Old machine' twice at one size"),
+        (lambda table: table.assign(label="onnxruntime"), "has 'onnxruntime' twice at one size"),
+    ],
+)
+def test_a_table_beside_that_cannot_be_drawn_is_refused(change, message):
+    runs = make_runs(Grid((1,), (64,), (32, 64)))
+    table = table_beside({"Old machine": {(1, 64, 32, 1): 7.0}})
+    with pytest.raises(UsageError, match=message):
+        plots.curves(runs, "sequence", beside=change(table))
+
+
+def halves(figure) -> list[np.ndarray]:
+    """The outline of each half of the violins, as (x, y), from the left."""
+    (ax,) = figure.axes
+    outlines = [path.vertices for each in ax.collections for path in each.get_paths()]
+    return sorted(outlines, key=lambda outline: outline[:, 0].mean())
+
+
+def test_a_violin_shows_two_sizes_as_its_halves():
+    """Left the smaller size, with a mode more and another reach than the larger one."""
+
+    def make(median: float) -> np.ndarray:
+        small = median < 150
+        return latencies_us(median, slow=150 if small else 0, largest=2.5 if small else 4.0)
+
+    runs = make_runs([LstmShape(2, 64, 64), LstmShape(2, 256, 64), LstmShape(2, 400, 64)], make=make)
+    figure = plots.violins(runs, "hidden", (400, 64))
+    left, right = halves(figure)
+    assert left[:, 0].max() == pytest.approx(0) and right[:, 0].min() == pytest.approx(0)
+    assert -left[:, 0].min() == pytest.approx(right[:, 0].max(), rel=0.02)  # the same maximum
+    ends = [(outline[:, 1].min(), outline[:, 1].max()) for outline in (left, right)]
+    assert ends == [pytest.approx((-0.005, top - 1), abs=1e-3) for top in (2.5, 4.0)]
+
+    def width_at(outline: np.ndarray, level: float) -> float:
+        return float(np.abs(outline[np.argsort(np.abs(outline[:, 1] - level))[:4], 0]).max())
+
+    assert width_at(left, 0.25) > 2 * width_at(left, 0.1) > 0  # 150 trials at 1.25 times the median
+    assert width_at(right, 0.25) < width_at(left, 0.25) / 3
+    small, large = (base_us(EPYC, LstmShape(2, hidden, 64)) for hidden in (64, 400))
+    assert f"onnxruntime {small:.3g} µs | {large:.3g} µs" in text_of(figure)
+    assert "by hidden size: 64 (left) and 400 (right)" in text_of(figure) and "2 layers" in text_of(figure)
+    assert_readable(figure)
+
+
+def test_a_violin_needs_both_sizes_on_one_system():
+    grid = Grid((1,), (64, 128), (32,))
+    gone = {(TORCH, 128), (XEON, 64)}
+    fails = lambda system, shape, _: "memory" if (system, shape.hidden) in gone else None  # noqa: E731
+    figure = plots.violins(make_runs(grid, (EPYC, TORCH), failing=fails), "hidden", (64, 128))
+    (ax,) = figure.axes
+    assert [label.get_text().split("\n")[0] for label in ax.get_xticklabels()] == ["onnxruntime"]
+    assert len(halves(figure)) == 2
+    with pytest.raises(UsageError, match="no system has trials at hidden 64 and 128"):
+        plots.violins(make_runs(grid, (TORCH,), failing=fails), "hidden", (128, 64))
 
 
 def test_curves_of_too_many_systems_are_refused():
