@@ -188,8 +188,8 @@ def _parts(outliers: Outliers) -> list[str]:
         for name, excess in found
     ]
     header = ("longer on average, us", "in all", *(PARTS[kind][0] for kind in kinds), "more in these calls or blocks")
-    lines = ["Time of slow calls, and of an empty step, which shows the machine without the network. Of the time on the"]
-    lines[0] += " core the cause is not observed; a guest cannot see its hypervisor:"
+    why = "Of the time on the core the cause is not observed; a guest cannot see its hypervisor:"
+    lines = [f"Time of slow calls, and of an empty step, which shows the machine without the network. {why}"]
     lines += table_lines(header, rows, indent=2, right=header[1:-1], wrap=True)
     turns = []
     for name, each in sorted(ran(outliers.switches).items(), key=lambda item: -item[1]["total_ns"]):
