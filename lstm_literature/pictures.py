@@ -22,8 +22,8 @@ from matplotlib.patches import Patch, Rectangle
 from lstm_literature import published, sides
 from lstm_literature.implementations import load_implementation, names, title_and_framework
 from lstm_literature.metrics import COSTS
-from lstm_literature.sides import Side, SideEntry, source_text
-from lstm_literature.workloads import VARIANTS, LiteratureWorkload
+from lstm_literature.sides import Side, SideEntry, fastest_text, source_text
+from lstm_literature.workloads import TEXT, VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import style
 from lstm_trt.plots.style import GREY, Picture, multiple, number
@@ -87,9 +87,9 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
 
 
 def _fastest(sides: Iterable[Side]) -> str:
-    """The fastest implementation of each side, in one sentence."""
-    first = [(side.name, side.ranked[0]) for side in sides if side.ranked]
-    texts = [f"{name}: {entry.title} ({number(1e3 * entry.seconds)} ms)" for name, entry in first]
+    """The fastest implementations of each side, those that cannot be told apart together, in one sentence."""
+    found = [(side.name, side.fastest) for side in sides if side.ranked]
+    texts = [f"{name}: {fastest_text(first)} ({number(1e3 * first[0].seconds)} ms)" for name, first in found]
     return f"Fastest: {'; '.join(texts) or 'none'}."
 
 
@@ -173,7 +173,7 @@ def _missing(ax: Axes, place: int, entry: SideEntry, low: float) -> None:
 
 
 #: Families that are drawn over a size: workload -> (field, axis label).
-SIZES = {"stack": ("layers", "layers"), "text-classifier": ("hidden", "hidden size")}
+SIZES = {"stack": ("layers", "layers"), **dict.fromkeys(TEXT, ("hidden", "hidden size"))}
 
 
 def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
