@@ -24,7 +24,7 @@ DOCUMENTS = {
     "000": "tvm-cudnn",
     "001": "ptb-language-model",
     "001-later": "ptb-language-model-later",
-    "001-last": "ptb-language-model-last",
+    "001-newest": "ptb-language-model-newest",
     "002": "text-classifier",
     "004": "speech",
     "004-times": "speech-times",

@@ -238,7 +238,7 @@ def order_text(then: Side, now: Side) -> str:
     fastest = [f"{fastest_text(side.fastest)} ({side.name})" for side in (before, after)]
     sentences = [f"Fastest of the {len(common)} implementations in both: {'; '.join(fastest)}."]
     seconds = {entry.implementation: entry.seconds for entry in after.entries}
-    found: dict[str, list[str]] = {"in the same order": [], "in the reverse order": [], f"within {ALIKE} in one": []}
+    found: dict[str, list[str]] = {"in the same order": [], "in the reverse order": [], f"tied (within {ALIKE})": []}
     same, reverse, close = found.values()
     for fast, slow in itertools.combinations(before.ranked, 2):
         gap_then, gap_now = slow.seconds / fast.seconds, seconds[slow.implementation] / seconds[fast.implementation]

@@ -140,7 +140,7 @@ def test_further_sources_are_sides_of_their_own_after_the_documents():
     document, both = (sides.printed(found, PTB, "forward") for found in (published.read_document("001"), rows))
     assert both[: len(document)] == document
     later = {found.name: found for found in both[len(document) :]}
-    source, last = "lcy-seso/Carrot e8aebd8 (later revision of 001)", "lcy-seso/Carrot 0824b06 (last revision of 001)"
+    source, last = "lcy-seso/Carrot e8aebd8 (later revision of 001)", "lcy-seso/Carrot 0824b06 (newest revision of 001)"
     assert set(later) == {f"{name}, {device}" for name in (source, last) for device in ("CPU", "GPU")}
     cpu = later[f"{source}, CPU"]
     assert {entry.status for entry in cpu.entries} == {"ok"} and len(cpu.ranked) == 9
@@ -177,15 +177,15 @@ ORDERS = {
     "mixed": (
         {"a": 3.0, "b": 1.0, "c": 3.1},
         [
-            "Of 3 pairs: 1 in the same order, 1 in the reverse order, 1 within 10 % in one.",
+            "Of 3 pairs: 1 in the same order, 1 in the reverse order, 1 tied (within 10 %).",
             "Reversed (the first was faster in then): A, B.",
         ],
         "B",
     ),
-    "all a tie": ({"a": 1.05, "b": 1.0, "c": 1.09}, ["Of 3 pairs: 3 within 10 % in one."], "B and, within 10 %, A, C"),
+    "all a tie": ({"a": 1.05, "b": 1.0, "c": 1.09}, ["Of 3 pairs: 3 tied (within 10 %)."], "B and, within 10 %, A, C"),
     "a tie of the fastest": (
         {"a": 1.0, "b": 1.0999, "c": 4.0},
-        ["Of 3 pairs: 2 in the same order, 1 within 10 % in one."],
+        ["Of 3 pairs: 2 in the same order, 1 tied (within 10 %)."],
         "A and, within 10 %, B",
     ),
     "just no tie": ({"a": 1.0, "b": 1.1001, "c": 4.0}, ["Of 3 pairs: 3 in the same order."], "A"),
