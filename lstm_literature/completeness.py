@@ -126,10 +126,9 @@ def _rows(document: str, row: Any, leading: list) -> list[dict]:
     printed = row.reason or row.status if row.value is None else format.short_number(row.value)
     printed += f" (printed {row.published_value})" if row.corrected else ""
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)
-    common = {name: getattr(row, name) for name in ("source", "mode", "device", "unit")}
+    common = {name: getattr(row, name) for name in ("source", "mode", "device", "unit", "doubt")}
     common |= {"document": document, "system": sides.printed_title(row), "label": label}
-    common |= {"workload": workload.name, "published": row.value, "printed": printed}
-    common |= {"doubt": row.doubt if row.status == "ok" else "", "document_threads": row.threads}
+    common |= {"workload": workload.name, "published": row.value, "printed": printed, "document_threads": row.threads}
     successors = sides.SUCCESSORS.get((workload.document, row.implementation), (row.implementation,))
     if isinstance(successors, str):
         return [{**common, "reason": successors}]

@@ -64,7 +64,7 @@ def matches(row: Any, workload: LiteratureWorkload) -> bool:
 
 def as_there(row: Any) -> str:
     """The name of the workload as the program of a published row has it."""
-    return AS_THERE.get((row.workload, row.implementation), row.workload)
+    return AS_THERE.get((row.workload, row.implementation)) or row.workload
 
 
 def of(document: str) -> pd.DataFrame:

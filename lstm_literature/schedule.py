@@ -61,12 +61,10 @@ LONG = (
     "tensorflow-one-call-graph", "jax-scan", "mxnet-one-call",
 )  # fmt: skip
 
-#: Implementations with a counterpart in document 001, and the fastest of other frameworks.
-DOCUMENT_001 = tuple(
-    name
-    for name in NOT_COMPILED
-    if name not in ("pytorch-one-call-scripted", "tensorflow-xla") and not name.startswith("keras-")
-)
+#: Implementations without a counterpart in document 001, which are not the fastest of other frameworks either.
+NOT_DOCUMENT_001 = ("keras-", "pytorch-one-call-scripted", "tensorflow-xla")
+
+DOCUMENT_001 = tuple(name for name in NOT_COMPILED if not name.startswith(NOT_DOCUMENT_001))
 
 #: Implementations for a scale that is small enough for torch.compile.
 SMALL = (
@@ -208,9 +206,9 @@ class Schedule:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        totals = {"estimate_s": self.total_s, "estimate_here_s": self.ready.total_s, "time_limit_s": TIME_LIMIT_S}
-        totals["estimate_left_s"] = self.left.total_s
-        return {"rows": [entry.as_dict() for entry in self.entries], **totals}
+        parts = {"": self, "here_": self.ready, "left_": self.left}
+        totals = {f"estimate_{name}s": part.total_s for name, part in parts.items()}
+        return {"rows": [entry.as_dict() for entry in self.entries], **totals, "time_limit_s": TIME_LIMIT_S}
 
     def __str__(self) -> str:
         """One line per row with scale, batches, estimate and why it cannot be recorded, and the total."""

@@ -233,8 +233,7 @@ def order_text(then: Side, now: Side) -> str:
         for side in (then, now)
     )
     if len(common) < 2:
-        number = "only one implementation" if common else "no implementation"
-        return f"{then.name} and {now.name} have {number} in common, so their order cannot be compared."
+        return f"{then.name} and {now.name} have {count(len(common), 'implementation')} in common: no order to compare."
     fastest = [f"{fastest_text(side.fastest)} ({side.name})" for side in (before, after)]
     sentences = [f"Fastest of the {len(common)} implementations in both: {'; '.join(fastest)}."]
     seconds = {entry.implementation: entry.seconds for entry in after.entries}
@@ -247,8 +246,8 @@ def order_text(then: Side, now: Side) -> str:
     pairs = count(sum(map(len, found.values())), "pair")
     sentences.append(f"Of {pairs}: {', '.join(f'{len(names)} {name}' for name, names in found.items() if names)}.")
     if reverse:
-        more = f"; and {len(reverse) - MOST_PAIRS} more" if len(reverse) > MOST_PAIRS else ""
-        sentences.append(f"Reversed (the first was faster in {then.name}): {'; '.join(reverse[:MOST_PAIRS])}{more}.")
+        named = reverse[:MOST_PAIRS] + ["and others"] * (len(reverse) > MOST_PAIRS)
+        sentences.append(f"Reversed (the first was faster in {then.name}): {'; '.join(named)}.")
     return "\n".join(sentences)
 
 

@@ -320,7 +320,8 @@ WORKLOADS = {
 AS_THERE = {
     **{(TEXT[0], name.removeprefix(f"{TEXT[0]}-")): name for name in TEXT[1:]},
     (TEXT[0], "theano"): TEXT[1],
-    **dict.fromkeys(((_SPEECH_CTC.name, ""), (_SPEECH_CTC.name, "pytorch-one-call-eager")), _SPEECH_EVEN.name),
+    (_SPEECH_CTC.name, ""): _SPEECH_EVEN.name,
+    (_SPEECH_CTC.name, "pytorch-one-call-eager"): _SPEECH_EVEN.name,
 }
 
 

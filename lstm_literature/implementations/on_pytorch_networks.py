@@ -25,9 +25,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from lstm_literature.data import Batch
 from lstm_literature.workloads import LiteratureWorkload
 
-#: The gates in PyTorch's order.
-GATES = "ifgo"
-
 #: Name of a weight -> the parameters that hold it: one, or for each gate one, which is transposed.
 Parameters = dict[str, list[nn.Parameter]]
 
@@ -71,6 +68,10 @@ class BasicCell(nn.Module):
         return torch.sigmoid(output_gate) * torch.tanh(memory), memory
 
 
+def _of_gates(*shape: int) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.empty(shape)) for _ in range(4)]
+
+
 class FineGrainedCell(nn.Module):
     """The cell of document 001: each gate has weights and biases of its own, so there are eight matrix products.
 
@@ -79,11 +80,10 @@ class FineGrainedCell(nn.Module):
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        for gate in GATES:
-            self.register_parameter(f"weight_ih_{gate}", nn.Parameter(torch.empty(inputs, hidden)))
-            self.register_parameter(f"weight_hh_{gate}", nn.Parameter(torch.empty(hidden, hidden)))
-            self.register_parameter(f"bias_ih_{gate}", nn.Parameter(torch.empty(hidden)))
-            self.register_parameter(f"bias_hh_{gate}", nn.Parameter(torch.empty(hidden)))
+        self.weight_ih_i, self.weight_ih_f, self.weight_ih_g, self.weight_ih_o = _of_gates(inputs, hidden)
+        self.weight_hh_i, self.weight_hh_f, self.weight_hh_g, self.weight_hh_o = _of_gates(hidden, hidden)
+        self.bias_ih_i, self.bias_ih_f, self.bias_ih_g, self.bias_ih_o = _of_gates(hidden)
+        self.bias_hh_i, self.bias_hh_f, self.bias_hh_g, self.bias_hh_o = _of_gates(hidden)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         h, memory = state
@@ -252,8 +252,7 @@ def build_network(workload: LiteratureWorkload, style: str) -> LoopedNetwork | O
     """The network on the CPU; its weights still have to be loaded."""
     if style == "one-call":
         return OneCallNetwork(workload)
-    cells = {"basic": BasicCell, "fine-grained": FineGrainedCell, "fused": nn.LSTMCell}
-    return LoopedNetwork(workload, cells[style])
+    return LoopedNetwork(workload, {"basic": BasicCell, "fine-grained": FineGrainedCell, "fused": nn.LSTMCell}[style])
 
 
 def load_weights(parameters: Parameters, weights: dict[str, np.ndarray]) -> None:
