@@ -39,7 +39,8 @@ MOST_PAIRS = 5
 class SideEntry:
     """One implementation of one side; `seconds` (per batch) is None unless `status` is "ok".
 
-    Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words.
+    Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words. `doubt`: why a
+    published time is doubtful, or empty.
     """
 
     implementation: str
@@ -47,6 +48,7 @@ class SideEntry:
     seconds: Any  # a float; None without a time
     status: str
     reason: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,10 @@ class Side:
         return sorted((entry for entry in self.entries if entry.seconds is not None), key=lambda entry: entry.seconds)
 
     @property
-    def fastest(self) -> list[SideEntry]:
-        """The fastest entry with a time, and those that cannot be told from it."""
-        return [entry for entry in self.ranked if entry.seconds < APART * self.ranked[0].seconds]
+    def fastest_text(self) -> str:
+        """The title of the fastest entry, and of those that cannot be told from it, named as such."""
+        first, *others = (entry.title for entry in self.ranked if entry.seconds < APART * self.ranked[0].seconds)
+        return first + (f" and, within {ALIKE}, {' and '.join(others)}" if others else "")
 
     def ratio(self, entry: SideEntry) -> float | None:
         """An entry's time divided by the fastest's; None if it has no time."""
@@ -125,7 +128,7 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
 
 
 def _entry(row: Any, title: str) -> SideEntry:
-    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason)
+    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, getattr(row, "doubt", ""))
 
 
 def is_of(row: Any, workload: LiteratureWorkload, mode: str) -> bool:
@@ -170,7 +173,7 @@ def _printed(source: str, device: str, rows: list, workload: LiteratureWorkload)
     size = f"batch {workload.batch}, sequence {workload.sequence}"
     corrected = [printed_title(row) for row in rows if row.corrected]
     notes = [f"corrected: {', '.join(corrected)}, see data/published"] if corrected else []
-    notes += [f"doubtful: {printed_title(row)} ({row.doubt})" for row in rows if row.doubt]
+    notes += ["? is doubtful, see data/published"] if any(row.doubt for row in rows) else []
     if source != workload.document:
         notes += dict.fromkeys(row.note for row in rows if row.note and not row.corrected)
     where = "; ".join(filter(None, (hardware, ", ".join(versions))))
@@ -219,12 +222,6 @@ def title_of(implementation: str, framework: str) -> str:
     return title if own else framework or title
 
 
-def fastest_text(fastest: Sequence[SideEntry]) -> str:
-    """The titles of `Side.fastest`; ties are named as such."""
-    first, *others = (entry.title for entry in fastest)
-    return first + (f" and, within {ALIKE}, {', '.join(others)}" if others else "")
-
-
 def order_text(then: Side, now: Side) -> str:
     """Changes in the order of the implementations that both sides have, as text; ties have no order."""
     common = {entry.implementation for entry in then.ranked} & {entry.implementation for entry in now.ranked}
@@ -234,7 +231,7 @@ def order_text(then: Side, now: Side) -> str:
     )
     if len(common) < 2:
         return f"{then.name} and {now.name} have {count(len(common), 'implementation')} in common: no order to compare."
-    fastest = [f"{fastest_text(side.fastest)} ({side.name})" for side in (before, after)]
+    fastest = [f"{side.fastest_text} ({side.name})" for side in (before, after)]
     sentences = [f"Fastest of the {len(common)} implementations in both: {'; '.join(fastest)}."]
     seconds = {entry.implementation: entry.seconds for entry in after.entries}
     found: dict[str, list[str]] = {"in the same order": [], "in the reverse order": [], f"tied (within {ALIKE})": []}
@@ -242,12 +239,12 @@ def order_text(then: Side, now: Side) -> str:
     for fast, slow in itertools.combinations(before.ranked, 2):
         gap_then, gap_now = slow.seconds / fast.seconds, seconds[slow.implementation] / seconds[fast.implementation]
         group = close if gap_then < APART or 1 / APART < gap_now < APART else same if gap_now > 1 else reverse
-        group.append(f"{fast.title}, {slow.title}")
+        group.append(f"{fast.title} than {slow.title}")
     pairs = count(sum(map(len, found.values())), "pair")
     sentences.append(f"Of {pairs}: {', '.join(f'{len(names)} {name}' for name, names in found.items() if names)}.")
     if reverse:
         named = reverse[:MOST_PAIRS] + ["and others"] * (len(reverse) > MOST_PAIRS)
-        sentences.append(f"Reversed (the first was faster in {then.name}): {'; '.join(named)}.")
+        sentences.append(f"Faster in {then.name}, and slower in {now.name}: {'; '.join(named)}.")
     return "\n".join(sentences)
 
 
