@@ -254,7 +254,7 @@ class LiteratureWorkload(Workload):
         return command_line(line, out, rounds)
 
 
-_NO_RUNS = "the document does not state the number of runs; here 10 warm-up and 100 timed runs"
+_NO_RUNS = "runs by its programs: 50 means of ten, of the cell 100; here 10 warm-up and 100 timed runs"
 
 _CELL = LiteratureWorkload("cell", "000", batch=128, sequence=1, features=512, hidden=512, note=_NO_RUNS)
 
