@@ -135,7 +135,8 @@ def plan(arguments: argparse.Namespace) -> int:
     """Run `plan`; returns the exit status."""
     if arguments.format == "csv" and arguments.dry_run:
         raise UsageError("--dry-run supports text and json only")
-    whole = schedule.plan(_own_implementations(arguments))
+    recorded = folders.finished(arguments.out)[0] if arguments.out and arguments.out.is_dir() else ()
+    whole = schedule.plan(_own_implementations(arguments), {config_id for config_id, _ in recorded})
     if arguments.dry_run:
         print_answer(whole, arguments.format)
         return 0
@@ -187,7 +188,7 @@ COMMANDS = {
         Command(RECORD_EXAMPLE, record_arguments, record),
     ),
     "plan": (
-        "record all workloads and implementations, scaled to 45 minutes on 2 cores; resumes if interrupted",
+        "record all workloads and implementations, scaled for 2 cores; prints first how long it takes; resumes",
         Command("lstm-literature plan --out recordings", plan_arguments, plan),
     ),
     "versions": (

@@ -1,11 +1,13 @@
 """Document x system x size: each published time, the recording that takes its place today, or why there is none.
 
-`lstm-literature table --coverage` prints it; `docs/literature.md` has it as Markdown.
+A recording that differs in more than the machine is marked (`MARKS`), and a published time that is doubtful has a
+question mark and the reason. `lstm-literature table --coverage` prints it; `docs/literature.md` has it as Markdown.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from operator import itemgetter
@@ -24,6 +26,15 @@ _COLUMNS = {
     **dict.fromkeys(("document", "source", "system", "workload", "label", "mode", "device"), ""),
     **{"published": None, "printed": "", "unit": "", "implementation": "", "today": None, "device_today": ""},
     **{"hardware": "", "framework_version": "", "scale": "", "n": None, "document_n": None, "reason": ""},
+    **{"threads": None, "document_threads": None, "marks": "", "doubt": ""},
+}
+
+#: Mark -> whether a recording has it, given the published row. Times drift if they change by more than is a tie.
+MARKS = {
+    "scaled": lambda item, row: item.scale != LiteratureWorkload.scale,
+    "few batches": lambda item, row: item.n <= schedule.FEWEST,
+    "other threads": lambda item, row: row.threads not in (None, item.threads),
+    "drift": lambda item, row: not 1 / sides.APART < 1 + item.drift < sides.APART,
 }
 
 #: Document 003: its times are means of networks that `lstm_trt` records, not of workloads of this package.
@@ -38,42 +49,54 @@ class Coverage(metrics.Table):
     `document` is a key of `published.DOCUMENTS`, `system` the title of the published implementation. `published` and
     `today` are times per batch in `unit`; `printed` is the published cell as text, such as the reason of a failure.
     The columns from `device_today` on describe the recording: `n` batches were timed, `document_n` by the document.
-    Without a recording, `today` is None and `reason` says why.
+    Without a recording, `today` is None and `reason` says why. `marks` are those of `MARKS`, separated by commas;
+    `doubt` is why the published time is doubtful.
     """
 
     def __str__(self) -> str:
         """One table per document; a row without a recording ends with the reason."""
-        drop = ("n", "version", "on", "scale")
-        tables = [f"{title}\n{format.table(header, cells, drop=drop)}" for title, header, cells in self._blocks()]
+        drop = ("n", "threads", "version", "on", "scale")
+        tables = [
+            "\n".join([title, format.table(header, cells, drop=drop), *doubts])
+            for title, header, cells, doubts in self._blocks()
+        ]
         return "\n\n".join(tables)
 
     def markdown_text(self) -> str:
         """The same tables in Markdown."""
         lines = []
-        for title, header, cells in self._blocks():
+        for title, header, cells, doubts in self._blocks():
             complete = [[*row, *[""] * (len(header) - len(row))] for row in (header, ["---"] * len(header), *cells)]
             lines += [f"**{title}**", "", *(f"| {' | '.join(row)} |" for row in complete), ""]
+            lines += [*(f"* {doubt}" for doubt in doubts), ""] if doubts else []
         return "\n".join(lines)
 
-    def _blocks(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-        """Of each document the title, the header, and the cells of its rows; a repeated system is left empty."""
+    def _blocks(self) -> Iterator[tuple[str, list[str], list[list[str]], list[str]]]:
+        """Of each document title, header, the cells of its rows, and doubts; a repeated system is left empty."""
         for document, group in itertools.groupby(self, key=lambda row: row.document):
             rows = list(group)
             title = f"document {document}" if document.isdigit() else rows[0].source
             if any(row.workload for row in rows):
-                title += f": {sum(row.today is not None for row in rows)} of {format.count(len(rows), 'row')} recorded"
+                recorded = [row for row in rows if row.today is not None]
+                title += f": {len(recorded)} of {format.count(len(rows), 'row')} recorded"
+                if marks := Counter(mark for row in recorded for mark in filter(None, row.marks.split(", "))):
+                    numbers = ", ".join(f"{mark}: {number}" for mark, number in marks.items())
+                    title += f", {sum(bool(row.marks) for row in recorded)} of them marked ({numbers})"
             names = ["system", "workload", "device", f"published {rows[0].unit}", "implementation"]
-            header = [*names, f"today {rows[0].unit}", "on", "version", "scale", "n"]
+            header = [*names, f"today {rows[0].unit}", "on", "version", "scale", "n", "threads", "marks"]
             repeated = [False, *(a.system == b.system for a, b in itertools.pairwise(rows))]
-            yield title, header, [_cells(row, again) for row, again in zip(rows, repeated, strict=True)]
+            doubts = dict.fromkeys(f"? {row.system}, {row.mode}: {row.doubt}" for row in rows if row.doubt)
+            yield title, header, [_cells(row, again) for row, again in zip(rows, repeated, strict=True)], list(doubts)
 
 
 def _cells(row: Any, again: bool) -> list[str]:
-    names = ["" if again else row.system, row.label, row.device, row.printed, row.implementation or "-"]
+    printed = row.printed + " ?" * bool(row.doubt)
+    names = ["" if again else row.system, row.label, row.device, printed, row.implementation or "-"]
     if row.today is None:
         return [*names, row.reason]
     n = str(row.n) + (f" of {row.document_n}" if row.n < row.document_n else "")
-    return [*names, metrics.short(row.today), row.device_today, row.framework_version, row.scale, n]
+    threads = str(row.threads) + (f" of {row.document_threads}" if row.document_threads else "")
+    return [*names, metrics.short(row.today), row.device_today, row.framework_version, row.scale, n, threads, row.marks]
 
 
 def coverage(recorded: Iterable) -> Coverage:
@@ -98,13 +121,13 @@ def coverage(recorded: Iterable) -> Coverage:
 
 def _rows(document: str, row: Any, leading: list) -> list[dict]:
     """One row per successor of a published row's implementation."""
-    workload = next(variant for variant in VARIANTS[row.workload] if published.matches(row, variant))
+    workload = next(variant for variant in VARIANTS[published.as_there(row)] if published.matches(row, variant))
     printed = row.reason or row.status if row.value is None else format.short_number(row.value)
     printed += f" (printed {row.published_value})" if row.corrected else ""
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)
-    common = {name: getattr(row, name) for name in ("source", "workload", "mode", "device", "unit")}
+    common = {name: getattr(row, name) for name in ("source", "mode", "device", "unit", "doubt")}
     common |= {"document": document, "system": sides.printed_title(row), "label": label}
-    common |= {"published": row.value, "printed": printed}
+    common |= {"workload": workload.name, "published": row.value, "printed": printed, "document_threads": row.threads}
     successors = sides.SUCCESSORS.get((workload.document, row.implementation), (row.implementation,))
     if isinstance(successors, str):
         return [{**common, "reason": successors}]
@@ -124,8 +147,10 @@ def _today(row: Any, workload: LiteratureWorkload, name: str, leading: list) -> 
     item = sides.chosen([item for item in own if rank(item) == best])
     if item.status != "ok":
         return {"reason": f"failed at scale {item.scale}: {item.reason}"}
-    same = {field: getattr(item, field) for field in ("hardware", "framework_version", "scale", "n", "document_n")}
-    return {"today": item.value, "device_today": item.device, **same}
+    kept = ("hardware", "framework_version", "scale", "n", "document_n", "threads")
+    same = {field: getattr(item, field) for field in kept}
+    marks = ", ".join(mark for mark, has in MARKS.items() if has(item, row))
+    return {"today": item.value, "device_today": item.device, **same, "marks": marks}
 
 
 def _why_not(workload: LiteratureWorkload, name: str, mode: str) -> str:

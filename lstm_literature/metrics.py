@@ -57,7 +57,8 @@ def document_statistics(document: str, latency_ns: np.ndarray, batch: int) -> di
 class Table:
     """The figures of recordings and failures, one row each; iterates over the rows.
 
-    The last column of `frame`, which text, CSV and JSON lack, is `seconds`: the value if it is a time.
+    Two columns of `frame` are not in text, CSV and JSON: `seconds`, the value if it is a time, and `drift`, the median
+    of the last third of the batches over that of the first third, minus 1, None for a failure.
     """
 
     frame: pd.DataFrame
@@ -78,7 +79,7 @@ class Table:
 
     @property
     def _printed(self) -> pd.DataFrame:
-        return self.frame.drop(columns="seconds", errors="ignore")
+        return self.frame.drop(columns=["seconds", "drift"], errors="ignore")
 
     def __str__(self) -> str:
         """One block per document, one line per recording, with figures in the document's order and units."""
@@ -107,13 +108,18 @@ def table(items: Iterable[Recording | Failure]) -> Table:
         figures = _figures(item, workload) if good else {statistic: (None, unit)}
         state = {"status": "ok" if good else "failed", "reason": "" if good else reason(item)}
         state |= {"detail": "" if good else item.reason, "n": len(item.timed_ns) if good else 0}
-        origin = {"document_n": workload.batches, "round": item.round}
+        origin = {"document_n": workload.batches, "round": item.round, "drift": _drift(item.timed_ns) if good else None}
         origin |= {"machine": item.provenance.get("machine_fingerprint"), "config_id": item.configuration.id}
         for statistic, (value, unit) in figures.items():
             figure = {"statistic": statistic, "value": value, "unit": unit}
             found.append({**_network(item), **figure, **state, **origin, "seconds": seconds(value, unit)})
     found.sort(key=itemgetter(*_ORDER))
     return Table(pd.DataFrame(found, dtype=object))
+
+
+def _drift(latency_ns: np.ndarray) -> float:
+    third = max(1, len(latency_ns) // 3)
+    return float(np.median(latency_ns[-third:]) / np.median(latency_ns[:third])) - 1
 
 
 def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tuple[float, str]]:

@@ -23,7 +23,7 @@ from lstm_literature import published, sides
 from lstm_literature.implementations import load_implementation, names, title_and_framework
 from lstm_literature.metrics import COSTS
 from lstm_literature.sides import Side, SideEntry, source_text
-from lstm_literature.workloads import VARIANTS, LiteratureWorkload
+from lstm_literature.workloads import TEXT, VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import style
 from lstm_trt.plots.style import GREY, Picture, multiple, number
@@ -87,9 +87,9 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
 
 
 def _fastest(sides: Iterable[Side]) -> str:
-    """The fastest implementation of each side, in one sentence."""
-    first = [(side.name, side.ranked[0]) for side in sides if side.ranked]
-    texts = [f"{name}: {entry.title} ({number(1e3 * entry.seconds)} ms)" for name, entry in first]
+    """The fastest implementations of each side, those that cannot be told apart together, in one sentence."""
+    found = [(side, side.ranked[0].seconds) for side in sides if side.ranked]
+    texts = [f"{side.name}: {side.fastest_text} ({number(1e3 * seconds)} ms)" for side, seconds in found]
     return f"Fastest: {'; '.join(texts) or 'none'}."
 
 
@@ -145,7 +145,7 @@ def _panel(ax: Axes, side: Side) -> None:
             continue
         time_ms = 1e3 * entry.seconds
         ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
-        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry) or 1.0)}"
+        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry) or 1.0)}" + " ?" * bool(entry.doubt)
         style.beside(ax, text, (time_ms, place), (8, 0), size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
@@ -173,7 +173,7 @@ def _missing(ax: Axes, place: int, entry: SideEntry, low: float) -> None:
 
 
 #: Families that are drawn over a size: workload -> (field, axis label).
-SIZES = {"stack": ("layers", "layers"), "text-classifier": ("hidden", "hidden size")}
+SIZES = {"stack": ("layers", "layers"), **dict.fromkeys(TEXT, ("hidden", "hidden size"))}
 
 
 def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
@@ -273,6 +273,7 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
         grows = f": {multiple(good[-1][1] / good[0][1])} from {good[0][0]} to {good[-1][0]}" if len(good) > 1 else ""
         grows = grows or (f": {number(good[0][1])} ms" if good else ": failed")
         x, y = zip(*good, strict=True) if good else ((), ())
+        grows += " ?" * any(entry.doubt for entry in found.values())
         ax.plot(x, y, label=title + grows, markersize=4.5, linewidth=1.3, **looks[title])
     low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
     style.log_axis(ax.yaxis, low, high)

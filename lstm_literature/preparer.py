@@ -190,8 +190,8 @@ class Listing:
             "implementations (see lstm-trt doctor on how to install missing ones):\n"
             f"{table(None, states, indent=2, wrap=True)}\n"
             "names: framework-style-execution; styles: basic (the cell written out, in a Python loop),\n"
-            "  fused and static (PyTorch's and Keras' cell in a Python loop), while (the cell written out, in a loop of"
-            " the graph),\n  one-call (the framework's LSTM layer)"
+            "  fine-grained (the same, gate by gate), fused and static (PyTorch's and Keras' cell in a Python loop),\n"
+            "  while (the cell written out, in a loop of the graph), one-call (the framework's LSTM layer)"
         )
         return "\n\n".join([*map(self._block, self.workloads), last])
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lstm_literature.workloads import AS_THERE, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from lstm_literature.workloads import LiteratureWorkload
 
 
 #: Document -> name of its table. A suffix marks figures of the same authors that the document does not print: a later
@@ -26,6 +25,7 @@ DOCUMENTS = {
     "000": "tvm-cudnn",
     "001": "ptb-language-model",
     "001-later": "ptb-language-model-later",
+    "001-newest": "ptb-language-model-newest",
     "002": "text-classifier",
     "003-times": "tensorrt-a100",
     "003-projection": "groq-projection",
@@ -49,6 +49,9 @@ POINTS = (*TYPICAL, "projection")
 
 SIZES = ("batch", "sequence", "features", "hidden", "layers")
 
+#: Columns that a table lacks where it has nothing in them.
+OPTIONAL = ("threads", "doubt")
+
 
 def seconds(value: float | None, unit: str) -> float | None:
     """A published or recorded value in seconds; None if there is no value or it is not a time."""
@@ -56,10 +59,18 @@ def seconds(value: float | None, unit: str) -> float | None:
 
 
 def matches(row: Any, workload: LiteratureWorkload) -> bool:
-    """Whether a published row belongs to the unscaled `workload`: all sizes that are stated are equal."""
+    """Whether a published row belongs to the unscaled `workload`: all sizes that are stated are equal.
+
+    A row of a program that differs from its document's workload also belongs to the workload as that program has it.
+    """
     stated = [size for size in SIZES if getattr(row, size) is not None]
     same = all(getattr(row, size) == getattr(workload, size) for size in stated)
-    return row.workload == workload.name and row.mode in workload.modes and same
+    return workload.name in (row.workload, as_there(row)) and row.mode in workload.modes and same
+
+
+def as_there(row: Any) -> str:
+    """The name of the workload as the program of a published row has it."""
+    return AS_THERE.get((row.workload, row.implementation)) or row.workload
 
 
 def of(document: str) -> pd.DataFrame:
@@ -91,7 +102,8 @@ def read_document(document: str) -> pd.DataFrame:
     """One table (`DOCUMENTS`): a row per cell, in its order, as Python values; sizes that are not stated are None.
 
     `value` is None unless `status` is "ok"; otherwise `status` is "failed", "no figure" (a printed dash) or "empty"
-    (an empty cell), with the `reason` in the document's words if it gives one.
+    (an empty cell), with the `reason` in the document's words if it gives one. `threads` is None, and `doubt` empty,
+    unless the document or its code has reasons for them.
     `published_value` is the cell as printed if `value` differs from it or is None. `seconds` is added: the value if it
     is a time.
     Its table is searched for in `data/published` of the working folder, of its parent folders, and of the
@@ -104,8 +116,9 @@ def read_document(document: str) -> pd.DataFrame:
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
         if (folder / path).is_file():
             found = pd.read_csv(folder / path, dtype=str, keep_default_na=False).astype(object)
+            found = found.assign(**{name: "" for name in OPTIONAL if name not in found})
             found["corrected"] = found["corrected"] == "true"
-            for name, kind in {**dict.fromkeys(SIZES, int), "value": float}.items():
+            for name, kind in {**dict.fromkeys((*SIZES, "threads"), int), "value": float}.items():
                 found[name] = pd.Series([kind(cell) if cell else None for cell in found[name]], dtype=object)
             times = map(seconds, found["value"], found["unit"])
             return found.assign(seconds=pd.Series(list(times), dtype=object))

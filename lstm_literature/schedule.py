@@ -9,15 +9,16 @@ The time of a row is the sum of start, build and steps, estimated with the `RATE
 implementation. In addition to the batches there is one step for the first call, one for the parity
 gate, and in training one before the loop. A training step also takes `PARAMETERS_MS` per million
 parameters (the optimizer), and `weights_ms` matters (each cell adds to gradients of the size of the
-weights, which dominates for small batches). The rates were measured in trial recordings on one core
-of a 2-core EPYC in 2026 and rounded up; for other CPUs they are rough estimates. An implementation
+weights, which dominates for small batches). These rates, measured on one core of a 2-core EPYC in 2026
+and rounded up, give the numbers of batches. The estimated time is theirs times `Rates.measured`, which
+makes it that of the recordings on a 2-core Xeon in data/xeon/literature; other CPUs differ. An implementation
 without rates gets the fewest batches and no estimate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from lstm_literature import implementations
 from lstm_literature.implementations import Rates
 from lstm_literature.preparer import REFERENCE, can_run, describe_benchmark, protocol_of
 from lstm_literature.sides import successors
-from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
+from lstm_literature.workloads import AS_THERE, VARIANTS, WORKLOADS, LiteratureWorkload
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.format import count, table
@@ -35,9 +36,6 @@ PARAMETERS_MS = 5.0
 
 #: Time limit of one recording: if it takes longer, it becomes a failure row and the set continues.
 TIME_LIMIT_S = 300.0
-
-#: Upper limit of the estimate for the whole set, with a margin for slower machines.
-LIMIT_S = 45 * 60.0
 
 #: Possible numbers of batches of a row, in addition to the document's number.
 LADDER = (200, 100, 50, 20, 10, 5, 3)
@@ -63,12 +61,10 @@ LONG = (
     "tensorflow-one-call-graph", "jax-scan", "mxnet-one-call",
 )  # fmt: skip
 
-#: Implementations with a counterpart in document 001, and the fastest of other frameworks.
-DOCUMENT_001 = tuple(
-    name
-    for name in NOT_COMPILED
-    if name not in ("pytorch-one-call-scripted", "tensorflow-xla") and not name.startswith("keras-")
-)
+#: Implementations without a counterpart in document 001, which are not the fastest of other frameworks either.
+NOT_DOCUMENT_001 = ("keras-", "pytorch-one-call-scripted", "tensorflow-xla")
+
+DOCUMENT_001 = tuple(name for name in NOT_COMPILED if not name.startswith(NOT_DOCUMENT_001))
 
 #: Implementations for a scale that is small enough for torch.compile.
 SMALL = (
@@ -81,6 +77,9 @@ STYLES = ("pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager"
 
 #: What takes the place of the six frameworks of document 002 today, both back ends of Keras included.
 DOCUMENT_002 = tuple(name for names in successors("002").values() for name in names)
+
+#: The same without PyTensor, and the fastest of other frameworks.
+OVER_HIDDEN = (*(name for name in DOCUMENT_002 if name in NOT_COMPILED), "pytorch-one-call-eager", "jax-scan")
 
 #: PyTorch, TensorFlow and Keras, current versions of frameworks of document 002, in one style each.
 TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph", "jax-scan")
@@ -102,7 +101,7 @@ class Part:
 
 _LAYER, _STACK, _TEXT = (VARIANTS[name] for name in ("layer", "stack", "text-classifier"))
 
-_PTB, _SHORT, _LONG, _BIDIRECTIONAL, _CTC = (WORKLOADS[name] for name in tuple(WORKLOADS) if name[:3] in ("ptb", "spe"))
+_PTB, _SHORT, _LONG, *_DEEP_SPEECH = (WORKLOADS[name] for name in tuple(WORKLOADS) if name[:3] in ("ptb", "spe"))
 
 _COLUMN = tuple(_LAYER[0].variant(batch=128, sequence=sequence, hidden=128) for sequence in (8, 32, 128, 512))
 
@@ -139,12 +138,12 @@ BLOCKS = (
     # All but torch.compile.
     Part(_TEXT[:1], (*NOT_COMPILED, "pytensor-scan"), "training", "1/4", seconds=2),
     # The document's frameworks over hidden size, except for PyTensor.
-    Part(
-        _TEXT[1:],
-        (*(name for name in DOCUMENT_002 if name in NOT_COMPILED), "pytorch-one-call-eager", "jax-scan"),
-        "training",
-        "1/4",
-        seconds=2,
+    Part(_TEXT[1:], OVER_HIDDEN, "training", "1/4", seconds=2),
+    # The programs of document 002 that differ, with what takes the place of their frameworks; PyTensor for one size.
+    *(
+        Part(VARIANTS[name][: 1 if program == "theano" else None], successors("002")[program], "training", "1/4", 2)
+        for (workload, program), name in AS_THERE.items()
+        if workload == "text-classifier"
     ),
     # All but the slowest.
     Part((_SHORT,), (*LONG, "keras-jax", "keras-torch"), "training", "1/4", seconds=2),
@@ -152,7 +151,7 @@ BLOCKS = (
     Part((_SHORT,), STYLES, "training", seconds=4),
     # Small enough for a few seconds per row.
     Part((_LONG,), LONG, "training", "1/8", seconds=3),
-    Part((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4),
+    Part(tuple(_DEEP_SPEECH), LONG, "training", "1/16", seconds=4),
 )
 
 
@@ -161,7 +160,7 @@ class ScheduledRecording:
     """One row of the plan.
 
     `configuration` is None if the implementation is not ready on this machine, with the `reason`; `estimate_s` is
-    None if the implementation has no rates.
+    None if the implementation has no rates. `recorded`: whether it was recorded before.
     """
 
     workload: LiteratureWorkload
@@ -172,10 +171,11 @@ class ScheduledRecording:
     estimate_s: float | None
     configuration: Configuration | None
     reason: str = ""
+    recorded: bool = False
 
     def as_dict(self) -> dict:
         """JSON values."""
-        workload, own = self.workload, ("mode", "implementation", "batches", "warmup")
+        workload, own = self.workload, ("mode", "implementation", "batches", "warmup", "recorded")
         row = {"workload": workload.label, "scale": workload.scale, **{name: getattr(self, name) for name in own}}
         row |= {"document_batches": workload.batches, "estimate_s": self.estimate_s}
         return row | {"config_id": self.configuration and self.configuration.id, "reason": self.reason}
@@ -193,6 +193,11 @@ class Schedule:
         return Schedule(tuple(entry for entry in self.entries if entry.configuration))
 
     @property
+    def left(self) -> Schedule:
+        """Those of `ready` that are not recorded yet."""
+        return Schedule(tuple(entry for entry in self.ready.entries if not entry.recorded))
+
+    @property
     def total_s(self) -> float:
         """Estimate for all rows and the parity references, two steps of PyTorch each; without an estimate 0."""
         references = {(entry.workload, entry.mode) for entry in self.entries}
@@ -201,8 +206,9 @@ class Schedule:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        totals = {"estimate_s": self.total_s, "estimate_here_s": self.ready.total_s, "time_limit_s": TIME_LIMIT_S}
-        return {"rows": [entry.as_dict() for entry in self.entries], **totals}
+        parts = {"": self, "here_": self.ready, "left_": self.left}
+        totals = {f"estimate_{name}s": part.total_s for name, part in parts.items()}
+        return {"rows": [entry.as_dict() for entry in self.entries], **totals, "time_limit_s": TIME_LIMIT_S}
 
     def __str__(self) -> str:
         """One line per row with scale, batches, estimate and why it cannot be recorded, and the total."""
@@ -210,10 +216,13 @@ class Schedule:
         rows = [_cells(entry) for entry in self.entries]
         lines = table(header, rows, right=header[4:], left=header[:4], drop=("warm-up", "batches", "mode")).split("\n")
         for number, entry in enumerate(self.entries, 1):
+            lines[number] += "  recorded" if entry.recorded else ""
             lines[number] += "" if entry.configuration else f"  cannot be recorded: {entry.reason}"
-        ready = self.ready
+        ready, left = self.ready, self.left
         total = f"{len(ready.entries)} of {count(len(rows), 'row')} can be recorded on this machine"
-        total += f", in about {ready.total_s / 60:.0f} min"
+        if len(left.entries) < len(ready.entries):
+            total += f"; {len(left.entries)} of them are not recorded yet"
+        total += f", in about {left.total_s / 60:.0f} min by rates measured on a 2-core Xeon"
         if len(ready.entries) < len(rows):
             total += f"; all rows would take {self.total_s / 60:.0f} min"
         if unknown := sum(entry.estimate_s is None for entry in self.entries):
@@ -230,19 +239,22 @@ def _cells(entry: ScheduledRecording) -> list[str]:
     return [*names, str(entry.warmup), batches, estimate]
 
 
-def plan(more: Sequence[str] = ()) -> Schedule:
-    """The whole set; each implementation of `implementations.names(more)` is in at least one row that it supports."""
+def plan(more: Sequence[str] = (), recorded: Collection[str] = ()) -> Schedule:
+    """The whole set; each implementation of `implementations.names(more)` is in at least one row that it supports.
+
+    `recorded`: ids of the configurations that were recorded before.
+    """
     found: dict[tuple, ScheduledRecording] = {}
     for block in BLOCKS:
         for workload in (workload.scaled(block.scale) for workload in block.workloads):
             for name in block.implementations or implementations.names(more):
                 key = (workload, name, block.mode)
                 if key not in found and can_run(name, workload, block.mode):
-                    found[key] = _entry(workload, name, block)
+                    found[key] = _entry(workload, name, block, recorded)
     return Schedule(tuple(found.values()))
 
 
-def _entry(workload: LiteratureWorkload, name: str, block: Part) -> ScheduledRecording:
+def _entry(workload: LiteratureWorkload, name: str, block: Part, recorded: Collection[str]) -> ScheduledRecording:
     batches, warmup = batches_of(workload, name, block.mode, block.seconds)
     estimate = estimate_s(workload, name, block.mode, batches + warmup)
     configuration, reason = None, ""
@@ -250,7 +262,8 @@ def _entry(workload: LiteratureWorkload, name: str, block: Part) -> ScheduledRec
         configuration = describe_benchmark(workload, name, block.mode, batches=batches, warmup=warmup)
     except RuntimeUnavailable as error:
         reason = error.reason
-    return ScheduledRecording(workload, name, block.mode, batches, warmup, estimate, configuration, reason)
+    done = bool(configuration) and configuration.id in recorded
+    return ScheduledRecording(workload, name, block.mode, batches, warmup, estimate, configuration, reason, done)
 
 
 def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: float) -> tuple[int, int]:
@@ -278,4 +291,4 @@ def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -
     """Estimate for a row with `steps` batches, including warm-up; None for an implementation without rates."""
     rates, step = _rates(name, mode), step_ms(workload, name, mode)
     more = 2 if mode == "forward" else 3
-    return rates and rates.start_s + rates.building_s(workload) + (steps + more) * step / 1e3
+    return rates and rates.measured * (rates.start_s + rates.building_s(workload) + (steps + more) * step / 1e3)

@@ -1,8 +1,8 @@
-"""Compare recordings of a workload with its document's published figures: which implementation is fastest, and how
+"""Compare recordings of a workload with its document's published figures: which implementations are fastest, and how
 the order has changed.
 
 The sizes and machines of the two sides differ, so no ratio is formed between them. Each time is
-compared only with the fastest of its own side.
+compared only with others of its own side, and times that one process cannot tell apart (`APART`) are ties.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lstm_literature import metrics, published
 from lstm_literature.implementations import load_implementation, title_and_framework
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 #: Two times of one side count as different from this ratio on; `compare` uses the same limit for single processes.
 APART = 1.10
 
+#: The same as text, for times that count as equal.
+ALIKE = f"{100 * (APART - 1):.0f} %"
+
 #: Sizes are listed only up to this number; beyond it the labels in the figure show them.
 MOST_SIZES = 3
 
-#: Pairs that reversed their order are listed up to this number, those with the largest change first.
+#: Pairs that reversed their order are listed up to this number.
 MOST_PAIRS = 5
 
 
@@ -35,7 +39,8 @@ MOST_PAIRS = 5
 class SideEntry:
     """One implementation of one side; `seconds` (per batch) is None unless `status` is "ok".
 
-    Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words.
+    Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words. `doubt`: why a
+    published time is doubtful, or empty.
     """
 
     implementation: str
@@ -43,6 +48,7 @@ class SideEntry:
     seconds: Any  # a float; None without a time
     status: str
     reason: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,12 @@ class Side:
     def ranked(self) -> list[SideEntry]:
         """Entries with a time, fastest first."""
         return sorted((entry for entry in self.entries if entry.seconds is not None), key=lambda entry: entry.seconds)
+
+    @property
+    def fastest_text(self) -> str:
+        """The title of the fastest entry, and of those that cannot be told from it, named as such."""
+        first, *others = (entry.title for entry in self.ranked if entry.seconds < APART * self.ranked[0].seconds)
+        return first + (f" and, within {ALIKE}, {' and '.join(others)}" if others else "")
 
     def ratio(self, entry: SideEntry) -> float | None:
         """An entry's time divided by the fastest's; None if it has no time."""
@@ -116,7 +128,7 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
 
 
 def _entry(row: Any, title: str) -> SideEntry:
-    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason)
+    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, getattr(row, "doubt", ""))
 
 
 def is_of(row: Any, workload: LiteratureWorkload, mode: str) -> bool:
@@ -156,10 +168,12 @@ def _printed(source: str, device: str, rows: list, workload: LiteratureWorkload)
     hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or (
         f"unspecified {device.upper()}" if device else ""
     )
+    hardware += "".join(f", {threads} threads" for threads in dict.fromkeys(row.threads for row in rows) if threads)
     versions = dict.fromkeys(f"{row.framework} {row.framework_version}".strip() for row in rows if row.framework)
     size = f"batch {workload.batch}, sequence {workload.sequence}"
     corrected = [printed_title(row) for row in rows if row.corrected]
     notes = [f"corrected: {', '.join(corrected)}, see data/published"] if corrected else []
+    notes += ["? is doubtful, see data/published"] if any(row.doubt for row in rows) else []
     if source != workload.document:
         notes += dict.fromkeys(row.note for row in rows if row.note and not row.corrected)
     where = "; ".join(filter(None, (hardware, ", ".join(versions))))
@@ -209,36 +223,28 @@ def title_of(implementation: str, framework: str) -> str:
 
 
 def order_text(then: Side, now: Side) -> str:
-    """Changes in the order of the implementations that both sides have, as text."""
-    before, after = ({entry.implementation: entry.seconds for entry in side.ranked} for side in (then, now))
-    common = [name for name in before if name in after]
+    """Changes in the order of the implementations that both sides have, as text; ties have no order."""
+    common = {entry.implementation for entry in then.ranked} & {entry.implementation for entry in now.ranked}
+    before, after = (
+        replace(side, entries=tuple(entry for entry in side.ranked if entry.implementation in common))
+        for side in (then, now)
+    )
     if len(common) < 2:
-        number = "only one implementation" if common else "no implementation"
-        return f"{then.name} and today have {number} in common, so their order cannot be compared."
-    titles = {entry.implementation: entry.title for entry in now.entries}
-    sentences = [
-        f"Fastest of the {len(common)} implementations in both: {titles[common[0]]} ({then.name}),"
-        f" {titles[min(common, key=lambda name: after[name])]} ({now.name})."
-    ]
-    turned, alike = [], 0
-    for fast, slow in itertools.combinations(common, 2):
-        gap_then, gap_now = before[slow] / before[fast], after[slow] / after[fast]
-        if gap_then >= APART and gap_now <= 1 / APART:
-            text = f"{titles[slow]} took {gap_then:.3g} times as long as {titles[fast]} in the published figures"
-            turned.append((gap_now / gap_then, f"{text} and takes {gap_now:.3g} times as long today."))
-        elif gap_then >= APART and gap_now >= APART:
-            alike += 1
-    pairs = len(common) * (len(common) - 1) // 2
-    sentences += [text for _, text in sorted(turned)[:MOST_PAIRS]] or [
-        "No pair has reversed its order by more than 10 %."
-    ]
-    if len(turned) > MOST_PAIRS:
-        sentences.append(f"Further pairs that have reversed their order: {len(turned) - MOST_PAIRS}.")
-    close = pairs - alike - len(turned)
-    order = f"{alike} of {pairs} pairs have the same order as in the published figures"
-    sentences.append(order + (f"; {close} differ by less than 10 % then or today." if close else "."))
-    spread = [max(times[name] for name in common) / min(times[name] for name in common) for times in (before, after)]
-    sentences.append(f"Ratio of the slowest to the fastest: {spread[0]:.3g} published, {spread[1]:.3g} today.")
+        return f"{then.name} and {now.name} have {count(len(common), 'implementation')} in common: no order to compare."
+    fastest = [f"{side.fastest_text} ({side.name})" for side in (before, after)]
+    sentences = [f"Fastest of the {len(common)} implementations in both: {'; '.join(fastest)}."]
+    seconds = {entry.implementation: entry.seconds for entry in after.entries}
+    found: dict[str, list[str]] = {"in the same order": [], "in the reverse order": [], f"tied (within {ALIKE})": []}
+    same, reverse, close = found.values()
+    for fast, slow in itertools.combinations(before.ranked, 2):
+        gap_then, gap_now = slow.seconds / fast.seconds, seconds[slow.implementation] / seconds[fast.implementation]
+        group = close if gap_then < APART or 1 / APART < gap_now < APART else same if gap_now > 1 else reverse
+        group.append(f"{fast.title} than {slow.title}")
+    pairs = count(sum(map(len, found.values())), "pair")
+    sentences.append(f"Of {pairs}: {', '.join(f'{len(names)} {name}' for name, names in found.items() if names)}.")
+    if reverse:
+        named = reverse[:MOST_PAIRS] + ["and others"] * (len(reverse) > MOST_PAIRS)
+        sentences.append(f"Faster in {then.name}, and slower in {now.name}: {'; '.join(named)}.")
     return "\n".join(sentences)
 
 

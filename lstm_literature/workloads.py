@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.labels import command_line
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import Workload, check_whole
+from lstm_trt.config.workload import ADDED, Workload, check_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +32,14 @@ LOSSES = (None, "cross-entropy", "ctc")
 
 OPTIMIZERS = (None, "sgd", "adam")
 
+#: Document 002's workload, and as its programs that differ from it have it.
+TEXT = ("text-classifier", *(f"text-classifier-{name}" for name in ("tensorflow", "mxnet", "torch7")))
+
 #: Sizes that `variant` may change, by family.
 FAMILIES = {
     "layer": ("batch", "sequence", "hidden", "layers"),
     "stack": ("batch", "sequence", "hidden", "layers"),
-    "text-classifier": ("hidden",),
+    **dict.fromkeys(TEXT, ("hidden",)),
 }
 
 
@@ -47,8 +50,9 @@ class LiteratureWorkload(Workload):
     `features` is the input width of the first LSTM layer; with a `vocabulary` the inputs are
     tokens, and an embedding has this width. `head`: a dense layer to `outputs` at "every-step" or
     the "last-step" (`output[-1]` of the last layer), or "none". `lengths` are the smallest and the
-    largest sequence length of a batch with variable lengths, `labels` the number of labels per
-    sequence for CTC. `warmup` and `batches` are the document's protocol.
+    largest sequence length of a batch with variable lengths; those between are random, or at equal distances if
+    `even_lengths`. `labels` is the number of labels per sequence for CTC. `warmup` and `batches` are the document's
+    protocol.
 
     Arrays are time-major. Inputs (sequence, batch, features) float32, or tokens (sequence, batch)
     int64; targets int64: (sequence, batch) for every step, (batch,) for the last, (batch, labels)
@@ -79,6 +83,7 @@ class LiteratureWorkload(Workload):
     lengths: tuple[int, int] | None = None
     labels: Any = None  # an int, for CTC
     scale: str = "1"
+    even_lengths: bool = field(default=False, metadata=ADDED)
     #: Choices made where the document does not specify something; not part of the identity.
     note: str = field(default="", compare=False)
 
@@ -107,7 +112,7 @@ class LiteratureWorkload(Workload):
         elif self.name == "stack":
             label += f"-{self.features}x{self.hidden}x{self.sequence}x{self.layers}"
             label += f"-b{self.batch}" if self.batch > 1 else ""
-        elif self.name == "text-classifier":
+        elif self.name in TEXT:
             label += f"-h{self.hidden}"
         return label if self.scale == "1" else f"{label}@{self.scale}"
 
@@ -118,7 +123,8 @@ class LiteratureWorkload(Workload):
         text += f" hidden {self.hidden} input {self.features} sequence {self.sequence} batch {self.batch}"
         for name in ("vocabulary", "outputs", "labels"):
             text += f" {name} {getattr(self, name)}" if getattr(self, name) else ""
-        return text + (f" lengths {self.lengths[0]} to {self.lengths[1]}" if self.lengths else "")
+        text += f" lengths {self.lengths[0]} to {self.lengths[1]}" if self.lengths else ""
+        return text + " at equal distances" * self.even_lengths
 
     @property
     def shape(self) -> LstmShape:
@@ -248,7 +254,7 @@ class LiteratureWorkload(Workload):
         return command_line(line, out, rounds)
 
 
-_NO_RUNS = "the document does not state the number of runs; here 10 warm-up and 100 timed runs"
+_NO_RUNS = "runs by its programs: 50 means of ten, of the cell 100; here 10 warm-up and 100 timed runs"
 
 _CELL = LiteratureWorkload("cell", "000", batch=128, sequence=1, features=512, hidden=512, note=_NO_RUNS)
 
@@ -263,15 +269,24 @@ _PTB = LiteratureWorkload(
     "ptb-lm", "001", batch=128, sequence=50, features=128, hidden=256, layers=3, vocabulary=10001,
     head="every-step", outputs=10001, loss="cross-entropy", optimizer="adam", learning_rate=1e-3,
     modes=("forward", "training"), warmup=10, batches=50,
-    note="random tokens; the document does not state the optimizer; here Adam with learning rate 1e-3",
+    note="random tokens; the document does not state the optimizer; here Adam with learning rate 1e-3, as in its last"
+    " program for PyTorch; those for TensorFlow have 1.0",
 )  # fmt: skip
 
 _TEXT = LiteratureWorkload(
     "text-classifier", "002", batch=128, sequence=64, features=128, hidden=128, vocabulary=10000,
     head="last-step", outputs=5, loss="cross-entropy", optimizer="sgd", learning_rate=1e-2,
     modes=("training",), warmup=2, batches=50,
-    note="batch and sequence from the document's code; it does not state the learning rate; here 0.01",
+    note="batch and sequence from the document's code; as its programs for Keras, whose default learning rate is 0.01",
 )  # fmt: skip
+
+_AS_PROGRAM = "as the document's program for {}; docs/literature.md lists what differs"
+
+_TENSORFLOW = replace(_TEXT, name=TEXT[1], learning_rate=1e-3, note=_AS_PROGRAM.format("TensorFlow, and for Theano"))
+
+_MXNET = replace(_TENSORFLOW, name=TEXT[2], head="every-step", note=_AS_PROGRAM.format("MXNet"))
+
+_TORCH7 = replace(_TEXT, name=TEXT[3], outputs=10000, learning_rate=0.1, note=_AS_PROGRAM.format("Torch7"))
 
 _SPEECH = LiteratureWorkload(
     "speech-ce-short", "004", batch=64, sequence=100, features=123, hidden=320,
@@ -288,11 +303,25 @@ _SPEECH_CTC = replace(
     labels=100,
 )  # fmt: skip
 
+_SPEECH_EVEN = replace(_SPEECH_CTC, name="speech-ctc-linspace", even_lengths=True)
+
 
 #: name -> default variant, in the order of the documents.
 WORKLOADS = {
     workload.name: workload
-    for workload in (_CELL, _LAYER, _STACK, _PTB, _TEXT, _SPEECH, _SPEECH_LONG, _SPEECH_BIDIRECTIONAL, _SPEECH_CTC)
+    for workload in (
+        *(_CELL, _LAYER, _STACK, _PTB, _TEXT, _TENSORFLOW, _MXNET, _TORCH7),
+        *(_SPEECH, _SPEECH_LONG, _SPEECH_BIDIRECTIONAL, _SPEECH_CTC, _SPEECH_EVEN),
+    )
+}
+
+#: (name of a workload, published name of an implementation) -> the workload as that program of the document has it,
+#: where it differs.
+AS_THERE = {
+    **{(TEXT[0], name.removeprefix(f"{TEXT[0]}-")): name for name in TEXT[1:]},
+    (TEXT[0], "theano"): TEXT[1],
+    (_SPEECH_CTC.name, ""): _SPEECH_EVEN.name,
+    (_SPEECH_CTC.name, "pytorch-one-call-eager"): _SPEECH_EVEN.name,
 }
 
 
@@ -318,7 +347,7 @@ VARIANTS = {name: (workload,) for name, workload in WORKLOADS.items()} | {
         *(_STACK.variant(layers=layers) for layers in (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)),
         replace(_STACK.variant(layers=1, batch=32, sequence=32, hidden=32), note=_NO_RUNS),
     ),
-    "text-classifier": tuple(_TEXT.variant(hidden=hidden) for hidden in (128, 256, 512, 1024, 2048)),
+    **{name: tuple(WORKLOADS[name].variant(hidden=128 * 2**power) for power in range(5)) for name in TEXT},
 }
 
 

@@ -17,7 +17,8 @@ from scipy.stats import binom
 
 import lstm_literature as literature
 import lstm_trt as lab
-from lstm_literature import published
+from lstm_literature import published, schedule
+from lstm_trt.config.configuration import Configuration
 from tests.conftest import ROOT
 from tests.support import inference_times
 
@@ -165,6 +166,21 @@ def libraries(statement: Statement) -> None:
     assert "BLAS_INFO=mkl" in torch.__config__.show() or platform.machine() != "x86_64"
 
 
+def time_of_the_set(statement: Statement) -> None:
+    """From the first preparation to the last batch of the rows of the plan that were recorded one after another."""
+    rows = schedule.plan().entries
+    keys = {(row.workload, row.implementation, row.mode, row.batches, row.warmup) for row in rows}
+    spans = []
+    for row in configs("data/xeon/literature/configs.parquet"):
+        made, provenance = Configuration.from_dict(json.loads(row["configuration"])), json.loads(row["provenance"])
+        key = (made.workload, made.runtime, made.mode, made.protocol.trials, made.protocol.warmup)
+        if row["status"] == "ok" and key in keys:
+            seconds, began_s = provenance["seconds"], provenance["started_unix_ns"] / 1e9
+            spans.append((began_s - seconds["build"] - seconds["parity"], began_s + seconds["timing"]))
+    taken_s = max(end for _, end in spans) - min(began for began, _ in spans)
+    assert statement.numbers[:2] == [len(spans), round(taken_s / 60)]
+
+
 def implementations(statement: Statement) -> None:
     found = literature.load(["ptb-lm"], data=ROOT / "data/xeon/literature")
     (side,) = literature.today(found.rows, found.variants[0], "forward")
@@ -272,7 +288,7 @@ def citation(statement: Statement) -> None:
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
     no_kinks, proportional_to_sequence, not_carried_out, citation, below_the_bound, c_is_fastest,
-    one_call_is_fastest, planted_program, not_explained, began_late,
+    one_call_is_fastest, time_of_the_set, planted_program, not_explained, began_late,
     page_faults, *map(of_the_published_times, inference_times.SENTENCES),
 )  # fmt: skip
 

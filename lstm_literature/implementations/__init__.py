@@ -5,8 +5,8 @@ an `Implementation`. In addition to a runtime's attributes it has
 
     TITLE          the name in figures
     FRAMEWORK      "PyTorch", "TensorFlow", "ONNX Runtime", ...
-    STYLE          "basic" (the cell written out), "fused" (the framework's cell in a loop), "while",
-                   "static" (the cell unrolled), "one-call" (the framework's LSTM)
+    STYLE          "basic" (the cell written out), "fine-grained" (the same, gate by gate), "fused" (the framework's
+                   cell in a loop), "while", "static" (the cell unrolled), "one-call" (the framework's LSTM)
     EXECUTION      "eager", "scripted", "compiled", "graph", "xla", ...
     EXTRA          the extra of this package that installs it; None for the core and for other packages
     supports(workload, mode, device) -> str | None     None if it is supported, else the reason in a few words
@@ -56,6 +56,8 @@ IMPLEMENTATIONS = {
     "pytorch-basic-eager": f"{_HERE}.on_pytorch:BASIC_EAGER",
     "pytorch-basic-scripted": f"{_HERE}.on_pytorch:BASIC_SCRIPTED",
     "pytorch-basic-compiled": f"{_HERE}.on_pytorch:BASIC_COMPILED",
+    "pytorch-fine-grained-eager": f"{_HERE}.on_pytorch:FINE_GRAINED_EAGER",
+    "pytorch-fine-grained-scripted": f"{_HERE}.on_pytorch:FINE_GRAINED_SCRIPTED",
     "pytorch-fused-eager": f"{_HERE}.on_pytorch:FUSED_EAGER",
     "pytorch-fused-scripted": f"{_HERE}.on_pytorch:FUSED_SCRIPTED",
     "pytorch-fused-compiled": f"{_HERE}.on_pytorch:FUSED_COMPILED",
@@ -64,6 +66,8 @@ IMPLEMENTATIONS = {
     "pytorch-one-call-compiled": f"{_HERE}.on_pytorch:ONE_CALL_COMPILED",
     "tensorflow-basic-eager": f"{_HERE}.on_tensorflow:BASIC_EAGER",
     "tensorflow-basic-graph": f"{_HERE}.on_tensorflow:BASIC_GRAPH",
+    "tensorflow-fine-grained-eager": f"{_HERE}.on_tensorflow:FINE_GRAINED_EAGER",
+    "tensorflow-fine-grained-graph": f"{_HERE}.on_tensorflow:FINE_GRAINED_GRAPH",
     "tensorflow-while-graph": f"{_HERE}.on_tensorflow:WHILE_GRAPH",
     "tensorflow-static-eager": f"{_HERE}.on_tensorflow:STATIC_EAGER",
     "tensorflow-static-graph": f"{_HERE}.on_tensorflow:STATIC_GRAPH",
@@ -100,6 +104,7 @@ class Rates:
     (where wider rows leave the cache), `cell_ms` per cell (one layer, direction and time step),
     `weights_ms` per million weights read by the cells and `outputs_ms` per million outputs of the dense layer. A run
     takes in addition `start_s` (process, framework, parity gate, storing), `build_s`, and `build_cell_s` per cell.
+    `measured` is the time that recordings took, divided by this estimate.
     """
 
     gflop_ms: float
@@ -110,6 +115,7 @@ class Rates:
     build_s: float = 0.0
     build_cell_s: float = 0.0
     gflop_unit_ms: float = 0.0
+    measured: float = 1.0
 
     def step_ms(self, workload: LiteratureWorkload) -> float:
         """Estimate for one batch, without the optimizer."""

@@ -1,4 +1,4 @@
-"""PyTorch: three styles of the network, each eager, scripted and compiled.
+"""PyTorch: four styles of the network, each eager and scripted, and all but one compiled.
 
 Forward passes run in inference mode. A training step zeroes the gradients, runs forward, loss,
 backward and the optimizer, and reads the loss. `scripted`: TorchScript, deprecated by PyTorch
@@ -63,7 +63,7 @@ class PyTorch(Implementation):
 
     @property
     def TITLE(self) -> str:
-        kind = {"basic": "basic", "fused": "LSTMCell", "one-call": "nn.LSTM"}[self.STYLE]
+        kind = {"fused": "LSTMCell", "one-call": "nn.LSTM"}.get(self.STYLE, self.STYLE)
         return f"PyTorch {kind}, {self.EXECUTION}"
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
@@ -242,7 +242,7 @@ class TrainingStep(_TorchStep):
         super()._rewind()
         self._networks.load_weights(self._parameters, self._weights)
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-        parameters, rate = list(self._parameters.values()), self._workload.learning_rate
+        parameters, rate = list(self._network.parameters()), self._workload.learning_rate
         self._optimizer: Any = kinds[self._workload.optimizer](parameters, lr=rate)
         self._optimizer.zero_grad()
         self._facts |= {"gradients": "on", "optimizer": f"{type(self._optimizer).__name__}, eager"}
@@ -259,10 +259,7 @@ class TrainingStep(_TorchStep):
         self._require_open()
         self._optimizer.zero_grad()
         self._try(self._call)
-        found = {}
-        for name, parameter in self._parameters.items():
-            gradient = parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad
-            found[name] = gradient.cpu().numpy().copy()
+        found = self._networks.gradients(self._parameters)
         self._optimizer.zero_grad()
         return found
 
@@ -272,6 +269,10 @@ BASIC_EAGER = PyTorch("basic", "eager")
 BASIC_SCRIPTED = PyTorch("basic", "scripted")
 
 BASIC_COMPILED = PyTorch("basic", "compiled")
+
+FINE_GRAINED_EAGER = PyTorch("fine-grained", "eager")
+
+FINE_GRAINED_SCRIPTED = PyTorch("fine-grained", "scripted")
 
 FUSED_EAGER = PyTorch("fused", "eager")
 

@@ -1,7 +1,8 @@
-"""The literature's networks as PyTorch modules, in three styles; all of them can be scripted.
+"""The literature's networks as PyTorch modules, in four styles; all of them can be scripted.
 
 `basic`: a cell written out with matrix products and pointwise operators, in a Python loop over
-time. `fused`: the same loop over `nn.LSTMCell`, which is one fused kernel per step on a GPU and
+time. `fine-grained`: the same with products for each gate, as in document 001.
+`fused`: the same loop over `nn.LSTMCell`, which is one fused kernel per step on a GPU and
 separate operators on a CPU. `one-call`: `nn.LSTM`. With variable lengths, a loop works like a
 packed sequence: the batch shrinks to the sequences that have not ended (and grows again in the
 reverse direction), so no step computes padding.
@@ -23,6 +24,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from lstm_literature.data import Batch
 from lstm_literature.workloads import LiteratureWorkload
+
+#: Name of a weight -> the parameters that hold it: one, or for each gate one, which is transposed.
+Parameters = dict[str, list[nn.Parameter]]
 
 
 class Packing(NamedTuple):
@@ -62,6 +66,33 @@ class BasicCell(nn.Module):
         input_gate, forget_gate, candidate, output_gate = gates.chunk(4, 1)
         memory = torch.sigmoid(forget_gate) * memory + torch.sigmoid(input_gate) * torch.tanh(candidate)
         return torch.sigmoid(output_gate) * torch.tanh(memory), memory
+
+
+def _of_gates(*shape: int) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.empty(shape)) for _ in range(4)]
+
+
+class FineGrainedCell(nn.Module):
+    """The cell of document 001: each gate has weights and biases of its own, so there are eight matrix products.
+
+    (lcy-seso/Carrot 5223162, benchmarks/rnnlm/pt_model/model/loop_visible_lstm.py.) The matrices are (inputs, hidden).
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.weight_ih_i, self.weight_ih_f, self.weight_ih_g, self.weight_ih_o = _of_gates(inputs, hidden)
+        self.weight_hh_i, self.weight_hh_f, self.weight_hh_g, self.weight_hh_o = _of_gates(hidden, hidden)
+        self.bias_ih_i, self.bias_ih_f, self.bias_ih_g, self.bias_ih_o = _of_gates(hidden)
+        self.bias_hh_i, self.bias_hh_f, self.bias_hh_g, self.bias_hh_o = _of_gates(hidden)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        h, memory = state
+        i = x.mm(self.weight_ih_i) + self.bias_ih_i + h.mm(self.weight_hh_i) + self.bias_hh_i
+        f = x.mm(self.weight_ih_f) + self.bias_ih_f + h.mm(self.weight_hh_f) + self.bias_hh_f
+        g = x.mm(self.weight_ih_g) + self.bias_ih_g + h.mm(self.weight_hh_g) + self.bias_hh_g
+        o = x.mm(self.weight_ih_o) + self.bias_ih_o + h.mm(self.weight_hh_o) + self.bias_hh_o
+        memory = torch.sigmoid(f) * memory + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(memory), memory
 
 
 class Direction(nn.Module):
@@ -144,14 +175,16 @@ class LoopedNetwork(nn.Module):
         padded = outputs.new_zeros(read.size(0) * read.size(1), self.outputs)
         return padded.index_copy(0, positions, outputs).view(read.size(0), read.size(1), self.outputs)
 
-    def canonical(self) -> dict[str, nn.Parameter]:
+    def canonical(self) -> Parameters:
         """The parameters by the names of `data.weight_shapes`."""
         named = _outer_parameters(self)
         for index, layer in enumerate(self.layers):
             both = isinstance(layer, BothWays)
             cells: dict[str, Any] = {"": layer.ahead.cell, "_reverse": layer.behind.cell} if both else {"": layer.cell}
             for suffix, cell in cells.items():
-                named |= {f"lstm.{name}_l{index}{suffix}": weight for name, weight in cell.named_parameters()}
+                for name, weight in cell.named_parameters():
+                    whole = name[:-2] if isinstance(cell, FineGrainedCell) else name
+                    named.setdefault(f"lstm.{whole}_l{index}{suffix}", []).append(weight)
         return named
 
 
@@ -176,9 +209,9 @@ class OneCallNetwork(nn.Module):
         every_step, _ = self.lstm(read)
         return self.dense(every_step[-1] if self.last_step else every_step)
 
-    def canonical(self) -> dict[str, nn.Parameter]:
+    def canonical(self) -> Parameters:
         """The parameters by the names of `data.weight_shapes`."""
-        return _outer_parameters(self) | {f"lstm.{name}": weight for name, weight in self.lstm.named_parameters()}
+        return _outer_parameters(self) | {f"lstm.{name}": [weight] for name, weight in self.lstm.named_parameters()}
 
 
 class OfInputs(nn.Module):
@@ -219,14 +252,27 @@ def build_network(workload: LiteratureWorkload, style: str) -> LoopedNetwork | O
     """The network on the CPU; its weights still have to be loaded."""
     if style == "one-call":
         return OneCallNetwork(workload)
-    return LoopedNetwork(workload, {"basic": BasicCell, "fused": nn.LSTMCell}[style])
+    return LoopedNetwork(workload, {"basic": BasicCell, "fine-grained": FineGrainedCell, "fused": nn.LSTMCell}[style])
 
 
-def load_weights(parameters: dict[str, nn.Parameter], weights: dict[str, np.ndarray]) -> None:
+def load_weights(parameters: Parameters, weights: dict[str, np.ndarray]) -> None:
     """Copy weights in place, by the names of `data.weight_shapes`."""
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(weights[name]))
+        for name, held in parameters.items():
+            for parameter, part in zip(held, np.split(weights[name], len(held)), strict=True):
+                parameter.copy_(torch.from_numpy(part.T if len(held) > 1 else part))
+
+
+def gradients(parameters: Parameters) -> dict[str, np.ndarray]:
+    """The gradients by the names of `data.weight_shapes`; zeros where there is none."""
+
+    def gradient(weight: nn.Parameter, transposed: bool) -> np.ndarray:
+        array = (torch.zeros_like(weight) if weight.grad is None else weight.grad).cpu().numpy()
+        return array.T if transposed else array
+
+    return {
+        name: np.concatenate([gradient(weight, len(held) > 1) for weight in held]) for name, held in parameters.items()
+    }
 
 
 def _embedding(workload: LiteratureWorkload) -> nn.Module:
@@ -239,6 +285,6 @@ def _dense(workload: LiteratureWorkload) -> nn.Module:
     return nn.Linear(workload.width, workload.outputs, bias=workload.head_bias)
 
 
-def _outer_parameters(network: Any) -> dict[str, nn.Parameter]:
+def _outer_parameters(network: Any) -> Parameters:
     parts = {"embedding": network.embedding, "dense": network.dense}
-    return {f"{part}.{name}": weight for part, module in parts.items() for name, weight in module.named_parameters()}
+    return {f"{part}.{name}": [weight] for part, module in parts.items() for name, weight in module.named_parameters()}

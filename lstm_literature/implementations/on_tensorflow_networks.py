@@ -1,4 +1,4 @@
-"""The literature's networks in TensorFlow, in four styles; each maps its variables to PyTorch's weights.
+"""The literature's networks in TensorFlow, in five styles; each maps its variables to PyTorch's weights.
 
 Keras' gate order i, f, c, o equals PyTorch's i, f, g, o; kernels are transposed,
 (inputs, 4 x hidden). The loops are time-major like the workloads; `one-call` is batch-major,
@@ -11,7 +11,7 @@ direction) and its output is zero, as for a packed sequence; the padding is comp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 #: (inputs, hidden, memory) -> (hidden, memory), each (batch, width).
 Cell = Callable[["Tensor", "Tensor", "Tensor"], tuple["Tensor", "Tensor"]]
+
+#: (inputs, hidden) -> the four gates before their functions, each (batch, width).
+Gates = Callable[["Tensor", "Tensor"], "Sequence[Tensor]"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,24 @@ class Held:
     def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """Gradients by weight name: the gradient of a sum is the gradient of each of its terms."""
         return {name: np.ascontiguousarray(array.T if self.transposed else array).copy() for name in self.names}
+
+
+@dataclass(frozen=True)
+class HeldGate(Held):
+    """A Keras variable of one gate: that of the named matrices, one above the other, or of the sum of the vectors."""
+
+    gate: int = 0
+
+    def load(self, weights: dict[str, np.ndarray]) -> None:
+        parts: Any = [np.split(weights[name], 4)[self.gate].T for name in self.names]
+        self.variable.assign(np.concatenate(parts) if self.transposed else sum(parts))
+
+    def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
+        """Zero outside the gate."""
+        width = array.shape[-1]
+        parts = (array[:-width], array[-width:]) if self.transposed else (array, array)
+        pads = ((self.gate * width, (3 - self.gate) * width), (0, 0))[: array.ndim]
+        return {name: np.pad(part.T, pads) for name, part in zip(self.names, parts, strict=True)}
 
 
 def held_by_cell(cell: Any, suffix: str) -> list[Held]:
@@ -89,8 +110,11 @@ class Network(ABC):
     def _hold(self, name: str, transposed: bool = False) -> Any:
         """A new variable for one weight."""
         shape = self._shapes[name][::-1] if transposed else self._shapes[name]
-        variable = self._keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=name.replace(".", "_"))
-        self.held.append(Held(variable, (name,), transposed))
+        return self._keep(shape, Held, (name,), transposed)
+
+    def _keep(self, shape: tuple[int, ...], kind: type[Held], names: tuple[str, ...], *more: Any) -> Any:
+        variable = self._keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=names[0].replace(".", "_"))
+        self.held.append(kind(variable, names, *more))
         return variable.value
 
     @abstractmethod
@@ -139,20 +163,33 @@ class Loops(Network):
 
     def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
         """The cell written out; calling the returned function reads the weights, once per loop, not per step."""
-        tf = self._tf
-        held = [self._hold(f"lstm.weight_{name}_{suffix}", transposed=True) for name in ("ih", "hh")]
-        held += [self._hold(f"lstm.bias_{name}_{suffix}") for name in ("ih", "hh")]
+        tf, bind_gates = self._tf, self._build_gates(width, suffix)
 
         def bind() -> Cell:
-            kernel, recurrent, bias_ih, bias_hh = map(tf.convert_to_tensor, held)
+            gates = bind_gates()
 
             def cell(inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-                gates = tf.matmul(inputs, kernel) + bias_ih + tf.matmul(hidden, recurrent) + bias_hh
-                input_gate, forget_gate, candidate, output_gate = tf.split(gates, 4, axis=1)
+                input_gate, forget_gate, candidate, output_gate = gates(inputs, hidden)
                 memory = tf.sigmoid(forget_gate) * memory + tf.sigmoid(input_gate) * tf.tanh(candidate)
                 return tf.sigmoid(output_gate) * tf.tanh(memory), memory
 
             return cell
+
+        return bind
+
+    def _build_gates(self, width: int, suffix: str) -> Callable[[], Gates]:
+        tf = self._tf
+        held = [self._hold(f"lstm.weight_{name}_{suffix}", transposed=True) for name in ("ih", "hh")]
+        held += [self._hold(f"lstm.bias_{name}_{suffix}") for name in ("ih", "hh")]
+
+        def bind() -> Gates:
+            kernel, recurrent, bias_ih, bias_hh = map(tf.convert_to_tensor, held)
+
+            def gates(inputs: Tensor, hidden: Tensor) -> Sequence[Tensor]:
+                both = tf.matmul(inputs, kernel) + bias_ih + tf.matmul(hidden, recurrent) + bias_hh
+                return tf.split(both, 4, axis=1)
+
+            return gates
 
         return bind
 
@@ -189,6 +226,32 @@ class Unrolled(Loops):
                 outputs[index] = tf.where(mask, output, zeros)
                 hidden, memory = tf.where(mask, output, hidden), tf.where(mask, cell_memory, memory)
         return outputs
+
+
+class FineGrained(Unrolled):
+    """`fine-grained`: the loop of `basic` with the cell of document 001, four products of inputs and hidden state.
+
+    (lcy-seso/Carrot 0a722e9, benchmarks/rnnlm/tf_model/utils.py.) Each gate has a matrix and a bias vector of its own.
+    """
+
+    def _build_gates(self, width: int, suffix: str) -> Callable[[], Gates]:
+        tf, size = self._tf, self._workload.hidden
+        weights, biases = (
+            tuple(f"lstm.{kind}_{name}_{suffix}" for name in ("ih", "hh")) for kind in ("weight", "bias")
+        )
+        kernels = [self._keep((width + size, size), HeldGate, weights, True, gate) for gate in range(4)]
+        added = [self._keep((size,), HeldGate, biases, False, gate) for gate in range(4)]
+
+        def bind() -> Gates:
+            read = [list(map(tf.convert_to_tensor, held)) for held in (kernels, added)]
+
+            def gates(inputs: Tensor, hidden: Tensor) -> Sequence[Tensor]:
+                both = tf.concat([inputs, hidden], 1)
+                return [tf.matmul(both, kernel) + bias for kernel, bias in zip(*read, strict=True)]
+
+            return gates
+
+        return bind
 
 
 class Static(Unrolled):
@@ -252,4 +315,4 @@ class OneCall(Network):
         return read[:, -1] if self._workload.head == "last-step" and self._workload.directions == 2 else read
 
 
-STYLES = {"basic": Unrolled, "static": Static, "while": While, "one-call": OneCall}
+STYLES = {"basic": Unrolled, "fine-grained": FineGrained, "static": Static, "while": While, "one-call": OneCall}

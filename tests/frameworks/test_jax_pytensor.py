@@ -108,7 +108,7 @@ def test_facts_costs_and_errors(name):
 
 def test_what_is_supported():
     refused = refused_by(NAMES)
-    long = ("speech-bidirectional-ce-long", "speech-ctc-long")
+    long = ("speech-bidirectional-ce-long", "speech-ctc-long", "speech-ctc-linspace")
     assert refused == {("pytensor-scan", name, "training") for name in long}
 
 

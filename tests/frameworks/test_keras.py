@@ -28,7 +28,7 @@ def test_it_agrees_with_pytorch(name):
 
 def test_what_is_supported():
     refused = refused_by(NAMES)
-    assert refused == {(name, "speech-ctc-long", "training") for name in NAMES}
+    assert refused == {(name, f"speech-ctc-{kind}", "training") for name in NAMES for kind in ("long", "linspace")}
 
 
 def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 from lstm_literature import implementations
 from lstm_literature.data import Batch, make_batch
 from lstm_literature.implementations import on_tensorflow as tensorflow_implementations
+from lstm_literature.implementations.on_tensorflow_networks import HeldGate
 from lstm_literature.metrics import COSTS
 from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
@@ -36,7 +37,8 @@ from tests.support.framework_checks import (
 
 NAMES = tuple(name for name in implementations.IMPLEMENTATIONS if name.startswith("tensorflow"))
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
-KERAS = tuple(name for name in NAMES if name not in TWO_BIASES)
+#: With one bias vector: Keras' layers, and the cell of document 001.
+ONE_BIAS = tuple(name for name in NAMES if name not in TWO_BIASES)
 
 _STATE = implementations.load_implementation(NAMES[0]).availability()
 if not _STATE.ready:
@@ -51,16 +53,37 @@ def test_outputs_agree_with_pytorch(name, workload):
 
 def current(task) -> dict[tuple[str, ...], np.ndarray]:
     """The values of Keras' variables, by the weights that each is the sum of."""
-    return {
-        held.names: held.variable.numpy().T if held.transposed else held.variable.numpy() for held in task._network.held
-    }
+    found: dict = {}
+    for held in task._network.held:
+        value = held.variable.numpy()
+        if not isinstance(held, HeldGate):
+            found[held.names] = value.T if held.transposed else value
+        else:  # the gates of a weight are in different variables
+            parts = held.spread(value).items() if held.transposed else [(held.names, held.spread(value)[held.names[0]])]
+            for names, part in parts:
+                key = names if isinstance(names, tuple) else (names,)
+                found[key] = found.get(key, 0) + part
+    return found
+
+
+@pytest.mark.parametrize(("style", "products", "width"), [("basic", 2, 4), ("fine-grained", 4, 1)])
+def test_a_step_of_the_written_out_cell_has_as_many_products_as_document_001(style, products, width):
+    """The fine-grained cell multiplies inputs and hidden state together, for each gate."""
+    workload = FORWARD["layer"]
+    task = prepared(f"tensorflow-{style}-graph", workload, "forward")
+    nodes = task._call.get_concrete_function(*task._arguments).graph.as_graph_def().node
+    assert sum(node.op == "MatMul" for node in nodes) == products * workload.sequence
+    kernels = [held.variable.shape for held in task._network.held if held.transposed]
+    assert {shape[1] for shape in kernels} == {width * workload.hidden}
+    rows = {workload.features + workload.hidden} if width == 1 else {workload.features, workload.hidden}
+    assert {shape[0] for shape in kernels} == rows
 
 
 @pytest.mark.parametrize("workload", TRAINING.values(), ids=TRAINING)
 @pytest.mark.parametrize("name", NAMES)
 def test_training_agrees_with_pytorch_and_the_loss_decreases(name, workload):
-    facts = assert_training_agrees(name, workload, current, one_bias=name in KERAS)
-    assert ("updates" in facts) == (name in KERAS)
+    facts = assert_training_agrees(name, workload, current, one_bias=name in ONE_BIAS)
+    assert ("updates" in facts) == (name in ONE_BIAS)
     assert facts["optimizer"] == {"adam": "Keras Adam", "sgd": "Keras SGD"}[workload.optimizer]
     assert facts["optimizer_epsilon"] == (1e-8 if workload.optimizer == "adam" else None)
     assert ("ctc" in facts) == ("variable_lengths" in facts) == (workload.loss == "ctc")
@@ -152,7 +175,7 @@ def test_facts_and_costs(name):
     eager, loop = name.endswith("eager"), name in ("tensorflow-while-graph", "tensorflow-one-call-graph")
     assert facts["intra_op_threads"] == facts["inter_op_threads"] == 1
     assert facts["traces"] == (0 if eager else 1)
-    assert facts["bias_vectors"] == (1 if name in KERAS else 2)
+    assert facts["bias_vectors"] == (1 if name in ONE_BIAS else 2)
     assert ("dispatches_to" in facts) == ("one-call" in name)
     if not eager:
         assert facts["xla"] == (name == "tensorflow-xla")
@@ -164,8 +187,8 @@ def test_facts_and_costs(name):
 
 def test_what_is_supported():
     refused = refused_by(NAMES)
-    unrolled = ("tensorflow-basic-graph", "tensorflow-static-graph")
-    long = ("speech-bidirectional-ce-long", "speech-ctc-long")
+    unrolled = [f"tensorflow-{style}-graph" for style in ("basic", "fine-grained", "static")]
+    long = ("speech-bidirectional-ce-long", "speech-ctc-long", "speech-ctc-linspace")
     assert refused == {(name, workload, "training") for name in unrolled for workload in long}
     basic, full = implementations.load_implementation(unrolled[0]), WORKLOADS[long[0]]
     assert "8000 cells" in basic.supports(full, "training")

@@ -32,7 +32,7 @@ from lstm_trt.runtimes.cuda._tensorrt import TensorRtRuntime
 from tests.conftest import rest_is_heavy
 from tests.support.network_in_numpy import evaluate, parse
 
-STYLES = ("basic", "fused", "one-call")
+STYLES = ("basic", "fine-grained", "fused", "one-call")
 QUICK = [f"pytorch-{style}-{execution}" for style in STYLES for execution in ("eager", "scripted")]
 EAGER_FIRST = rest_is_heavy(QUICK, lambda name: name.endswith("eager"))
 needs_compiler = pytest.mark.skipif(
@@ -341,8 +341,23 @@ def test_two_updates_are_the_optimizers_formula(style, kind):
             second[name] = 0.999 * second[name] + 0.001 * gradient**2
             scale = np.sqrt(second[name] / (1 - 0.999**count)) + 1e-8
             weights[name] -= rate * first[name] / (1 - 0.9**count) / scale
-    for name, parameter in prepared._parameters.items():
-        np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-4, atol=2e-6, err_msg=name)
+    for name, held in prepared._parameters.items():
+        parts = [parameter.detach().numpy().T if len(held) > 1 else parameter.detach().numpy() for parameter in held]
+        np.testing.assert_allclose(np.concatenate(parts), weights[name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("style", "products"), [("basic", 2), ("fine-grained", 8)])
+def test_a_step_of_the_written_out_cell_has_as_many_products_as_document_001(style, products):
+    """Those of one layer; the fine-grained cell multiplies inputs and hidden state for each gate."""
+    import torch
+
+    workload = small("layer", layers=1)
+    prepared = prepare(f"pytorch-{style}-eager", workload, "forward")
+    with torch.profiler.profile() as profile:
+        prepared.step()
+    calls = {event.key: event.count for event in profile.key_averages()}
+    assert calls["aten::mm"] == products * workload.sequence
+    assert {len(held) for held in prepared._parameters.values()} == {1 if style == "basic" else 4}
 
 
 def test_computing_gradients_changes_nothing():
@@ -449,7 +464,7 @@ def test_an_error_while_running_is_one_line():
 
 @pytest.mark.heavy
 @needs_compiler
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", [style for style in STYLES if f"pytorch-{style}-compiled" in implementations.names()])
 def test_compiled_forward_agrees(style):
     workload = replace(FORWARD[-1], sequence=2, layers=1)
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)

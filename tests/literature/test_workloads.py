@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lstm_literature import data, implementations
-from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
+from lstm_literature.workloads import TEXT, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.workload import workload_from_dict
@@ -23,6 +23,7 @@ SPEECH = {
     "speech-ce-long": 572_800,
     "speech-bidirectional-ce-long": 8_533_760,
     "speech-ctc-long": 8_565_120,
+    "speech-ctc-linspace": 8_565_120,
 }
 EVERY_VARIANT = [workload for variants in VARIANTS.values() for workload in variants]
 
@@ -54,11 +55,12 @@ def test_every_size_and_protocol_is_the_documents():
         "layer": ("000", 32, 8, 32, 32, 1, 1, 10, 100),
         "stack": ("000", 1, 100, 64, 64, 1, 1, 10, 100),
         "ptb-lm": ("001", 128, 50, 128, 256, 3, 1, 10, 50),
-        "text-classifier": ("002", 128, 64, 128, 128, 1, 1, 2, 50),
+        **dict.fromkeys(TEXT, ("002", 128, 64, 128, 128, 1, 1, 2, 50)),
         "speech-ce-short": ("004", 64, 100, 123, 320, 1, 1, 100, 400),
         "speech-ce-long": ("004", 32, 1000, 123, 320, 1, 1, 100, 400),
         "speech-bidirectional-ce-long": ("004", 32, 1000, 123, 320, 4, 2, 100, 400),
         "speech-ctc-long": ("004", 32, 1000, 123, 320, 4, 2, 100, 400),
+        "speech-ctc-linspace": ("004", 32, 1000, 123, 320, 4, 2, 100, 400),
     }
     assert {name: (w.vocabulary, w.head, w.outputs, w.loss, w.optimizer) for name, w in WORKLOADS.items()} == {
         "cell": (None, "none", None, None, None),
@@ -66,21 +68,49 @@ def test_every_size_and_protocol_is_the_documents():
         "stack": (None, "none", None, None, None),
         "ptb-lm": (10001, "every-step", 10001, "cross-entropy", "adam"),
         "text-classifier": (10000, "last-step", 5, "cross-entropy", "sgd"),
+        "text-classifier-tensorflow": (10000, "last-step", 5, "cross-entropy", "sgd"),
+        "text-classifier-mxnet": (10000, "every-step", 5, "cross-entropy", "sgd"),
+        "text-classifier-torch7": (10000, "last-step", 10000, "cross-entropy", "sgd"),
         "speech-ce-short": (None, "last-step", 10, "cross-entropy", "adam"),
         "speech-ce-long": (None, "last-step", 10, "cross-entropy", "adam"),
         "speech-bidirectional-ce-long": (None, "last-step", 10, "cross-entropy", "adam"),
         "speech-ctc-long": (None, "every-step", 59, "ctc", "adam"),
+        "speech-ctc-linspace": (None, "every-step", 59, "ctc", "adam"),
     }
     assert {name for name, w in WORKLOADS.items() if "forward" in w.modes} == {"cell", "layer", "stack", "ptb-lm"}
-    assert {name for name, w in WORKLOADS.items() if "training" in w.modes} == {"ptb-lm", "text-classifier", *SPEECH}
-    assert (WORKLOADS["speech-ctc-long"].lengths, WORKLOADS["speech-ctc-long"].labels) == ((500, 1000), 100)
+    assert {name for name, w in WORKLOADS.items() if "training" in w.modes} == {"ptb-lm", *TEXT, *SPEECH}
+    assert {(w.lengths, w.labels, w.even_lengths) for w in WORKLOADS.values() if w.loss == "ctc"} == {
+        ((500, 1000), 100, False),
+        ((500, 1000), 100, True),
+    }
+    # theano/basic_theano.py, tensorflow/tensorflow_rnn.py, mxnet/basic.py, torch/basic.lua; Keras' default.
+    assert [WORKLOADS[name].learning_rate for name in TEXT] == [0.01, 0.001, 0.001, 0.1]
+
+
+def test_recordings_keep_their_workloads_and_new_ones_are_other_workloads():
+    """What was recorded has the fields that it had; only a field with another value than the default is added."""
+    plain = WORKLOADS["speech-ctc-long"].as_dict()
+    assert "even_lengths" not in plain and WORKLOADS["text-classifier"].learning_rate == 0.01
+    even = WORKLOADS["speech-ctc-linspace"].as_dict()
+    assert even == plain | {"name": "speech-ctc-linspace", "even_lengths": True}
+    assert LiteratureWorkload.from_dict(even) == WORKLOADS["speech-ctc-linspace"]
+    assert len({workload.name for workload in WORKLOADS.values()}) == len(WORKLOADS)
+
+
+def test_lengths_at_equal_distances_are_those_of_document_004():
+    """`np.int32(np.linspace(max_len / 2, max_len, batch_size))[::-1]`, in support.py and bench_pytorch_cudnnLSTM.py."""
+    one, other = (data.make_batch(WORKLOADS["speech-ctc-linspace"].scaled(scale), 5).lengths for scale in ("1", "1/4"))
+    assert one.tolist() == np.int32(np.linspace(500, 1000, 32))[::-1].tolist()
+    assert other.tolist() == [int(125 + place * 125 / 7) for place in range(7, -1, -1)]
+    again = data.make_batch(WORKLOADS["speech-ctc-linspace"], 6).lengths
+    assert (again == one).all() and not (data.make_batch(WORKLOADS["speech-ctc-long"], 5).lengths == one).all()
 
 
 def test_variants_are_the_documents_tables():
     assert len(VARIANTS["layer"]) == 27
     assert [w.layers for w in VARIANTS["stack"]][:-1] == [1, *range(2, 21, 2)]
-    assert [w.hidden for w in VARIANTS["text-classifier"]] == [128, 256, 512, 1024, 2048]
-    assert all(w.features == w.hidden for name in ("layer", "stack", "text-classifier") for w in VARIANTS[name])
+    assert all([w.hidden for w in VARIANTS[name]] == [128, 256, 512, 1024, 2048] for name in TEXT)
+    assert all(w.features == w.hidden for name in ("layer", "stack", *TEXT) for w in VARIANTS[name])
     assert all(WORKLOADS[name] in variants for name, variants in VARIANTS.items())
     labels = [workload.label for workload in EVERY_VARIANT]
     assert len(set(labels)) == len(labels)
