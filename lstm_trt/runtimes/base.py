@@ -145,9 +145,10 @@ class PreparedStep(ABC):
 
 
 class BufferedStep(PreparedStep):
-    """A step with its inputs in host arrays, by name, and an instance attribute `step` until it is closed.
+    """A step with its inputs in host arrays, by name.
 
-    `device_times` are those of `_clocks`, if a constructor sets it.
+    Until it is closed it has an instance attribute `step`, and `reset` if it carries state. `device_times` are those of
+    `_clocks`, if a constructor sets it.
     """
 
     _clocks: Any = None  # `EventClocks`, if there are any
@@ -174,11 +175,17 @@ class BufferedStep(PreparedStep):
 
     def close(self) -> None:
         self._inputs = None
-        vars(self).pop("step", None)  # leaves the method above, which raises
+        for name in ("step", "reset"):  # leaves the methods: `step` above raises, `reset` does nothing
+            vars(self).pop(name, None)
 
 
 class HostStep(BufferedStep):
-    """A step whose inputs and outputs are host arrays that the runtime reads and writes in place."""
+    """A step whose inputs and outputs are host arrays that the runtime reads and writes in place.
+
+    A constructor sets `_facts`, the result of `facts` until the step is closed.
+    """
+
+    _facts: Mapping[str, Any] = {}
 
     def __init__(self, request: Request) -> None:
         super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
@@ -186,6 +193,13 @@ class HostStep(BufferedStep):
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {name: array.copy() for name, array in self._outputs.items()}
+
+    def facts(self) -> dict:
+        return dict(self._facts)
+
+    def close(self) -> None:
+        super().close()
+        self._facts = {}
 
 
 def in_turn(bind: Callable[[Any, Any], Callable[[], Any]], even: dict, odd: dict) -> Callable[[], Any]:
