@@ -11,8 +11,8 @@ the result.
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +22,7 @@ from typing import Any
 
 from lstm_trt.analysis.deadline import Question, Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.series import rounds_of
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells, about
@@ -56,26 +57,19 @@ def size_of(workload: Workload, by: str = "flops") -> int | None:
 
 
 def largest_that_meets(
-    runs: Runs,
-    deadline_us: float,
-    percentile: str | float = "99.9",
-    confidence: float = 0.95,
-    by: str = "flops",
+    runs: Runs, deadline_us: float, percentile: str | float = "99.9", confidence: float = 0.95, by: str = "flops"
 ) -> Group | None:
     """The group with the largest network (`by`: see `size_of`) that has the verdict MET; or None.
 
     Of networks of equal size it is the one with the smallest maximum.
     """
     question = Question(deadline_us, percentile, confidence)
-    sizes: dict[Any, list[Group]] = {}
-    for group in as_runs(runs):
-        if group.configuration and group.n:
-            sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
-    for size in sorted(sizes.keys() - {None}, reverse=True):
-        answers = [(judge(group.samples, question, group.until), group) for group in sizes[size]]
-        met = [(answer.max_us or math.inf, group) for answer, group in answers if answer.verdict == Outcome.MET]
-        if met:
-            return min(met, key=itemgetter(0))[1]
+    timed = [group for group in as_runs(runs) if group.configuration and group.n]
+    sized = [(size_of(group.configuration.workload, by), group) for group in timed]
+    known = [(-size, max(each.max_us for each in rounds_of(group)), group) for size, group in sized if size is not None]
+    for _, _, group in sorted(known, key=itemgetter(0, 1)):
+        if judge(group.samples, question, group.until).verdict == Outcome.MET:
+            return group
     return None
 
 
@@ -179,8 +173,8 @@ def load_or_record(
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
-    shapes = [shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})]
-    shapes = list(dict.fromkeys([*shapes, *workloads]))
+    of_grids = (Grid(**{axis: tuple(values) for axis, values in grid.items()}) for grid in grids)
+    shapes = dict.fromkeys(itertools.chain(*of_grids, workloads))
     wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
         found, skipped = plan_configurations(shapes, runtimes, protocols or None, wanted or None, mode)
@@ -230,11 +224,7 @@ def _on_gpu(folder: Path) -> bool:
 
 
 def own_networks(
-    path: str | Path,
-    sizes: Mapping[str, int],
-    *,
-    states: Mapping[str, str] | None = None,
-    lengths: Sequence[int] = (),
+    path: str | Path, sizes: Mapping[str, int], *, states: Mapping[str, str] | None = None, lengths: Sequence[int] = ()
 ) -> list[OnnxNetwork]:
     """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the size of its sequence.
 

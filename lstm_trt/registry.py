@@ -155,11 +155,7 @@ TEXTS = {
 }
 
 #: Table -> entry point group that adds to it.
-GROUPS = {
-    "RUNTIMES": "lstm_trt.runtimes",
-    "WORKLOADS": "lstm_trt.workloads",
-    "PREPARERS": "lstm_trt.preparers",
-}
+GROUPS = {"RUNTIMES": "lstm_trt.runtimes", "WORKLOADS": "lstm_trt.workloads", "PREPARERS": "lstm_trt.preparers"}
 
 
 #: Names of `API` that moved -> what to write now.

@@ -6,6 +6,7 @@ result, never an exception.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -58,13 +59,10 @@ def list_text(cores: tuple[int, ...] | None) -> str | None:
     """Inverse of `cpu_list` for cores in order: (0, 1, 2, 8) -> "0-2,8"."""
     if cores is None:
         return None
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][1] + 1:
-            parts[-1][1] = core
-        else:
-            parts.append([core, core])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    # Within a run of consecutive cores, the core minus its place stays the same.
+    runs = itertools.groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])
+    parts = ([core for _, core in run] for _, run in runs)
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def online_cores(root: Path = ROOT) -> tuple[int, ...]:

@@ -204,12 +204,8 @@ class Table:
 
 
 def _json(cell: object) -> object:
-    if isinstance(cell, str):
-        return cell.strip()
-    if cell is None or isinstance(cell, bool | int):
-        return cell
     if not isinstance(cell, float | Decimal):
-        return str(cell)
+        return cell if cell is None or isinstance(cell, bool | int) else str(cell).strip()
     value = float(cell)
     if not math.isfinite(value):
         return None if math.isnan(value) else str(value)
