@@ -7,8 +7,6 @@ use the trials after warm-up; `n` is their number.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -135,14 +133,14 @@ class Summary(Answers):
 
     def csv_text(self) -> str:
         """CSV with a header; lists of values per round are separated by spaces, other structures are JSON."""
-        file = io.StringIO()
-        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
+        import pandas as pd
+
+        rows = []
         for row in self.as_dict():
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}
             others = {name: json.dumps(value) for name, value in row.items() if isinstance(value, list | dict)}
-            writer.writerow({**row, **others, **lists})
-        return file.getvalue()
+            rows.append({**row, **others, **lists})
+        return pd.DataFrame(rows, columns=FIELDS, dtype=object).to_csv(index=False)
 
     def _rows(self) -> list[dict]:
         return self.as_dict()

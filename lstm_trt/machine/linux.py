@@ -119,11 +119,8 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
 
 def kernel_argument(name: str, root: Path = ROOT) -> str | None:
     """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
-    for argument in (read_text("/proc/cmdline", root) or "").split():
-        key, _, value = argument.partition("=")
-        if key == name:
-            return value
-    return None
+    arguments = (argument.partition("=") for argument in (read_text("/proc/cmdline", root) or "").split())
+    return next((value for key, _, value in arguments if key == name), None)
 
 
 #: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options of the hierarchy.
@@ -135,10 +132,9 @@ def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
 
     The type is "cgroup" for version 1 and "cgroup2" for version 2.
     """
-    found = []
-    for inside, mount, kind, options in _MOUNT.findall(read_text("/proc/self/mountinfo", root) or ""):
-        if kind == "cgroup2" or controller in options.split(","):
-            found.append((kind, inside, mount))
+    mounts = _MOUNT.findall(read_text("/proc/self/mountinfo", root) or "")
+    able = [mount for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")]
+    found = [(kind, inside, place) for inside, place, kind, _ in able]
     if not found:  # no mountinfo: the usual places
         if (root / "sys/fs/cgroup/cgroup.controllers").exists():
             found.append(("cgroup2", "/", "/sys/fs/cgroup"))

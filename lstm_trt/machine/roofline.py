@@ -164,10 +164,8 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 def multiply_loop(width: int) -> Listing:
     """void multiply(uint64 rounds): `rounds` x 12 multiply-adds on registers of `width` bytes, all zero."""
     register = REGISTER[width]
-    body: Listing = []
-    for number in range(ACCUMULATORS):
-        code = FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3])
-        body.append((code, f"vfmadd231ps {register}{number}, {register}15, {register}14"))
+    codes = (FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3]) for number in range(ACCUMULATORS))
+    body = [(code, f"vfmadd231ps {register}{at}, {register}15, {register}14") for at, code in enumerate(codes)]
     body.append((b"\x48\xff\xcf", "dec rdi"))
     return [(b"\xc5\xfc\x77", "vzeroall"), (b"", "round:"), *body, _jump_back("jnz", "round", body), *END]
 

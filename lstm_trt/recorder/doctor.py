@@ -176,11 +176,9 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     colour = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
     rows = []
     for row in sorted(report.runtimes, key=lambda row: not row.ready):
-        names = (row.runtime, row.device or "-", row.version or "-")
-        if row.ready:
-            rows.append(ReportLine(("ready", *names, row.device_name or "")))
-        else:
-            rows.append(ReportLine(("not ready", *names, row.reason), remedy=row.remedy))
+        state, text = ("ready", row.device_name or "") if row.ready else ("not ready", row.reason)
+        cells = (state, row.runtime, row.device or "-", row.version or "-", text)
+        rows.append(ReportLine(cells, remedy=row.remedy))
     ready = sum(row.ready for row in report.runtimes)
     lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(rows)} ready"]
     lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)

@@ -34,11 +34,10 @@ class Availability:
     reason: str = ""
     remedy: str = ""
 
-    def require(self, name: str) -> Availability:
-        """Returns itself if ready; otherwise raises `RuntimeUnavailable` for the runtime `name`."""
+    def require(self, name: str) -> None:
+        """Raises `RuntimeUnavailable` for the runtime `name` unless it is ready."""
         if not self.ready:
             raise RuntimeUnavailable(name, self.reason, self.remedy)
-        return self
 
 
 def on_gpu(version: str | None) -> Availability:

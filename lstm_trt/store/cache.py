@@ -127,13 +127,11 @@ def trim(keep: Path | None = None) -> None:
             total -= entry.size_bytes
 
 
-def clear() -> tuple[int, int]:
-    """Remove all entries; returns (entries, bytes) removed."""
-    present = entries()
-    for entry in present:
+def clear() -> None:
+    """Remove all entries."""
+    for entry in entries():
         remove(entry.path)
     for leftover in folder().glob("*/.*.tmp"):
         with suppress(OSError):  # another process may be writing a young one, or has renamed it
             if time.time() - leftover.stat().st_mtime > LONGEST_WRITE_S:
                 leftover.unlink()
-    return len(present), sum(entry.size_bytes for entry in present)
