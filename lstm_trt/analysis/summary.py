@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,12 @@ from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, median
 from lstm_trt.analysis.series import Series
-from lstm_trt.config.configuration import PRECISIONS
+from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
 from lstm_trt.store.schema import Failure
-
-if TYPE_CHECKING:
-    from lstm_trt.config.configuration import Configuration
 
 
 @dataclass(frozen=True, kw_only=True)

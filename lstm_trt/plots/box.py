@@ -100,10 +100,8 @@ def _summary(good: Sequence[Point], axis: str) -> str:
     most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
     largest = max(good, key=_reach)
     first, (where, at) = most.rounds[0], (data.axis_value(axis, point.sizes[axis]) for point in (most, largest))
-    return (
-        f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
-        f" Largest maximum / median: {multiple(_reach(largest))} ({at})."
-    )
+    outliers = f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
+    return f"{outliers} Largest maximum / median: {multiple(_reach(largest))} ({at})."
 
 
 def _reach(point: Point) -> float:

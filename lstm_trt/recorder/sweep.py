@@ -228,10 +228,8 @@ class SweepReport:
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
         if self.failures or self.failed_before:
-            lines.append(
-                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings: --retry-failed"
-                " repeats it, and deleting the file forgets it"
-            )
+            kept = "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings"
+            lines.append(f"{kept}: --retry-failed repeats it, and deleting the file forgets it")
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 

@@ -261,9 +261,7 @@ def _is_configured(name: str) -> bool:
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
     pooled = [np.concatenate([sample.timed_ns for sample in group.samples]) for group in groups if group.samples]
-    medians = list(map(np.median, pooled))
-    if min(medians, default=ABSURD_BELOW_NS) < ABSURD_BELOW_NS:
-        return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]
-    if max(medians, default=ABSURD_ABOVE_NS) > ABSURD_ABOVE_NS:
-        return [f"a median in {where} is {max(medians) / 1e9:g} s: is {unit} the right unit?"]
-    return []
+    medians = sorted(map(np.median, pooled))
+    absurd = [f"{median:g} ns" for median in medians if median < ABSURD_BELOW_NS]
+    absurd += [f"{median / 1e9:g} s" for median in reversed(medians) if median > ABSURD_ABOVE_NS]
+    return [f"a median in {where} is {median}: is {unit} the right unit?" for median in absurd[:1]]

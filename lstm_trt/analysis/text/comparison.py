@@ -84,9 +84,7 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
     if not comparison.rounds_needed:
         return ["to decide the tail, record more trials in each process"]
     if comparison.command is None:
-        return [
-            f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating,"
-            " with the number of the process in a column `round`, or a file for each and --one-group"
-        ]
+        more = f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating"
+        return [f"{more}, with the number of the process in a column `round`, or a file for each and --one-group"]
     lines = comparison.command.splitlines()
     return ["to decide it, record new rounds and compare those:", *(f"  {line}" for line in lines)]

@@ -154,10 +154,8 @@ def reference_outputs(
     # Over all sets at once: a single number near zero has a large relative error.
     worst, limit = largest_error(stacked(compared), stacked(expected)), limit_of(network)
     if not worst <= limit:
-        raise ParityFailed(
-            f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}: nothing"
-            " can be compared with them"
-        )
+        differ = f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}"
+        raise ParityFailed(f"{differ}: nothing can be compared with them")
     return ONNX_RUNTIME, found, name
 
 
@@ -199,8 +197,7 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
         if not error <= limit_of(network):
-            raise ParityFailed(
-                f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run"
-                f" over all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through"
-                " its states (a convolution over time, for example)"
-            )
+            called = f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g}"
+            why = "the network depends on earlier samples in other ways than through its states"
+            whole_run = f"from one run over all {STREAM_SAMPLES} samples"
+            raise ParityFailed(f"{called} {whole_run}: {why} (a convolution over time, for example)")
