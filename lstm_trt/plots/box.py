@@ -79,7 +79,8 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
         for ax, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
             boxes = {size: point.rounds[0] for size, point in here.items() if point.ok}
-            width = max(median_low(box.iqr_us / box.median_us for box in boxes.values()), LEAST_WIDTH)
+            iqrs = [float(np.ptp(box.quartiles_us)) / box.median_us for box in boxes.values()]
+            width = max(median_low(iqrs), LEAST_WIDTH)
             ax.set_yscale("asinh", linear_width=width)
             color = looks[system]["color"]
             ends = _bands(ax, here, sizes, color) if bands else _panel(ax, here, sizes, color, slot_in)

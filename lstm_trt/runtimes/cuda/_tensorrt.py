@@ -309,9 +309,9 @@ class TensorRtStep(BufferedStep):
         try:
             if refusal := self._opened.why_not_captured(self._session.stream.handle):
                 raise _cuda.CaptureRefused(refusal)
-            graph = self._session.capture(self._enqueue)
-            self.described |= {"graph_captured": True, "graph_nodes": graph.nodes}
-            return graph.launch
+            launch, nodes = self._session.capture(self._enqueue)
+            self.described |= {"graph_captured": True, "graph_nodes": nodes}
+            return launch
         except _cuda.CaptureRefused as error:
             self.described["graph_fallback"] = str(error)
         with suppress(RunFailed):  # the runtime library may report the refusal once more
