@@ -17,7 +17,7 @@ import numpy as np
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
+from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError, refused
 from lstm_trt.config.workload import State, Workload
 
 
@@ -369,7 +369,5 @@ class Preparer(ABC):
 
 def preparer_of(workload: Workload) -> Preparer:
     """The preparer of a workload kind; raises `UsageError` if there is none."""
-    try:
+    with refused(f"cannot record workloads of kind {workload.KIND!r}", KeyError, ImportError, AttributeError):
         return registry.load_entry("PREPARERS", workload.KIND)
-    except (KeyError, ImportError, AttributeError) as error:
-        raise UsageError(f"cannot record workloads of kind {workload.KIND!r}: {error}") from None
