@@ -278,9 +278,8 @@ def run_sweep(
     folder = files.make_folder(Path(out))
     began = time.monotonic()
     with folder_lock(folder):
-        damaged = [
-            f"{path.name} was damaged; it has been moved aside and is recorded again" for path in folders.tidy(folder)
-        ]
+        again = "it has been moved aside and is recorded again"
+        damaged = [f"{path.name} was damaged; {again}" for path in folders.tidy(folder)]
         recorded, failed = folders.finished(folder)
         in_rounds = enumerate(order(configurations, rounds, seed))
         every = {(each.id, number): each for number, shuffled in in_rounds for each in shuffled}
