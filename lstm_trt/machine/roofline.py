@@ -32,7 +32,6 @@ from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
-from lstm_trt.machine.linux import ROOT
 
 #: Part of the cache key: raise it whenever rates of older files must not be used.
 FORMAT = 1
@@ -211,7 +210,7 @@ class CoreProbe:
         self.read = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(address + start)
 
 
-def core_probe(root: Path = ROOT) -> CoreProbe:
+def core_probe(root: Path = linux.ROOT) -> CoreProbe:
     """The widest probe that this processor supports.
 
     Raises `NoBound` without one, or if executable memory is refused.

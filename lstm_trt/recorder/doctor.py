@@ -16,13 +16,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import lstm_trt
-from lstm_trt import registry, runtimes
+from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.config.format import WIDTH, count, table_lines
-from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
-from lstm_trt.machine.checks import KERNEL_LINE, Check
+from lstm_trt.machine.checks import KERNEL_LINE, Check, host_checks
 from lstm_trt.machine.linux import ROOT
 from lstm_trt.runtimes.base import Availability, Preparer, ReportLine, ReportSection
 
@@ -125,9 +123,9 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorRepo
     names = list(registry.table("RUNTIMES") if names is None else names)
     return DoctorReport(
         runtimes=[row for name in names for row in rows_of(name)],
-        versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
+        versions={"lstm_trt": __version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
-        checks=machine_checks.host_checks(root),
+        checks=host_checks(root),
         sections=list(filter(None, (preparer.doctor() for preparer in _preparers()))),
     )
 

@@ -14,9 +14,8 @@ from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
-from lstm_trt.export import to_onnx
 from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, ExportedNetwork, export_network
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
@@ -114,8 +113,8 @@ def _module(network: LstmShape, seed: int, precision: str = Options.precision):
 
 
 @lru_cache(maxsize=256)
-def _exported(network: LstmShape, seed: int, mode: str) -> to_onnx.ExportedNetwork:
-    return to_onnx.export_network(network, seed, _weights(network, seed), mode)
+def _exported(network: LstmShape, seed: int, mode: str) -> ExportedNetwork:
+    return export_network(network, seed, _weights(network, seed), mode)
 
 
 def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict:

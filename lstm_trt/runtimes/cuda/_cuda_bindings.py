@@ -43,6 +43,7 @@ class Context:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._context = _checked("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(device))
+        self.handle = int(self._context)
 
     def push(self) -> None:
         _checked("cuCtxPushCurrent", cu.cuCtxPushCurrent(self._context))
