@@ -131,9 +131,8 @@ def from_runs(runs: Runs) -> Times:
     axes = tuple(axis for axis in AXES if any(axis in sizes for sizes in sizes_of))
     samples = sum(len(group.samples) for group in runs)
     failed = sum(isinstance(item, Failure) for item in runs.recordings)
-    counts = Counts(rows=len(runs.recordings) - failed, failed=failed)
-    if not runs.recordings:
-        counts = Counts(rows=samples, failed=len(runs) - len(measured))
+    known = {"rows": len(runs.recordings) - failed, "failed": failed}
+    counts = Counts(**known if runs.recordings else {"rows": samples, "failed": len(runs) - len(measured)})
     counts.duplicates = counts.rows - samples
     found: list[Measured] = []
     for (group, fields), sizes in zip(measured, sizes_of, strict=True):

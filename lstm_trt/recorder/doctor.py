@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,7 @@ from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.config.format import WIDTH, count, table_lines
 from lstm_trt.machine import facts
-from lstm_trt.machine.checks import KERNEL_LINE, Check, host_checks
+from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
 from lstm_trt.machine.linux import ROOT
 from lstm_trt.runtimes.base import Availability, Preparer, ReportLine, ReportSection
 
@@ -183,14 +184,11 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
 
     for section in report.sections:
         lines += ["", section.heading, *_table(section.header, section.lines, width, colour)]
-    verdicts = [check.verdict for check in report.checks]
-    found = {verdict: verdicts.count(verdict) for verdict in ("attention", "unknown", "good")}
+    found = Counter(check.verdict for check in report.checks)
     lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
     rows = [
-        ReportLine((verdict, check.name, check.value), check.meaning * (verdict != "good"), check.remedy)
-        for verdict in found
-        for check in report.checks
-        if check.verdict == verdict
+        ReportLine((check.verdict, check.name, check.value), check.meaning * (check.verdict != "good"), check.remedy)
+        for check in sorted(report.checks, key=lambda check: VERDICTS.index(check.verdict))
     ]
     lines += _table(("verdict", "check", "found"), rows, width, colour)
     arguments = [
