@@ -274,12 +274,8 @@ def inversions(
     the most inversions. Raises `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
-    measured = [
-        ({**fixed_here, axis: size}, larger)
-        for label, name, fixed_here, line in lines(findings.times)
-        if (label, name) == (system, axis)
-        for size, larger in itertools.pairwise(line)
-    ]
+    along = [(rest, line) for label, name, rest, line in lines(findings.times) if (label, name) == (system, axis)]
+    measured = [({**rest, axis: size}, larger) for rest, line in along for size, larger in itertools.pairwise(line)]
     if not measured:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]

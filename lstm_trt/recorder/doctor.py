@@ -191,11 +191,8 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
         for check in sorted(report.checks, key=lambda check: VERDICTS.index(check.verdict))
     ]
     lines += _table(("verdict", "check", "found"), rows, width, colour)
-    arguments = [
-        check.remedy.removeprefix(KERNEL_LINE)
-        for check in report.checks
-        if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
-    ]
+    remedies = [check.remedy for check in report.checks if check.verdict == "attention"]
+    arguments = [remedy.removeprefix(KERNEL_LINE) for remedy in remedies if remedy.startswith(KERNEL_LINE)]
     if len(arguments) > 1:
         lines += ["", "  All kernel arguments together (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
         lines += _indented(" ".join(arguments), "", width)

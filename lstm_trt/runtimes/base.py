@@ -300,6 +300,10 @@ class Observer:
         return {}
 
 
+#: `send(event, **values)`: sends a message to the parent process.
+Send = Callable[..., None]
+
+
 class Preparer(ABC):
     """How one workload kind is prepared; listed in `registry.PREPARERS`."""
 
@@ -337,9 +341,7 @@ class Preparer(ABC):
             raise BuildFailed(f"{configuration.runtime} does not support {workload.label} ({mode}): {reason}")
 
     @abstractmethod
-    def reference(
-        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
-    ) -> dict:
+    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
 
         Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together with `gate_seed` and

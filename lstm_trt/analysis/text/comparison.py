@@ -22,11 +22,8 @@ def _at(comparisons: Comparisons, place: int) -> str:
     if isinstance(answer, NotCompared):
         return f"{answer.name}: {answer.reason}"
     _, *groups = pairs.pairs[place]
-    names = [
-        f"{group.name} in {runs.source}" if pairs.several else runs.source
-        for runs, group in zip((comparisons.runs, comparisons.other), groups, strict=True)
-        if group is not None
-    ]
+    sides = zip((comparisons.runs.source, comparisons.other.source), groups, strict=True)
+    names = [f"{group.name} in {source}" if pairs.several else source for source, group in sides if group is not None]
     return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
 
 

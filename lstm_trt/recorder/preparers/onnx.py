@@ -7,7 +7,7 @@ outputs of a network that began as a module, or else the evaluation of the graph
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, sym
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
-from lstm_trt.runtimes.base import Gate, Preparer, Request
+from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
 EVALUATED_CALLS = 10
@@ -57,9 +57,7 @@ class OwnPreparer(Preparer):
         if rules:
             onnx_checks.checked(configuration.workload.path.read_bytes(), rules, configuration.options.precision)
 
-    def reference(
-        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
-    ) -> dict:
+    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         network, options = configuration.workload, configuration.options
         bound = announced_bound(configuration, send)
         send("stage", stage="export")
