@@ -39,7 +39,7 @@ from lstm_trt.store import folders
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.runs import Runs, as_runs, load
-from lstm_trt.store.samples import Group, groups_of
+from lstm_trt.store.samples import Group, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
@@ -116,16 +116,11 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     if folder is None or not folder.exists():
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
-    machine, asked = group.samples[0].machine, _of_length(group.configuration).id
-    found = [
-        item
-        for item in folders.read_many(folder)
-        if isinstance(item, Recording)
-        and _of_length(item.configuration).id == asked
-        and item.provenance.get("machine_fingerprint") == machine
-        and item.provenance.get("started_unix_ns", 0) > last
-    ]
-    first = min(found, key=lambda item: item.provenance["started_unix_ns"], default=None)
+    asked = _of_length(group.configuration).id, group.samples[0].machine
+    recorded = (item for item in folders.read_many(folder) if isinstance(item, Recording))
+    same = (item for item in recorded if (_of_length(item.configuration).id, group_key(item)[1]) == asked)
+    fresh = (item for item in same if item.provenance.get("started_unix_ns", 0) > last)
+    first = min(fresh, key=lambda item: item.provenance["started_unix_ns"], default=None)
     return groups_of([first])[0] if first else None
 
 
