@@ -11,8 +11,8 @@ the result.
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +22,7 @@ from typing import Any
 
 from lstm_trt.analysis.deadline import Question, Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.series import rounds_of
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells, about
@@ -38,7 +39,7 @@ from lstm_trt.store import folders
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.runs import Runs, as_runs, load
-from lstm_trt.store.samples import Group, groups_of
+from lstm_trt.store.samples import Group, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
@@ -56,26 +57,19 @@ def size_of(workload: Workload, by: str = "flops") -> int | None:
 
 
 def largest_that_meets(
-    runs: Runs,
-    deadline_us: float,
-    percentile: str | float = "99.9",
-    confidence: float = 0.95,
-    by: str = "flops",
+    runs: Runs, deadline_us: float, percentile: str | float = "99.9", confidence: float = 0.95, by: str = "flops"
 ) -> Group | None:
     """The group with the largest network (`by`: see `size_of`) that has the verdict MET; or None.
 
     Of networks of equal size it is the one with the smallest maximum.
     """
     question = Question(deadline_us, percentile, confidence)
-    sizes: dict[Any, list[Group]] = {}
-    for group in as_runs(runs):
-        if group.configuration and group.n:
-            sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
-    for size in sorted(sizes.keys() - {None}, reverse=True):
-        answers = [(judge(group.samples, question, group.until), group) for group in sizes[size]]
-        met = [(answer.max_us or math.inf, group) for answer, group in answers if answer.verdict == Outcome.MET]
-        if met:
-            return min(met, key=itemgetter(0))[1]
+    timed = [group for group in as_runs(runs) if group.configuration and group.n]
+    sized = [(size_of(group.configuration.workload, by), group) for group in timed]
+    known = [(-size, max(each.max_us for each in rounds_of(group)), group) for size, group in sized if size is not None]
+    for _, _, group in sorted(known, key=itemgetter(0, 1)):
+        if judge(group.samples, question, group.until).verdict == Outcome.MET:
+            return group
     return None
 
 
@@ -122,16 +116,11 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     if folder is None or not folder.exists():
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
-    machine, asked = group.samples[0].machine, _of_length(group.configuration).id
-    found = [
-        item
-        for item in folders.read_many(folder)
-        if isinstance(item, Recording)
-        and _of_length(item.configuration).id == asked
-        and item.provenance.get("machine_fingerprint") == machine
-        and item.provenance.get("started_unix_ns", 0) > last
-    ]
-    first = min(found, key=lambda item: item.provenance["started_unix_ns"], default=None)
+    asked = _of_length(group.configuration).id, group.samples[0].machine
+    recorded = (item for item in folders.read_many(folder) if isinstance(item, Recording))
+    same = (item for item in recorded if (_of_length(item.configuration).id, group_key(item)[1]) == asked)
+    fresh = (item for item in same if item.provenance.get("started_unix_ns", 0) > last)
+    first = min(fresh, key=lambda item: item.provenance["started_unix_ns"], default=None)
     return groups_of([first])[0] if first else None
 
 
@@ -143,11 +132,10 @@ def _record(configuration: Configuration, folder: Path) -> None:
     options = replace(configuration.options, cores=())
     here = describe(workload, runtime, protocol, options, configuration.mode)
     if _of_length(here).id != _of_length(configuration).id:
-        raise UsageError(
-            f"{configuration.name} was recorded on {configuration.device_name} with {configuration.runtime}"
-            f" {configuration.runtime_version}, but this machine has {here.device_name} with {here.runtime_version}"
-            f" on cores {list(here.options.cores)}: record the sweep here first"
-        )
+        there = f"{configuration.device_name} with {configuration.runtime} {configuration.runtime_version}"
+        machine = f"{here.device_name} with {here.runtime_version} on cores {list(here.options.cores)}"
+        differ = f"{configuration.name} was recorded on {there}, but this machine has {machine}"
+        raise UsageError(f"{differ}: record the sweep here first")
     pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
 
 
@@ -179,8 +167,8 @@ def load_or_record(
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
-    shapes = [shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})]
-    shapes = list(dict.fromkeys([*shapes, *workloads]))
+    of_grids = (Grid(**{axis: tuple(values) for axis, values in grid.items()}) for grid in grids)
+    shapes = dict.fromkeys(itertools.chain(*of_grids, workloads))
     wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
         found, skipped = plan_configurations(shapes, runtimes, protocols or None, wanted or None, mode)
@@ -230,11 +218,7 @@ def _on_gpu(folder: Path) -> bool:
 
 
 def own_networks(
-    path: str | Path,
-    sizes: Mapping[str, int],
-    *,
-    states: Mapping[str, str] | None = None,
-    lengths: Sequence[int] = (),
+    path: str | Path, sizes: Mapping[str, int], *, states: Mapping[str, str] | None = None, lengths: Sequence[int] = ()
 ) -> list[OnnxNetwork]:
     """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the size of its sequence.
 

@@ -69,82 +69,71 @@ COMMANDS = {
     "build": ("networks as files", "build a TensorRT engine, also for other GPUs, and count its kernel launches"),
 }
 
+
+def _defined(modules: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Name -> where it is defined; `modules`: module of this package -> names that it defines."""
+    return {name: f"lstm_trt.{module}:{name}" for module, names in modules.items() for name in names}
+
+
 #: Name in `import lstm_trt as lab` -> where it is defined. Except for the subpackage `plots`, no name may be that of
 #: a module in `lstm_trt`: importing that module would replace it.
-API = {
-    "LabError": "lstm_trt.config.errors:LabError",
-    "UsageError": "lstm_trt.config.errors:UsageError",
-    "LstmShape": "lstm_trt.config.shape:LstmShape",
-    "Grid": "lstm_trt.config.shape:Grid",
-    "OnnxNetwork": "lstm_trt.export.own_network:OnnxNetwork",
-    "TorchNetwork": "lstm_trt.export.own_network:TorchNetwork",
-    "Step": "lstm_trt.config.step:Step",
-    "Configuration": "lstm_trt.config.configuration:Configuration",
-    "Options": "lstm_trt.config.configuration:Options",
-    "Protocol": "lstm_trt.config.configuration:Protocol",
-    "Recording": "lstm_trt.store.schema:Recording",
-    "Failure": "lstm_trt.store.schema:Failure",
-    "Runs": "lstm_trt.store.runs:Runs",
-    "load": "lstm_trt.store.runs:load",
+API = _defined(
+    {
+        "analysis.compare": ("compare",),
+        "analysis.deadline": ("verdict",),
+        "analysis.outliers": ("outliers",),
+        "analysis.replay": ("replay",),
+        "analysis.scaling": ("scaling",),
+        "analysis.summary": ("summarize",),
+        "campaign": (
+            *("confirm", "describe_runs", "gpu_runs", "largest_that_meets"),
+            *("load_or_record", "own_networks", "size_of"),
+        ),
+        "config.configuration": ("Configuration", "Options", "Protocol"),
+        "config.errors": ("LabError", "UsageError"),
+        "config.shape": ("Grid", "LstmShape"),
+        "config.step": ("Step",),
+        "export.own_network": ("OnnxNetwork", "TorchNetwork"),
+        "export.tensorrt.build": ("build_engine",),
+        "export.tensorrt.engine": ("EngineOptions",),
+        "export.to_c": ("export_c",),
+        "export.to_onnx": ("export_onnx",),
+        "recorder.cached": ("cache_contents", "clear_cache"),
+        "recorder.describe": ("describe",),
+        "recorder.inspect": ("inspect",),
+        "recorder.pool": ("record",),
+        "recorder.soak": ("soak",),
+        "recorder.sweep": ("sweep",),
+        "store.runs": ("Runs", "load"),
+        "store.schema": ("Failure", "Recording"),
+    }
+)
+API |= {
     "consolidate": "lstm_trt.store.folders:consolidate_folder",
-    "summarize": "lstm_trt.analysis.summary:summarize",
-    "verdict": "lstm_trt.analysis.deadline:verdict",
-    "outliers": "lstm_trt.analysis.outliers:outliers",
-    "compare": "lstm_trt.analysis.compare:compare",
-    "replay": "lstm_trt.analysis.replay:replay",
-    "scaling": "lstm_trt.analysis.scaling:scaling",
-    "export_onnx": "lstm_trt.export.to_onnx:export_onnx",
-    "export_c": "lstm_trt.export.to_c:export_c",
-    "build_engine": "lstm_trt.export.tensorrt.build:build_engine",
-    "EngineOptions": "lstm_trt.export.tensorrt.engine:EngineOptions",
-    "plots": "lstm_trt.plots",
-    "describe": "lstm_trt.recorder.describe:describe",
-    "record": "lstm_trt.recorder.pool:record",
-    "soak": "lstm_trt.recorder.soak:soak",
-    "sweep": "lstm_trt.recorder.sweep:sweep",
-    "watch": "lstm_trt.recorder.watch:follow",
-    "versions": "lstm_trt.recorder.versions:record_versions",
     "doctor": "lstm_trt.recorder.doctor:examine",
-    "inspect": "lstm_trt.recorder.inspect:inspect",
-    "cache_contents": "lstm_trt.recorder.cached:cache_contents",
-    "clear_cache": "lstm_trt.recorder.cached:clear_cache",
-    "load_or_record": "lstm_trt.campaign:load_or_record",
-    "gpu_runs": "lstm_trt.campaign:gpu_runs",
-    "own_networks": "lstm_trt.campaign:own_networks",
-    "describe_runs": "lstm_trt.campaign:describe_runs",
-    "largest_that_meets": "lstm_trt.campaign:largest_that_meets",
-    "size_of": "lstm_trt.campaign:size_of",
-    "confirm": "lstm_trt.campaign:confirm",
+    "plots": "lstm_trt.plots",
     "rerun_notebooks": "lstm_trt.rerun:rerun",
+    "versions": "lstm_trt.recorder.versions:record_versions",
+    "watch": "lstm_trt.recorder.watch:follow",
 }
 
 #: Name in `lab.plots` -> where it is defined. No name may be that of a module in `lstm_trt.plots`, see `API`.
-PICTURES = {
-    "arrival_tails": "lstm_trt.plots.tail:arrival_tails",
-    "batching": "lstm_trt.plots.scaling:batching",
-    "box_plots": "lstm_trt.plots.box:box_plots",
-    "choose_tails": "lstm_trt.plots.tail:choose_tails",
-    "curves": "lstm_trt.plots.curve:curves",
-    "draw_outliers": "lstm_trt.plots.page:draw_outliers",
-    "draw_scaling": "lstm_trt.plots.scaling:draw_scaling",
-    "draw_sweep": "lstm_trt.plots.sweep:draw_sweep",
-    "draw_verdicts": "lstm_trt.plots.page:draw_verdicts",
-    "failures": "lstm_trt.plots.sweep:failures",
-    "fits": "lstm_trt.plots.scaling:fits",
-    "growth": "lstm_trt.plots.scaling:growth",
-    "heat_map": "lstm_trt.plots.heatmap:heat_map",
-    "inversions": "lstm_trt.plots.scaling:inversions",
-    "outliers_page": "lstm_trt.plots.page:outliers_page",
-    "precisions": "lstm_trt.plots.precision:precisions",
-    "replay_tails": "lstm_trt.plots.tail:replay_tails",
-    "runtimes": "lstm_trt.plots.runtime:runtimes",
-    "tails": "lstm_trt.plots.tail:tails",
-    "timeline": "lstm_trt.plots.over_time:timeline",
-    "trials_in_order": "lstm_trt.plots.trials:trials_in_order",
-    "verdict_page": "lstm_trt.plots.page:verdict_page",
-    "versions": "lstm_trt.plots.version:versions",
-    "violins": "lstm_trt.plots.box:violins",
-}
+PICTURES = _defined(
+    {
+        "plots.box": ("box_plots", "violins"),
+        "plots.curve": ("curves",),
+        "plots.heatmap": ("heat_map",),
+        "plots.over_time": ("timeline",),
+        "plots.page": ("draw_outliers", "draw_verdicts", "outliers_page", "verdict_page"),
+        "plots.precision": ("precisions",),
+        "plots.runtime": ("runtimes",),
+        "plots.scaling": ("batching", "draw_scaling", "fits", "growth", "inversions"),
+        "plots.sweep": ("draw_sweep", "failures"),
+        "plots.tail": ("arrival_tails", "choose_tails", "replay_tails", "tails"),
+        "plots.trials": ("trials_in_order",),
+        "plots.version": ("versions",),
+    }
+)
 
 #: Class of answers -> the module that makes its text, imported when it is printed.
 TEXTS = {
@@ -157,11 +146,7 @@ TEXTS = {
 }
 
 #: Table -> entry point group that adds to it.
-GROUPS = {
-    "RUNTIMES": "lstm_trt.runtimes",
-    "WORKLOADS": "lstm_trt.workloads",
-    "PREPARERS": "lstm_trt.preparers",
-}
+GROUPS = {"RUNTIMES": "lstm_trt.runtimes", "WORKLOADS": "lstm_trt.workloads", "PREPARERS": "lstm_trt.preparers"}
 
 
 #: Names of `API` that moved -> what to write now.

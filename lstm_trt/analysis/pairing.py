@@ -59,10 +59,8 @@ def pair(a: Runs, b: Runs) -> Pairs:
         keyed = [_by(side, free) for side in sides]
     for side, runs in zip(keyed, (a, b), strict=True):
         if not side:
-            raise UsageError(
-                f"{runs.source} has several configurations that {', '.join(free) or 'no field'} cannot distinguish:"
-                " give one configuration per side, or the same --group-by columns"
-            )
+            alike = f"{runs.source} has several configurations that {', '.join(free) or 'no field'} cannot distinguish"
+            raise UsageError(f"{alike}: give one configuration per side, or the same --group-by columns")
     of_a, of_b = keyed
     matched = [_paired(of_a[key], of_b[key]) for key in of_a if key in of_b]
     if not matched:

@@ -110,10 +110,9 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
-        raise UsageError(
-            f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us, so the backlog"
-            f" would keep growing: use a period of at least {_smallest_us(mean_ns)} us"
-        )
+        short = f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us"
+        remedy = f"use a period of at least {_smallest_us(mean_ns)} us"
+        raise UsageError(f"{short}, so the backlog would keep growing: {remedy}")
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]

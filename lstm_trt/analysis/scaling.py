@@ -136,7 +136,7 @@ class Batching:
     batch, None if there is none. `free_up_to`: the batch before it, else the largest. If a larger
     batch is faster, its time is used, because a batch can be padded. `cheapest`: batch with the
     least time per sample. `cheapest_is_largest`: whether that is the largest measured, so that a
-    larger batch may take even less.
+    larger batch may take even less. `times_us`: batch -> time, ascending.
     """
 
     fixed: dict[str, int]
@@ -148,6 +148,7 @@ class Batching:
     smallest_us_per_sample: float
     cheapest_is_largest: bool
     system: str
+    times_us: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Findings:
 
         system = ["system"] if len(self.times.systems) > 1 else []
         certain = [*system, "certain", "uncertain_because"] if self.times.raw else system
-        batching = [name for name in Batching.__dataclass_fields__ if name != "system"]
+        batching = [name for name in Batching.__dataclass_fields__ if name not in ("system", "times_us")]
 
         def plain(found: Sequence, *names: str) -> list[dict]:
             return [{name: getattr(each, name) for name in names} for each in found]
@@ -276,8 +277,7 @@ def fit(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float
     slope = float(dx @ dy / (dx @ dx))
     total = float(dy @ dy)
     residual = float(np.sum((dy - slope * dx) ** 2))
-    level = total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2  # only rounding errors
-    if level:
+    if total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2:  # only rounding errors
         return 0.0, float(y.mean()), 1.0
     return slope, float(y.mean() - slope * x.mean()), 1 - residual / total
 
@@ -336,4 +336,5 @@ def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) ->
         smallest_us_per_sample=per_sample[0],
         cheapest_is_largest=best == len(sizes) - 1,
         system=system,
+        times_us=dict(zip(sizes, times_us, strict=True)),
     )

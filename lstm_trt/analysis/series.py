@@ -40,10 +40,6 @@ class Series:
         low, high = np.quantile(self.ordered_ns, (0.25, 0.75)) / 1e3
         return float(low), float(high)
 
-    @property
-    def iqr_us(self) -> float:
-        return self.quartiles_us[1] - self.quartiles_us[0]
-
     @cached_property
     def is_outlier(self) -> np.ndarray:
         """Which trials are outside 1.5 x IQR, on both sides, as counted in the founding document and by `summarize`."""

@@ -7,12 +7,10 @@ use the trials after warm-up; `n` is their number.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +19,12 @@ from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, median
 from lstm_trt.analysis.series import Series
-from lstm_trt.config.configuration import PRECISIONS
+from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
 from lstm_trt.store.schema import Failure
-
-if TYPE_CHECKING:
-    from lstm_trt.config.configuration import Configuration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +130,14 @@ class Summary(Answers):
 
     def csv_text(self) -> str:
         """CSV with a header; lists of values per round are separated by spaces, other structures are JSON."""
-        file = io.StringIO()
-        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
+        import pandas as pd
+
+        rows = []
         for row in self.as_dict():
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}
             others = {name: json.dumps(value) for name, value in row.items() if isinstance(value, list | dict)}
-            writer.writerow({**row, **others, **lists})
-        return file.getvalue()
+            rows.append({**row, **others, **lists})
+        return pd.DataFrame(rows, columns=FIELDS, dtype=object).to_csv(index=False)
 
     def _rows(self) -> list[dict]:
         return self.as_dict()

@@ -26,7 +26,6 @@ from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, paths_of
 from lstm_trt.store.samples import Group
 from lstm_trt.store.schema import Failure
-from lstm_trt.store.tables import UNIT_NS, Table, normal_name
 
 AXES = ("layers", "hidden", "sequence", "batch")
 
@@ -113,9 +112,9 @@ def read_times(
     found = tables.read_tables(paths_of(source), warnings)
     if found is None:
         return from_runs(load(source, rename=rename, column=column, unit=unit))
-    known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in UNIT_NS), *SYSTEM_COLUMNS)
+    known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
-        if new and normal_name(new) not in known:
+        if new and tables.normal_name(new) not in known:
             raise UsageError(f"--rename: unknown column name {new!r}: choose from {', '.join(known)}")
     return from_tables([table.renamed(rename) for table in found], column, unit, warnings)
 
@@ -132,9 +131,8 @@ def from_runs(runs: Runs) -> Times:
     axes = tuple(axis for axis in AXES if any(axis in sizes for sizes in sizes_of))
     samples = sum(len(group.samples) for group in runs)
     failed = sum(isinstance(item, Failure) for item in runs.recordings)
-    counts = Counts(rows=len(runs.recordings) - failed, failed=failed)
-    if not runs.recordings:
-        counts = Counts(rows=samples, failed=len(runs) - len(measured))
+    known = {"rows": len(runs.recordings) - failed, "failed": failed}
+    counts = Counts(**known if runs.recordings else {"rows": samples, "failed": len(runs) - len(measured)})
     counts.duplicates = counts.rows - samples
     found: list[Measured] = []
     for (group, fields), sizes in zip(measured, sizes_of, strict=True):
@@ -154,7 +152,7 @@ def from_runs(runs: Runs) -> Times:
 def _fields(group: Group) -> dict:
     """All fields of a group; those in `AXES` are its sizes, the others describe the system."""
     if group.configuration is None:
-        return {normal_name(name): value for name, value in group.group.items()}
+        return {tables.normal_name(name): value for name, value in group.group.items()}
     workload = group.configuration.workload
     plain, sizes = workload.as_dict(), {axis: workload.axes[axis] for axis in AXES}
     fields = flat(group.configuration).items()
@@ -163,7 +161,7 @@ def _fields(group: Group) -> dict:
 
 
 def from_tables(
-    several: Sequence[Table], column: str | None = None, unit: str | None = None, warnings: Iterable[str] = ()
+    several: Sequence[tables.Table], column: str | None = None, unit: str | None = None, warnings: Iterable[str] = ()
 ) -> Times:
     """Times of tables with a column per axis and a column of times (`tables.time_column`, `KINDS`).
 
@@ -181,7 +179,7 @@ def from_tables(
             example = '--rename "Num LSTM layers=layers"'
             raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
         described = _columns(table, SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ()))
-        times_us = tables.times(table, time_name, blanks=True) * (UNIT_NS[stated] / UNIT_NS["us"])
+        times_us = tables.times(table, time_name, blanks=True) * (tables.UNIT_NS[stated] / tables.UNIT_NS["us"])
         sizes = np.array([_whole_sizes(table, name) for name in columns.values()])
         used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
         if not len(used):
@@ -216,12 +214,12 @@ def from_tables(
     )
 
 
-def _columns(table: Table, names: Iterable[str]) -> dict[str, str]:
+def _columns(table: tables.Table, names: Iterable[str]) -> dict[str, str]:
     """Normal name -> name of the column, of those that the table has."""
     return {name: found for name in names if (found := table.find(name))}
 
 
-def _whole_sizes(table: Table, name: str) -> np.ndarray:
+def _whole_sizes(table: tables.Table, name: str) -> np.ndarray:
     """A column of sizes as float64, NaN for blanks; raises `UsageError`, with the row, if a size is invalid."""
     sizes = table.numbers(name).astype(np.float64)
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))

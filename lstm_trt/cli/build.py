@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
     runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
-    add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", help=runtime)
+    add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", dest="flavour", help=runtime)
     precision = f"precision: {', '.join(PRECISIONS)} (default %(default)s; only tf32 enables TF32)"
     add("--precision", default=EngineOptions.precision, metavar="NAME", help=precision)
     target = f"target compute capability of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
     add("--optimization-level", type=int, metavar="N", help="level 0 to 5 (default: the builder's choice)")
     streams = "maximum number of auxiliary streams (default: the builder's choice)"
-    add("--aux-streams", type=int, metavar="N", help=streams)
+    add("--aux-streams", type=int, dest="max_aux_streams", metavar="N", help=streams)
     add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
     for axis in _RANGES:
         symbolic = f"keep the {FIELDS[axis].heading} symbolic, within this range"
@@ -54,10 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = common.given(arguments, LstmShape)
     if arguments.onnx is not None and sizes:
         raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
-    settings = {name: getattr(arguments, name) for name in ("precision", "compute_capability", "optimization_level")}
-    settings |= {"max_aux_streams": arguments.aux_streams, "profile": _profile(arguments), "detailed": True}
     workspace_bytes = None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6
-    options = EngineOptions(arguments.runtime, workspace_bytes=workspace_bytes, **settings)
+    more = {"workspace_bytes": workspace_bytes, "profile": _profile(arguments), "detailed": True}
+    options = EngineOptions(**common.given(arguments, EngineOptions), **more)
     engine = build_engine(arguments.onnx or common.shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":

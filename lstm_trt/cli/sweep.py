@@ -69,9 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     if report.stopped:
         return common.stopped(arguments.given)
     if arguments.figures:
-        common.print_files(
-            plots.draw_sweep(load(arguments.out), arguments.figures, deadline_us, formats=arguments.formats)
-        )
+        runs, folder = load(arguments.out), arguments.figures
+        common.print_files(plots.draw_sweep(runs, folder, deadline_us, formats=arguments.formats))
     if protocol.until:
         return common.verdict_status(load(arguments.out, until=protocol.until, deadline_us=deadline_us), protocol)
     return exit_status(report)

@@ -21,7 +21,8 @@ from lstm_trt.config.format import count
 from lstm_trt.machine import facts, gpu, linux, roofline
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
-VERDICTS = ("good", "attention", "unknown")
+#: In the order in which `doctor` lists them.
+VERDICTS = ("attention", "unknown", "good")
 
 CPU = "/sys/devices/system/cpu"
 

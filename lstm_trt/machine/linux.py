@@ -6,6 +6,7 @@ result, never an exception.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -58,13 +59,10 @@ def list_text(cores: tuple[int, ...] | None) -> str | None:
     """Inverse of `cpu_list` for cores in order: (0, 1, 2, 8) -> "0-2,8"."""
     if cores is None:
         return None
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][1] + 1:
-            parts[-1][1] = core
-        else:
-            parts.append([core, core])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    # Within a run of consecutive cores, the core minus its place stays the same.
+    runs = itertools.groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])
+    parts = ([core for _, core in run] for _, run in runs)
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def online_cores(root: Path = ROOT) -> tuple[int, ...]:
@@ -121,11 +119,8 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
 
 def kernel_argument(name: str, root: Path = ROOT) -> str | None:
     """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
-    for argument in (read_text("/proc/cmdline", root) or "").split():
-        key, _, value = argument.partition("=")
-        if key == name:
-            return value
-    return None
+    arguments = (argument.partition("=") for argument in (read_text("/proc/cmdline", root) or "").split())
+    return next((value for key, _, value in arguments if key == name), None)
 
 
 #: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options of the hierarchy.
@@ -137,10 +132,9 @@ def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
 
     The type is "cgroup" for version 1 and "cgroup2" for version 2.
     """
-    found = []
-    for inside, mount, kind, options in _MOUNT.findall(read_text("/proc/self/mountinfo", root) or ""):
-        if kind == "cgroup2" or controller in options.split(","):
-            found.append((kind, inside, mount))
+    mounts = _MOUNT.findall(read_text("/proc/self/mountinfo", root) or "")
+    able = [mount for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")]
+    found = [(kind, inside, place) for inside, place, kind, _ in able]
     if not found:  # no mountinfo: the usual places
         if (root / "sys/fs/cgroup/cgroup.controllers").exists():
             found.append(("cgroup2", "/", "/sys/fs/cgroup"))

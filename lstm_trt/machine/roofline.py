@@ -32,7 +32,6 @@ from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
-from lstm_trt.machine.linux import ROOT
 
 #: Part of the cache key: raise it whenever rates of older files must not be used.
 FORMAT = 1
@@ -164,10 +163,8 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 def multiply_loop(width: int) -> Listing:
     """void multiply(uint64 rounds): `rounds` x 12 multiply-adds on registers of `width` bytes, all zero."""
     register = REGISTER[width]
-    body: Listing = []
-    for number in range(ACCUMULATORS):
-        code = FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3])
-        body.append((code, f"vfmadd231ps {register}{number}, {register}15, {register}14"))
+    codes = (FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3]) for number in range(ACCUMULATORS))
+    body = [(code, f"vfmadd231ps {register}{at}, {register}15, {register}14") for at, code in enumerate(codes)]
     body.append((b"\x48\xff\xcf", "dec rdi"))
     return [(b"\xc5\xfc\x77", "vzeroall"), (b"", "round:"), *body, _jump_back("jnz", "round", body), *END]
 
@@ -213,7 +210,7 @@ class CoreProbe:
         self.read = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(address + start)
 
 
-def core_probe(root: Path = ROOT) -> CoreProbe:
+def core_probe(root: Path = linux.ROOT) -> CoreProbe:
     """The widest probe that this processor supports.
 
     Raises `NoBound` without one, or if executable memory is refused.

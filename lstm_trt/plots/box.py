@@ -20,7 +20,6 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import AXIS_NAMES, Point
 from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
 
 PANEL_IN = 3.3
@@ -74,7 +73,7 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
         data.describe_systems(point for point in points if point.system in names),
         reading,
     ]
-    title = f"Spread of latencies around the median, by {AXIS_NAMES[axis]}"
+    title = f"Spread of latencies around the median, by {data.AXIS_NAMES[axis]}"
     height_in = PANEL_IN * rows + (0.5 if bands else 0.25)
     with style.figure(title, notes, height_in, summary=_summary(good, axis)) as (picture, body):
         titles = [style.folded(system, 95 // columns) if len(names) > 1 else "" for system in names]
@@ -91,7 +90,7 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
             labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
             style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
             ax.grid(False, axis="x")
-            ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{'' if unit else ' in µs'})")
+            ax.set_xlabel(f"{data.AXIS_NAMES[axis]} (below: median{'' if unit else ' in µs'})")
         if bands:
             style.legend_below(body, max(map(style.handles_of, axes), key=len), ncols=5)
     return picture
@@ -117,7 +116,7 @@ def violins(runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int
         data.describe_systems(points),
         "Each half: the first round, relative to its own median. Widths: density of trials, all with the same maximum.",
     ]
-    title = f"Trials around the median, by {AXIS_NAMES[axis]}: {sides[0]} (left) and {sides[1]} (right)"
+    title = f"Trials around the median, by {data.AXIS_NAMES[axis]}: {sides[0]} (left) and {sides[1]} (right)"
     with style.figure(title, notes, PANEL_IN, summary=_summary(points, axis)) as (picture, body):
         ax = body.subplots()
         width = _asinh_axis(ax, boxes)
@@ -134,28 +133,26 @@ def violins(runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int
 
 def _asinh_axis(ax: Axes, boxes: Iterable[Series]) -> float:
     """Make the latency axis linear within the IQR; returns that width, as a share of the median."""
-    width = max(median_low(box.iqr_us / box.median_us for box in boxes), LEAST_WIDTH)
+    width = max(median_low(float(np.ptp(box.quartiles_us)) / box.median_us for box in boxes), LEAST_WIDTH)
     ax.set_yscale("asinh", linear_width=width)
     return width
 
 
-def _summary(good: Sequence[Point], axis: str) -> str:
+def _summary(good: Sequence[data.Point], axis: str) -> str:
     """The most outliers and the largest maximum, in one sentence."""
     most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
     largest = max(good, key=_reach)
     first, (where, at) = most.rounds[0], (data.axis_value(axis, point.sizes[axis]) for point in (most, largest))
-    return (
-        f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
-        f" Largest maximum / median: {multiple(_reach(largest))} ({at})."
-    )
+    outliers = f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
+    return f"{outliers} Largest maximum / median: {multiple(_reach(largest))} ({at})."
 
 
-def _reach(point: Point) -> float:
+def _reach(point: data.Point) -> float:
     """The maximum of all rounds as a multiple of the median of the first."""
     return max(each.max_us for each in point.rounds) / point.rounds[0].median_us
 
 
-def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot_in: float) -> tuple[float, float]:
+def _panel(ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color, slot_in: float) -> tuple[float, float]:
     """Draw one system; `points` maps sizes to points. Returns the lowest and highest number drawn."""
     extremes = [0.0]
     for place, size in enumerate(sizes):
@@ -170,7 +167,7 @@ def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot
     return min(extremes), max(extremes)
 
 
-def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> tuple[float, float]:
+def _bands(ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color) -> tuple[float, float]:
     """Draw one system with bands instead of boxes; gaps are failures, which are marked, and sizes not recorded.
 
     Returns the lowest and highest number drawn.

@@ -263,10 +263,8 @@ def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadli
         grid = style.panels(body, titles, columns)
         colors, edge = _colors(timed_us, deadline_us), {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)}
         for ax, (_, part) in zip(grid, parts, strict=True):
-            looks = {
-                tuple(cell.point.sizes[axis] for axis in axes): _looks(cell, colors, edge, cell.label(numbers, stages))
-                for cell in part
-            }
+            places = {tuple(cell.point.sizes[axis] for axis in axes): cell for cell in part}
+            looks = {at: _looks(cell, colors, edge, cell.label(numbers, stages)) for at, cell in places.items()}
             draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
             ax.tick_params(length=0, pad=2)
             ax.spines[:].set_visible(False)

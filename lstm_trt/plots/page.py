@@ -208,8 +208,7 @@ def outlier_rows(outliers: Outliers) -> Rows:
         name = f"{'Fast' if cluster.fast else 'Slow'} cluster at {multiple(cluster.multiplier)}"
         rows += [(name, ""), ("trials", f"{whole(cluster.count)}, {share}")]
         rows += _when_and_why(cluster, outliers)
-    if outliers.tail is not None:
-        tail = outliers.tail
+    if (tail := outliers.tail) is not None:
         rows += [("Tail", ""), ("trials", f"{whole(tail.count)}, {percent(tail.share)}")]
         rows.append(("range", f"{multiple(tail.start)} to {multiple(tail.stop)}"))
         rows += _folded_rows("shape", tail.shape)

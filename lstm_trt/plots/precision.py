@@ -16,8 +16,6 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import scientific
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import Point
-from lstm_trt.plots.style import Picture
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
@@ -28,7 +26,7 @@ PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
 DOT = {"linestyle": "none", "markersize": 6}
 
 
-def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
+def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> style.Picture:
     """Median latency in µs against the relative error of the outputs, a panel per network and a dot per configuration.
 
     `runs` is the result of `load`, or a path, recordings or groups. Colour and marker are those of the runtime, labels
@@ -78,7 +76,7 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
     return picture
 
 
-def _draw(ax: Axes, point: Point, error: float, look: dict) -> list[float]:
+def _draw(ax: Axes, point: data.Point, error: float, look: dict) -> list[float]:
     """The median and its interval in each round; returns the latencies drawn."""
     ends = []
     for each in point.rounds:
@@ -100,7 +98,7 @@ def _error_axis(axes: Sequence[Axes], low: float, high: float, zero: bool) -> No
         style.set_ticks(ax.xaxis, ticks, *ax.get_xlim(), lambda value: "0" if zero and value == low else f"{value:.0e}")
 
 
-def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
+def _label(ax: Axes, points: Sequence[data.Point], looks: dict, left: float) -> None:
     """Name the precision of each dot beside it where that covers no other dot or label; left out if it fits nowhere."""
     figure: Any = ax.get_figure(root=True)
     scale = figure.dpi / 72

@@ -9,8 +9,6 @@ from matplotlib.axes import Axes
 
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import Point, systems
-from lstm_trt.plots.style import GREY, Picture, multiple
 
 ROW_IN, MOST_LANES = 0.2, 30
 
@@ -21,7 +19,7 @@ NAMED = ("workload", "mode")
 KINDS = {"median_us": (-1, True), "max_us": (1, False)}
 
 
-def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
+def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> style.Picture:
     """Median (filled) and maximum (hollow) in µs of every system, one block per network.
 
     `runs` is the result of `load`, or a path, recordings or groups. The number at each marker is the ratio to the
@@ -31,9 +29,9 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
     """
     data.check_deadline(deadline_us)
     every = data.points_of(runs, without=NAMED)
-    looks = style.system_looks(systems(every))
+    looks = style.system_looks(data.systems(every))
     points, chosen, note = data.choose_networks(every, shapes or max(3, min(10, MOST_LANES // len(looks))))
-    names = systems(points)
+    names = data.systems(points)
     lanes = len(names) + 0.8
     notes = [
         f"{data.describe_counts(points)}.{note}",
@@ -63,14 +61,14 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
         ax.set_xlabel("latency [µs] (log)")
         dot = {"linestyle": "none", "markersize": 6}
         handles = [style.entry(label, **looks[label], **dot) for label in names]
-        handles.append(style.entry("filled: median", color=GREY, marker="o", **dot))
-        handles.append(style.entry("hollow: maximum", color=GREY, marker="o", markerfacecolor="white", **dot))
+        handles.append(style.entry("filled: median", color=style.GREY, marker="o", **dot))
+        handles.append(style.entry("hollow: maximum", color=style.GREY, marker="o", markerfacecolor="white", **dot))
         handles += style.deadline(deadline_us, ax.axvline)
         body.legend(handles=handles, loc="outside lower center", ncols=columns)
     return picture
 
 
-def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: float) -> list[float]:
+def _block(ax: Axes, points: dict[str, data.Point], looks: dict[str, dict], top: float) -> list[float]:
     """Draw one network with one line per system; returns the latencies drawn."""
     good = [point for point in points.values() if point.ok]
     best = {kind: min((point.statistic(kind) for point in good), default=math.nan) for kind in KINDS}
@@ -92,7 +90,7 @@ def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: floa
             value = numbers[kind]
             ax.plot([value], [y], markerfacecolor=color if full else "white", zorder=4 + side, **dot)
             text = {"weight": "bold" if value == best[kind] else "normal", "color": color, "bbox": style.BACKGROUND}
-            style.beside(ax, multiple(value / best[kind]), (value, y), (side * 7, 0), **text)
+            style.beside(ax, style.multiple(value / best[kind]), (value, y), (side * 7, 0), **text)
             each = point.each_round(kind)
             if len(each) > 1:
                 ax.plot(each, [y] * len(each), marker="|", linestyle="none", color=color, markersize=7, zorder=2.5)

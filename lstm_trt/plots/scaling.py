@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
-from lstm_trt.analysis.scaling import Batching, Findings, Inversion, fit, lines
+from lstm_trt.analysis.scaling import Findings, Inversion, fit, lines
 from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
@@ -203,16 +203,9 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     notes = _notes(findings, system, held, reading)
     cheapest = style.whole_range(network.cheapest for network in here)
     summary = f"The batch size with the least latency per sample is {cheapest}."
-    series = [Series(network, _per_sample_us(findings, network)) for network in here]
+    series = [Series(network, {size: us / size for size, us in network.times_us.items()}) for network in here]
     title, y = "Latency per sample, by batch size", "latency / batch [µs]"
     return _picture(title, notes, summary, y, "batch", series, _draw_batching, marks)
-
-
-def _per_sample_us(findings: Findings, network: Batching) -> dict[int, float]:
-    """Batch -> µs per sample, of one network."""
-    key = network.system, "batch", network.fixed
-    line = next(line for *found, line in lines(findings.times) if tuple(found) == key)
-    return {batch: cell.latency_us / batch for batch, cell in line.items()}
 
 
 def _draw_batching(ax: Axes, series: Sequence[Series]) -> None:
@@ -281,12 +274,8 @@ def inversions(
     the most inversions. Raises `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
-    measured = [
-        ({**fixed_here, axis: size}, larger)
-        for label, name, fixed_here, line in lines(findings.times)
-        if (label, name) == (system, axis)
-        for size, larger in itertools.pairwise(line)
-    ]
+    along = [(rest, line) for label, name, rest, line in lines(findings.times) if (label, name) == (system, axis)]
+    measured = [({**rest, axis: size}, larger) for rest, line in along for size, larger in itertools.pairwise(line)]
     if not measured:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
@@ -298,19 +287,20 @@ def inversions(
     def key(smaller: Mapping[str, int], larger: int) -> tuple:
         return (smaller[axis], larger), smaller.get(across, 0), smaller.get(up, 0)
 
-    compared = {key(smaller, larger) for smaller, larger in measured if data.at(smaller, held)}
-    inverted = {key(pair.smaller, pair.larger[axis]): pair for pair in here}
-    inverted_in = Counter(step for step, _, _ in inverted)
-    neighbours = itertools.pairwise(sorted({size for step, _, _ in compared for size in step}))
-    every = sorted(inverted_in or {*neighbours} & {step for step, _, _ in compared})
+    pairs: dict[tuple, Inversion | None] = {key(*pair): None for pair in measured if data.at(pair[0], held)}
+    pairs |= {key(pair.smaller, pair.larger[axis]): pair for pair in here}
+    compared, all_xs, all_ys = map(set, zip(*pairs, strict=True))
+    inverted_in = Counter(step for (step, _, _), pair in pairs.items() if pair)
+    neighbours = itertools.pairwise(sorted({size for step in compared for size in step}))
+    every = sorted(inverted_in or {*neighbours} & compared)
     steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[:MOST_PANELS])
-    xs, ys = sorted({x for _, x, _ in compared}), sorted({y for _, _, y in compared})
-    left_out = sum(step not in steps for step, _, _ in inverted)
+    xs, ys = sorted(all_xs), sorted(all_ys)
     columns = max(1, min(4, int((style.WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
     cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), cell_height_in(CELL_IN[1], len(ys), rows)
     numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
-    counted = _counted(findings, here, found, len(compared), left_out, numbers)
+    left_out = inverted_in.total() - sum(inverted_in[step] for step in steps)
+    counted = _counted(findings, here, found, len(pairs), left_out, numbers)
     colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
     title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
     notes, height_in = _notes(findings, system, held, counted), max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9)
@@ -318,7 +308,7 @@ def inversions(
         axes = style.panels(body, [f"{smaller} → {larger}" for smaller, larger in steps], columns)
         edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):
-            cells = {(x, y): inverted.get((step, x, y)) for each, x, y in compared if each == step}
+            cells = {tuple(place): pair for (each, *place), pair in pairs.items() if each == step}
             looks = {place: _looks(pair, colors, edge, numbers) for place, pair in cells.items()}
             draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
         style.name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))

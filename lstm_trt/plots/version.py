@@ -10,14 +10,12 @@ from typing import Any
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import Point
-from lstm_trt.plots.style import GREY, Picture
 
 #: Height of a row of panels.
 ROW_IN = 2.8
 
 
-def versions(runs: Any) -> Picture:
+def versions(runs: Any) -> style.Picture:
     """Median latency in us of each round over the versions that were recorded, oldest first.
 
     One panel per network and runtime, one dot per round; the line joins the middle rounds. Numbers: the middle round
@@ -41,7 +39,7 @@ def versions(runs: Any) -> Picture:
                 ax.plot([place] * len(medians_us), medians_us, color=color, marker="o", markersize=4, linestyle="none")
                 style.beside(ax, ratio, (place, max(medians_us)), (0, 6), va="baseline")
             middles_us = [point.statistic("median_us") for point in found.values()]
-            ax.plot(range(len(found)), middles_us, color=GREY, linewidth=1, zorder=1)
+            ax.plot(range(len(found)), middles_us, color=style.GREY, linewidth=1, zorder=1)
             ax.set_xlim(-0.5, len(found) - 0.5)
             ax.set_xticks(range(len(found)), found)
             ax.set_ylim(0, 1.25 * ax.dataLim.y1)
@@ -49,9 +47,9 @@ def versions(runs: Any) -> Picture:
     return picture
 
 
-def by_version(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
+def by_version(points: Iterable[data.Point]) -> dict[str, dict[str, data.Point]]:
     """Network and runtime -> version -> its point, oldest first; only those with several versions."""
-    series: dict[str, dict[str, Point]] = {}
+    series: dict[str, dict[str, data.Point]] = {}
     for point in points:
         configuration = point.group.configuration
         if point.ok:
@@ -59,12 +57,12 @@ def by_version(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
     return {title: dict(sorted(found.items(), key=_order)) for title, found in series.items() if len(found) > 1}
 
 
-def _order(item: tuple[str, Point]) -> list[int]:
+def _order(item: tuple[str, data.Point]) -> list[int]:
     """The key that sorts versions by their numbers: 1.9 before 1.20."""
     return [int(digits) for digits in re.findall(r"\d+", item[0])]
 
 
-def _ratios(found: dict[str, Point]) -> list[str]:
+def _ratios(found: dict[str, data.Point]) -> list[str]:
     """The median of each version divided by that of the first, as text."""
     medians_us = [point.statistic("median_us") for point in found.values()]
     return [f"{median_us / medians_us[0]:.2f}" for median_us in medians_us]

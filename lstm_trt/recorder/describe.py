@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, refused
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import choose_cores
@@ -44,10 +44,8 @@ def describe(
     if options.device_index:
         from lstm_trt.machine import gpu
 
-        try:
+        with refused(f"there is no device cuda:{options.device_index} here", gpu.NoCudaDevice):
             name = gpu.cuda_device(options.device_index).name
-        except gpu.NoCudaDevice as error:
-            raise UsageError(f"there is no device cuda:{options.device_index} here: {error}") from None
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream")

@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import lstm_trt
-from lstm_trt import registry, runtimes
+from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.config.format import WIDTH, count, table_lines
-from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
-from lstm_trt.machine.checks import KERNEL_LINE, Check
+from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
 from lstm_trt.machine.linux import ROOT
 from lstm_trt.runtimes.base import Availability, Preparer, ReportLine, ReportSection
 
@@ -125,9 +124,9 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorRepo
     names = list(registry.table("RUNTIMES") if names is None else names)
     return DoctorReport(
         runtimes=[row for name in names for row in rows_of(name)],
-        versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
+        versions={"lstm_trt": __version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
-        checks=machine_checks.host_checks(root),
+        checks=host_checks(root),
         sections=list(filter(None, (preparer.doctor() for preparer in _preparers()))),
     )
 
@@ -176,32 +175,24 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     colour = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
     rows = []
     for row in sorted(report.runtimes, key=lambda row: not row.ready):
-        names = (row.runtime, row.device or "-", row.version or "-")
-        if row.ready:
-            rows.append(ReportLine(("ready", *names, row.device_name or "")))
-        else:
-            rows.append(ReportLine(("not ready", *names, row.reason), remedy=row.remedy))
+        state, text = ("ready", row.device_name or "") if row.ready else ("not ready", row.reason)
+        cells = (state, row.runtime, row.device or "-", row.version or "-", text)
+        rows.append(ReportLine(cells, remedy=row.remedy))
     ready = sum(row.ready for row in report.runtimes)
     lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(rows)} ready"]
     lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)
 
     for section in report.sections:
         lines += ["", section.heading, *_table(section.header, section.lines, width, colour)]
-    verdicts = [check.verdict for check in report.checks]
-    found = {verdict: verdicts.count(verdict) for verdict in ("attention", "unknown", "good")}
+    found = Counter(check.verdict for check in report.checks)
     lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
     rows = [
-        ReportLine((verdict, check.name, check.value), check.meaning * (verdict != "good"), check.remedy)
-        for verdict in found
-        for check in report.checks
-        if check.verdict == verdict
+        ReportLine((check.verdict, check.name, check.value), check.meaning * (check.verdict != "good"), check.remedy)
+        for check in sorted(report.checks, key=lambda check: VERDICTS.index(check.verdict))
     ]
     lines += _table(("verdict", "check", "found"), rows, width, colour)
-    arguments = [
-        check.remedy.removeprefix(KERNEL_LINE)
-        for check in report.checks
-        if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
-    ]
+    remedies = [check.remedy for check in report.checks if check.verdict == "attention"]
+    arguments = [remedy.removeprefix(KERNEL_LINE) for remedy in remedies if remedy.startswith(KERNEL_LINE)]
     if len(arguments) > 1:
         lines += ["", "  All kernel arguments together (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
         lines += _indented(" ".join(arguments), "", width)

@@ -95,9 +95,8 @@ def _install(place: Environment, pins: Sequence[str]) -> None:
     own_pip = facts.installed_version("pip") is None  # the current environment has no pip
     venv = [sys.executable, "-P", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(place.folder)]
     if run_command(venv, env=variables).returncode:
-        raise UsageError(
-            f"cannot create an environment for {place}: install venv for this Python (Debian: apt install python3-venv)"
-        )
+        remedy = "install venv for this Python (Debian: apt install python3-venv)"
+        raise UsageError(f"cannot create an environment for {place}: {remedy}")
     lines = [f"import site; site.addsitedir({text!r})\n" for text in _here()]
     (Path(place.interpreter.first[0]) / "present.pth").write_text("".join(lines))
     constraints = place.folder / "constraints.txt"
@@ -202,9 +201,8 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
         except OSError as error:
             raise EnvironmentBroken(f"cannot start Python in the environment of {place}: {plain(str(error))}") from None
         except ConfigurationFailed as error:
-            raise EnvironmentBroken(
-                f"{place} cannot be imported together with the other installed packages: {plain(str(error))}"
-            ) from None
+            together = f"{place} cannot be imported together with the other installed packages"
+            raise EnvironmentBroken(f"{together}: {plain(str(error))}") from None
     if "error" in loaded:
         raise UsageError(f"{place}: {loaded['error']}")
     inside = str(loaded["file"]).startswith(str(place.folder) + os.sep)

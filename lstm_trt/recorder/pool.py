@@ -320,11 +320,9 @@ def record(
     configuration = describe(workload, runtime, protocol, options, mode)
     check_limits(time_limit_s)
     with ExitStack() as stack:
-        if out is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")))
-        else:
-            folder = files.make_folder(Path(out))
-            stack.enter_context(folder_lock(folder))
+        kept = stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")) if out is None else out
+        folder = files.make_folder(Path(kept))
+        stack.enter_context(folder_lock(folder))
         pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait, single=True))
         number = next_round(configuration, folder)
         outcome = pool.record_configuration(configuration, number, folder, listener, control=control)

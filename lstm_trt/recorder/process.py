@@ -158,9 +158,8 @@ class Process:
             lines = self._log.read_text(errors="replace").strip().splitlines()
         self.close()
         if code == -signal.SIGKILL:
-            return MemoryExhausted(
-                f"the process was killed (SIGKILL), most likely because memory ran out, at stage {stage}"
-            )
+            killed = "the process was killed (SIGKILL), most likely because memory ran out"
+            return MemoryExhausted(f"{killed}, at stage {stage}")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         tail = f": {lines[-1].strip()[:300]}" if lines else ""
         return WorkerLost(stage, f"the process died with {how} at stage {stage}{tail}")

@@ -228,10 +228,8 @@ class SweepReport:
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
         if self.failures or self.failed_before:
-            lines.append(
-                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings: --retry-failed"
-                " repeats it, and deleting the file forgets it"
-            )
+            kept = "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings"
+            lines.append(f"{kept}: --retry-failed repeats it, and deleting the file forgets it")
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
@@ -280,20 +278,14 @@ def run_sweep(
     folder = files.make_folder(Path(out))
     began = time.monotonic()
     with folder_lock(folder):
-        report = SweepReport(total=rounds * len(configurations), warnings=list(warnings))
-        for path in folders.tidy(folder):
-            report.warnings.append(f"{path.name} was damaged; it has been moved aside and is recorded again")
+        again = "it has been moved aside and is recorded again"
+        damaged = [f"{path.name} was damaged; {again}" for path in folders.tidy(folder)]
         recorded, failed = folders.finished(folder)
-        plan: list[tuple[int, Configuration]] = []
-        for number, shuffled in enumerate(order(configurations, rounds, seed)):
-            for configuration in shuffled:
-                key = (configuration.id, number)
-                if key in recorded:
-                    report.done_before += 1
-                elif key in failed and not retry_failed:
-                    report.failed_before += 1
-                else:
-                    plan.append((number, configuration))
+        in_rounds = enumerate(order(configurations, rounds, seed))
+        every = {(each.id, number): each for number, shuffled in in_rounds for each in shuffled}
+        left = {key: each for key, each in every.items() if key not in recorded}
+        plan = [(key[1], each) for key, each in left.items() if retry_failed or key not in failed]
+        report = SweepReport(len(every), len(every) - len(left), len(left) - len(plan), warnings=[*warnings, *damaged])
         with (
             Progress([configuration for _, configuration in plan], report, show_progress) as progress,
             WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,

@@ -26,7 +26,7 @@ with a dot, `my_package.my_runtime` or `my_package.module:OBJECT`, is imported w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lstm_trt import registry
@@ -41,9 +41,7 @@ def load_runtime(name: str) -> Any:
     return load_from(entries, name)
 
 
-def load_from(
-    entries: Mapping[str, str], name: str, contract: tuple[str, ...] = CONTRACT, kind: str = "runtime"
-) -> Any:
+def load_from(entries: Mapping[str, str], name: str, contract: Sequence[str] = CONTRACT, kind: str = "runtime") -> Any:
     """What has this name in `entries` (name -> module or object); `contract`: attributes that it must have.
 
     Raises `UsageError` for an unknown name, or if the module cannot be imported or lacks one of the attributes.

@@ -335,10 +335,6 @@ class _TorchStep(BufferedStep):
         self._bound: Any = None  # `Bound`, until it is closed
         self.load_inputs(request.inputs)
 
-    def reset(self) -> None:
-        if self._bound is not None:
-            self._bound.reset()
-
     def facts(self) -> dict:
         bound = self._bound.facts() if self._bound else {}
         kernel = {"lstm_kernel": lstm_kernel(bound["operators"])} if "operators" in bound else {}
@@ -354,7 +350,7 @@ class _TorchStep(BufferedStep):
         """Bind the network to its inputs and to a state of zeros; returns the outputs of a first call."""
         kind = next(module.parameters()).dtype
         self._bound = bind(module, inputs, *(inputs.new_zeros(state.shape, dtype=kind) for state in self._states))
-        outputs = self._bound.run()
+        self.reset, outputs = self._bound.reset, self._bound.run()
         if tuple(outputs.shape) != self._output_shape:
             raise RunFailed(f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}")
         return outputs

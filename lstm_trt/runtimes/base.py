@@ -17,7 +17,7 @@ import numpy as np
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
+from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError, refused
 from lstm_trt.config.workload import State, Workload
 
 
@@ -34,11 +34,10 @@ class Availability:
     reason: str = ""
     remedy: str = ""
 
-    def require(self, name: str) -> Availability:
-        """Returns itself if ready; otherwise raises `RuntimeUnavailable` for the runtime `name`."""
+    def require(self, name: str) -> None:
+        """Raises `RuntimeUnavailable` for the runtime `name` unless it is ready."""
         if not self.ready:
             raise RuntimeUnavailable(name, self.reason, self.remedy)
-        return self
 
 
 def on_gpu(version: str | None) -> Availability:
@@ -145,9 +144,10 @@ class PreparedStep(ABC):
 
 
 class BufferedStep(PreparedStep):
-    """A step with its inputs in host arrays, by name, and an instance attribute `step` until it is closed.
+    """A step with its inputs in host arrays, by name.
 
-    `device_times` are those of `_clocks`, if a constructor sets it.
+    Until it is closed it has an instance attribute `step`, and `reset` if it carries state. `device_times` are those of
+    `_clocks`, if a constructor sets it.
     """
 
     _clocks: Any = None  # `EventClocks`, if there are any
@@ -174,11 +174,17 @@ class BufferedStep(PreparedStep):
 
     def close(self) -> None:
         self._inputs = None
-        vars(self).pop("step", None)  # leaves the method above, which raises
+        for name in ("step", "reset"):  # leaves the methods: `step` above raises, `reset` does nothing
+            vars(self).pop(name, None)
 
 
 class HostStep(BufferedStep):
-    """A step whose inputs and outputs are host arrays that the runtime reads and writes in place."""
+    """A step whose inputs and outputs are host arrays that the runtime reads and writes in place.
+
+    A constructor sets `_facts`, the result of `facts` until the step is closed.
+    """
+
+    _facts: Mapping[str, Any] = {}
 
     def __init__(self, request: Request) -> None:
         super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
@@ -186,6 +192,13 @@ class HostStep(BufferedStep):
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {name: array.copy() for name, array in self._outputs.items()}
+
+    def facts(self) -> dict:
+        return dict(self._facts)
+
+    def close(self) -> None:
+        super().close()
+        self._facts = {}
 
 
 def in_turn(bind: Callable[[Any, Any], Callable[[], Any]], even: dict, odd: dict) -> Callable[[], Any]:
@@ -287,6 +300,10 @@ class Observer:
         return {}
 
 
+#: `send(event, **values)`: sends a message to the parent process.
+Send = Callable[..., None]
+
+
 class Preparer(ABC):
     """How one workload kind is prepared; listed in `registry.PREPARERS`."""
 
@@ -324,9 +341,7 @@ class Preparer(ABC):
             raise BuildFailed(f"{configuration.runtime} does not support {workload.label} ({mode}): {reason}")
 
     @abstractmethod
-    def reference(
-        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
-    ) -> dict:
+    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
 
         Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together with `gate_seed` and
@@ -356,7 +371,5 @@ class Preparer(ABC):
 
 def preparer_of(workload: Workload) -> Preparer:
     """The preparer of a workload kind; raises `UsageError` if there is none."""
-    try:
+    with refused(f"cannot record workloads of kind {workload.KIND!r}", KeyError, ImportError, AttributeError):
         return registry.load_entry("PREPARERS", workload.KIND)
-    except (KeyError, ImportError, AttributeError) as error:
-        raise UsageError(f"cannot record workloads of kind {workload.KIND!r}: {error}") from None

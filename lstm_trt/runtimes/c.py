@@ -81,10 +81,6 @@ class _NetworkStep(HostStep):
         self.step()
         self.reset()
 
-    def facts(self) -> dict:
-        return self._facts
-
     def close(self) -> None:
         super().close()
-        vars(self).pop("reset", None)
         self._network = None

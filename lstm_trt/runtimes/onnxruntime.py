@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
@@ -46,6 +45,9 @@ IO_BINDING = True
 
 #: Processor flags of instructions that add four 8-bit products in 32 bits.
 VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni"})
+
+#: A timed call, or one that sets carried state to zero.
+Call = Callable[[], None]
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -134,26 +136,38 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
 class _SessionStep(HostStep):
     def __init__(self, session, request: Request) -> None:
         super().__init__(request)
-        self._session: Any = session
         self._options, self._states = request.options, request.states
-        self._carried: list[dict] = []
-        self.step = self._bound() if self._options.io_binding else self._unbound()
-        self.reset()
+        self.step, self.reset = (self._bound if self._options.io_binding else self._unbound)(session)
         self.step()
         self.reset()
+        self._facts = {
+            "providers": session.get_providers(),
+            "intra_op_threads": self._options.threads,
+            "denormals": "processor setting (session.set_denormal_as_zero is off)",
+            "graph_optimization": "all",
+        }
+        if self._options.device != "cpu":
+            from lstm_trt.runtimes.cuda import _cuda
 
-    def _bound(self) -> Callable[[], None]:
+            self._facts |= {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
+
+    def _bound(self, session) -> tuple[Call, Call]:
         """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
         import onnxruntime
 
         placed, device = onnxruntime.OrtValue.ortvalue_from_numpy, self._options.device
-        even, odd = ({state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2))
-        self._carried = [even, odd]
-        return in_turn(self._call, even, odd)
+        carried = [{state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2)]
 
-    def _call(self, read: Mapping, written: Mapping) -> Callable[[], None]:
+        def reset() -> None:
+            for state in self._states:
+                for buffers in carried:
+                    buffers[state.input].update_inplace(state.zeros())
+
+        return in_turn(partial(self._call, session), *carried), reset
+
+    def _call(self, session, read: Mapping, written: Mapping) -> Call:
         """The call that is bound to the host buffers, and to the states that are read and written."""
-        binding = self._session.io_binding()
+        binding = session.io_binding()
         # By address: bind_cpu_input would make a copy that load_inputs cannot change.
         for bind, arrays in ((binding.bind_input, self._inputs), (binding.bind_output, self._outputs)):
             for name, array in arrays.items():
@@ -161,7 +175,7 @@ class _SessionStep(HostStep):
         for state in self._states:
             binding.bind_ortvalue_input(state.input, read[state.input])
             binding.bind_ortvalue_output(state.output, written[state.input])
-        run = partial(self._session.run_with_iobinding, binding)
+        run = partial(session.run_with_iobinding, binding)
         if self._options.device == "cpu":
             return run
 
@@ -171,45 +185,18 @@ class _SessionStep(HostStep):
 
         return call
 
-    def _unbound(self) -> Callable[[], None]:
+    def _unbound(self, session) -> tuple[Call, Call]:
         """The call with arrays, which returns new ones; states are passed on."""
-        run, names = self._session.run, [*self._outputs, *(state.output for state in self._states)]
-        feed, outputs, returned = {**self._inputs}, self._outputs, len(self._outputs)
-        self._carried = [feed]
-        carried = [state.input for state in self._states]
+        run, names = session.run, [*self._outputs, *(state.output for state in self._states)]
+        zeros = {state.input: state.zeros() for state in self._states}
+        feed, outputs, returned = {**self._inputs, **zeros}, self._outputs, len(self._outputs)
 
         def step() -> None:
             results = run(names, feed)
             outputs.update(zip(outputs, results, strict=False))
-            feed.update(zip(carried, results[returned:], strict=True))
+            feed.update(zip(zeros, results[returned:], strict=True))
 
-        return step
-
-    def reset(self) -> None:
-        for state in self._states:
-            for buffers in self._carried:
-                if self._options.io_binding:
-                    buffers[state.input].update_inplace(state.zeros())
-                else:
-                    buffers[state.input] = state.zeros()
-
-    def facts(self) -> dict:
-        found = {
-            "providers": self._session.get_providers() if self._session else [],
-            "intra_op_threads": self._options.threads,
-            "denormals": "processor setting (session.set_denormal_as_zero is off)",
-            "graph_optimization": "all",
-        }
-        if self._options.device != "cpu":
-            from lstm_trt.runtimes.cuda import _cuda
-
-            found |= {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
-        return found
-
-    def close(self) -> None:
-        super().close()
-        self._session = None
-        self._carried = []
+        return step, lambda: feed.update(zeros)
 
 
 def _quantized(model: bytes, reduce_range: bool) -> bytes:

@@ -106,38 +106,21 @@ def _recurrent_precisions(compiled) -> list[str]:
 class _RequestStep(HostStep):
     def __init__(self, compiled, request: Request) -> None:
         super().__init__(request)
-        self._compiled: Any = compiled
-        even, odd = self._carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
-        self.step = in_turn(self._call, even, odd)
+        carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
+
+        def reset() -> None:
+            for states in carried:
+                for array in states.values():
+                    array.fill(0)
+
+        self.step, self.reset = in_turn(partial(self._call, compiled), *carried), reset
         self.step()
         self.reset()
-
-    def _call(self, read: dict, written: dict) -> Callable[[], Any]:
-        """The inference of a new request on the host buffers and these states."""
-        import openvino
-
-        request = self._compiled.create_infer_request()
-        states = {state.input: array for state, array in read.items()}
-        states |= {state.output: array for state, array in written.items()}
-        for name, array in {**self._inputs, **self._outputs, **states}.items():
-            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-        base: Any = super(type(request), request)
-        infer = base.infer  # the bound C function, without the Python wrapper
-        return partial(infer, {}, share_outputs=True, decode_strings=False)
-
-    def reset(self) -> None:
-        for states in self._carried:
-            for array in states.values():
-                array.fill(0)
-
-    def facts(self) -> dict:
-        if self._compiled is None:
-            return {}
-        get = self._compiled.get_property
+        get = compiled.get_property
         flush = "on" if get("CPU_DENORMALS_OPTIMIZATION") else "off"
-        return {
+        self._facts = {
             "inference_precision": get("INFERENCE_PRECISION_HINT").to_string(),
-            "recurrent_precisions": _recurrent_precisions(self._compiled),
+            "recurrent_precisions": _recurrent_precisions(compiled),
             "inference_threads": get("INFERENCE_NUM_THREADS"),
             "streams": get("NUM_STREAMS"),
             "performance_hint": str(get("PERFORMANCE_HINT")),
@@ -145,6 +128,15 @@ class _RequestStep(HostStep):
             "denormals": f"processor setting (CPU_DENORMALS_OPTIMIZATION is {flush})",
         }
 
-    def close(self) -> None:
-        super().close()
-        self._compiled = None
+    def _call(self, compiled, read: dict, written: dict) -> Callable[[], Any]:
+        """The inference of a new request on the host buffers and these states."""
+        import openvino
+
+        request = compiled.create_infer_request()
+        states = {state.input: array for state, array in read.items()}
+        states |= {state.output: array for state, array in written.items()}
+        for name, array in {**self._inputs, **self._outputs, **states}.items():
+            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+        base: Any = super(type(request), request)
+        infer = base.infer  # the bound C function, without the Python wrapper
+        return partial(infer, {}, share_outputs=True, decode_strings=False)

@@ -74,11 +74,9 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
     unrolled = "aten.mkldnn_rnn_layer" not in operators(module, inputs, *state)
     sequence, layers = inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1)
     if unrolled and (sequence > UNROLLED_LIMITS["sequence"] or layers > UNROLLED_LIMITS["layers"]):
-        raise BuildFailed(
-            f"torch.compile unrolls this LSTM on {inputs.device.type}: compiling {layers} layers (times directions) x "
-            f"{sequence} steps would take minutes; the limit is {UNROLLED_LIMITS['layers']} x "
-            f"{UNROLLED_LIMITS['sequence']}"
-        )
+        limit = f"the limit is {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"
+        long = f"compiling {layers} layers (times directions) x {sequence} steps would take minutes; {limit}"
+        raise BuildFailed(f"torch.compile unrolls this LSTM on {inputs.device.type}: {long}")
     torch._dynamo.reset()
     torch._dynamo.config.allow_rnn = True
     torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling

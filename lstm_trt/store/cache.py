@@ -57,11 +57,6 @@ class CachedFile(NamedTuple):
     size_bytes: int
 
 
-def entry_path(kind: str, key: str, suffix: str) -> Path:
-    """Path of the file for `key`, which need not exist."""
-    return folder() / kind / f"{key}{suffix}"
-
-
 def _digest_path(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
@@ -78,7 +73,7 @@ def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[
 
 def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
     """The file for `key` and the SHA-256 of its content; None if it is missing or damaged."""
-    path = entry_path(kind, key, suffix)
+    path = folder() / kind / f"{key}{suffix}"
     with suppress(OSError):
         digest = _digest_path(path).read_text().strip()
         if sha256(path.read_bytes()) == digest:
@@ -89,7 +84,7 @@ def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
 
 def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
     """Write or replace the file for `key`; returns path and SHA-256. Raises `UsageError` as `fetch` does."""
-    path, digest = entry_path(kind, key, suffix), sha256(content)
+    path, digest = folder() / kind / f"{key}{suffix}", sha256(content)
     digest_path = _digest_path(path)
     with file_errors(f"write the cache {path.parent}", HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,13 +122,11 @@ def trim(keep: Path | None = None) -> None:
             total -= entry.size_bytes
 
 
-def clear() -> tuple[int, int]:
-    """Remove all entries; returns (entries, bytes) removed."""
-    present = entries()
-    for entry in present:
+def clear() -> None:
+    """Remove all entries."""
+    for entry in entries():
         remove(entry.path)
     for leftover in folder().glob("*/.*.tmp"):
         with suppress(OSError):  # another process may be writing a young one, or has renamed it
             if time.time() - leftover.stat().st_mtime > LONGEST_WRITE_S:
                 leftover.unlink()
-    return len(present), sum(entry.size_bytes for entry in present)

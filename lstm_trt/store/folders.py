@@ -150,9 +150,7 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
         return Consolidated(folder, *consolidate(read_many(path), folder))
 
 
-def read_parts(
-    numbered: dict[int, Path], columns: Collection[str] | None = None, failure: Path | None = None
-) -> Recording:
+def read_parts(numbered: dict[int, Path], columns: Collection[str] | None, failure: Path | None) -> Recording:
     """Join the parts of a long recording: `numbered` is number of the part -> file, ascending.
 
     Trials and blocks are numbered consecutively. Missing parts are named in the warnings of the

@@ -129,9 +129,8 @@ def _latency_ns(table: Table, name: str, unit: str, drop: bool, warnings: list[s
     values = times(table, name, blanks=drop)
     present = ~np.isnan(values)
     if missing := int(np.count_nonzero(~present)):
-        which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time" + (
-            f" in {name}" if name else ""
-        )
+        which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time"
+        which += f" in {name}" if name else ""
         warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
         table, values = table.with_rows(present), values[present]
     with np.errstate(over="ignore"):
@@ -244,9 +243,8 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
     if mixed and not keys:
         what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
         flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
-        raise UsageError(
-            f"{table.where} mixes {what}: use --group-by {flags}, or --one-group if all rows are of one configuration"
-        )
+        remedy = f"use --group-by {flags}, or --one-group if all rows are of one configuration"
+        raise UsageError(f"{table.where} mixes {what}: {remedy}")
     for name in mixed:
         cells = table.cells(name)
         if any(len({cells[row] for _, rows in rounds for row in rows}) > 1 for rounds in parts.values()):
@@ -261,9 +259,7 @@ def _is_configured(name: str) -> bool:
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
     pooled = [np.concatenate([sample.timed_ns for sample in group.samples]) for group in groups if group.samples]
-    medians = list(map(np.median, pooled))
-    if min(medians, default=ABSURD_BELOW_NS) < ABSURD_BELOW_NS:
-        return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]
-    if max(medians, default=ABSURD_ABOVE_NS) > ABSURD_ABOVE_NS:
-        return [f"a median in {where} is {max(medians) / 1e9:g} s: is {unit} the right unit?"]
-    return []
+    medians = sorted(map(np.median, pooled))
+    absurd = [f"{median:g} ns" for median in medians if median < ABSURD_BELOW_NS]
+    absurd += [f"{median / 1e9:g} s" for median in reversed(medians) if median > ABSURD_ABOVE_NS]
+    return [f"a median in {where} is {median}: is {unit} the right unit?" for median in absurd[:1]]

@@ -34,14 +34,12 @@ from lstm_trt.store.schema import METADATA_KEY
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
-_SPELLINGS = {
-    "ns": ("ns", "nanoseconds"),
-    "us": ("us", "µs", "μs", "microseconds"),
-    "ms": ("ms", "milliseconds"),
-    "s": ("s", "sec", "seconds"),
+_UNITS = {
+    **dict.fromkeys(("ns", "nanoseconds"), "ns"),
+    **dict.fromkeys(("us", "µs", "μs", "microseconds"), "us"),
+    **dict.fromkeys(("ms", "milliseconds"), "ms"),
+    **dict.fromkeys(("s", "sec", "seconds"), "s"),
 }
-
-_UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings}
 
 _ANY_UNIT = "|".join(sorted(_UNITS, key=len, reverse=True))
 
@@ -204,12 +202,8 @@ class Table:
 
 
 def _json(cell: object) -> object:
-    if isinstance(cell, str):
-        return cell.strip()
-    if cell is None or isinstance(cell, bool | int):
-        return cell
     if not isinstance(cell, float | Decimal):
-        return str(cell)
+        return cell if cell is None or isinstance(cell, bool | int) else str(cell).strip()
     value = float(cell)
     if not math.isfinite(value):
         return None if math.isnan(value) else str(value)

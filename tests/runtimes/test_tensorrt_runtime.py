@@ -214,12 +214,12 @@ def a_whole_session(driver):
             driver.call("enqueue")
             driver.capturing.append(lambda: None) if driver.capturing is not None else None
 
-        graph = session.capture(enqueue)
+        launch, nodes = session.capture(enqueue)
         copy_in()
-        graph.launch()
+        launch()
         copy_out()
         session.stream.synchronize()
-        assert graph.nodes == 1 and _cuda.scheduling() == "spins"
+        assert nodes == 1 and _cuda.scheduling() == "spins"
         del copy_in, copy_out, clocks
     finally:
         session.close()
@@ -722,10 +722,10 @@ def test_gpu_capture_and_its_refusal(session):
 
     with pytest.raises(_cuda.CaptureRefused, match="captur"):
         session.capture(waits)
-    graph = session.capture(copy_out)  # the stream still works
-    assert graph.nodes == 1
+    launch, nodes = session.capture(copy_out)  # the stream still works
+    assert nodes == 1
     array[:] = 2
-    graph.launch()
+    launch()
     session.stream.synchronize()
     assert (array == 1).all()
 

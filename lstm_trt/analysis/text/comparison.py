@@ -22,11 +22,8 @@ def _at(comparisons: Comparisons, place: int) -> str:
     if isinstance(answer, NotCompared):
         return f"{answer.name}: {answer.reason}"
     _, *groups = pairs.pairs[place]
-    names = [
-        f"{group.name} in {runs.source}" if pairs.several else runs.source
-        for runs, group in zip((comparisons.runs, comparisons.other), groups, strict=True)
-        if group is not None
-    ]
+    sides = zip((comparisons.runs.source, comparisons.other.source), groups, strict=True)
+    names = [f"{group.name} in {source}" if pairs.several else source for source, group in sides if group is not None]
     return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
 
 
@@ -84,9 +81,7 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
     if not comparison.rounds_needed:
         return ["to decide the tail, record more trials in each process"]
     if comparison.command is None:
-        return [
-            f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating,"
-            " with the number of the process in a column `round`, or a file for each and --one-group"
-        ]
+        more = f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating"
+        return [f"{more}, with the number of the process in a column `round`, or a file for each and --one-group"]
     lines = comparison.command.splitlines()
     return ["to decide it, record new rounds and compare those:", *(f"  {line}" for line in lines)]

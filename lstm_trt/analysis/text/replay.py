@@ -16,21 +16,18 @@ def replay_text(replay: Replay, name: str = "") -> str:
     trials = count(replay.n, "trial") + (f" of {replay.rounds} processes, each separately" * (replay.rounds > 1))
     head = f"{name}: " if name else ""
     sides = (replay.closed, replay.replayed)
-    rows = [
-        (label, *(microseconds(getattr(side, field)) for side in sides))
-        for label, field in (("max", "max_us"), ("p99.9", "p999_us"), ("p99", "p99_us"), ("median", "median_us"))
-    ]
+    statistics = {"max": "max_us", "p99.9": "p999_us", "p99": "p99_us", "median": "median_us"}
+    rows = [(label, *(microseconds(getattr(side, field)) for side in sides)) for label, field in statistics.items()]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
     rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
     rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
-    return "\n".join(
-        [
-            f"{head}{trials}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
-            table(("us", "closed", "at a fixed rate"), rows, indent=2),
-            f"utilization {percent(replay.utilisation)} (mean latency / period); {_queued(replay)}",
-            "not included: runtimes can be slower after a pause; record with --arrival periodic to measure that",
-        ]
-    )
+    lines = [
+        f"{head}{trials}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
+        table(("us", "closed", "at a fixed rate"), rows, indent=2),
+        f"utilization {percent(replay.utilisation)} (mean latency / period); {_queued(replay)}",
+        "not included: runtimes can be slower after a pause; record with --arrival periodic to measure that",
+    ]
+    return "\n".join(lines)
 
 
 def _queued(replay: Replay) -> str:

@@ -47,10 +47,9 @@ def _source(times: Times) -> str:
     if times.unused:
         lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
-        lines.append(
-            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median is used; if a column"
-            ' distinguishes them, name it with --rename, for example "GPU=device_name"'
-        )
+        pooled = f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median is used"
+        remedy = 'name it with --rename, for example "GPU=device_name"'
+        lines.append(f"{pooled}; if a column distinguishes them, {remedy}")
     return "\n".join(lines)
 
 

@@ -149,6 +149,8 @@ def _us(name: str) -> Callable[[SummaryRow], str]:
     return lambda row: microseconds(getattr(row, name)) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
 
 
+_NOT_ALONE = "not alone: recordings during which other programs used the CPU"
+
 #: What was measured.
 STATISTICS = (
     Column("n", lambda row: row.n, "n: number of trials"),
@@ -163,11 +165,6 @@ STATISTICS = (
     Column("parity error", _error, "parity error: relative to float32", drop=8, shown=_inexact),
     Column("roofline", _us("floor_us"), "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
     Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
-    Column(
-        "not alone",
-        lambda row: row.not_alone,
-        "not alone: recordings during which other programs used the CPU",
-        shown=_any("not_alone"),
-    ),
+    Column("not alone", lambda row: row.not_alone, _NOT_ALONE, shown=_any("not_alone")),
     Column("clusters", _clusters, "clusters: the largest (multiple of local median, share), others", drop=7),
 )

@@ -7,7 +7,7 @@ outputs of a network that began as a module, or else the evaluation of the graph
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, sym
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
-from lstm_trt.runtimes.base import Gate, Preparer, Request
+from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
 EVALUATED_CALLS = 10
@@ -57,9 +57,7 @@ class OwnPreparer(Preparer):
         if rules:
             onnx_checks.checked(configuration.workload.path.read_bytes(), rules, configuration.options.precision)
 
-    def reference(
-        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
-    ) -> dict:
+    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         network, options = configuration.workload, configuration.options
         bound = announced_bound(configuration, send)
         send("stage", stage="export")
@@ -154,10 +152,8 @@ def reference_outputs(
     # Over all sets at once: a single number near zero has a large relative error.
     worst, limit = largest_error(stacked(compared), stacked(expected)), limit_of(network)
     if not worst <= limit:
-        raise ParityFailed(
-            f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}: nothing"
-            " can be compared with them"
-        )
+        differ = f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}"
+        raise ParityFailed(f"{differ}: nothing can be compared with them")
     return ONNX_RUNTIME, found, name
 
 
@@ -199,8 +195,7 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
         if not error <= limit_of(network):
-            raise ParityFailed(
-                f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run"
-                f" over all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through"
-                " its states (a convolution over time, for example)"
-            )
+            called = f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g}"
+            why = "the network depends on earlier samples in other ways than through its states"
+            whole_run = f"from one run over all {STREAM_SAMPLES} samples"
+            raise ParityFailed(f"{called} {whole_run}: {why} (a convolution over time, for example)")

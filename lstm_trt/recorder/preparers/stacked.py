@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +14,10 @@ from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
-from lstm_trt.export import to_onnx
 from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, ExportedNetwork, export_network
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
-from lstm_trt.runtimes.base import Gate, Preparer, Request
+from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 
 #: Number of samples that the parity gate of a stream has at least.
 STREAM_SAMPLES = 1000
@@ -27,9 +26,7 @@ STREAM_SAMPLES = 1000
 class ShapePreparer(Preparer):
     """A stacked LSTM with a dense layer; the reference is PyTorch on the CPU in float32."""
 
-    def reference(
-        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
-    ) -> dict:
+    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is timed."""
         import torch
 
@@ -114,11 +111,11 @@ def _module(network: LstmShape, seed: int, precision: str = Options.precision):
 
 
 @lru_cache(maxsize=256)
-def _exported(network: LstmShape, seed: int, mode: str) -> to_onnx.ExportedNetwork:
-    return to_onnx.export_network(network, seed, _weights(network, seed), mode)
+def _exported(network: LstmShape, seed: int, mode: str) -> ExportedNetwork:
+    return export_network(network, seed, _weights(network, seed), mode)
 
 
-def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict:
+def announced_bound(configuration: Configuration, send: Send) -> dict:
     """The roofline bound of a configuration, or why there is none, as provenance; it is also sent.
 
     Empty where the measured rates do not apply: they are those of the CPU in float32.

@@ -14,7 +14,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError
 from lstm_trt.config.step import Step
 from lstm_trt.machine.facts import cpu_name
-from lstm_trt.runtimes.base import Availability, Gate, PreparedStep, Preparer, Request, on_gpu
+from lstm_trt.runtimes.base import Availability, Gate, PreparedStep, Preparer, Request, Send, on_gpu
 
 NAME = "python"
 
@@ -96,9 +96,7 @@ class StepPreparer(Preparer):
     def version(self, workload: Step) -> str:
         return code_version(workload.module)
 
-    def reference(
-        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
-    ) -> dict:
+    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         return {}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache, partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -95,13 +95,6 @@ def scheduling() -> str:
     return "unknown"
 
 
-class Graph(NamedTuple):
-    """A captured graph: `launch()` enqueues it on the session's stream; `nodes`: their number, None if unknown."""
-
-    launch: Callable[[], None]
-    nodes: int | None
-
-
 class Session:
     """The primary context, current on this thread until `close`, and the resources acquired in it.
 
@@ -151,9 +144,10 @@ class Session:
         """(free, total) memory of the device, for all processes together."""
         return self._driver.mem_get_info()
 
-    def capture(self, enqueue: Callable[[], None]) -> Graph:
+    def capture(self, enqueue: Callable[[], None]) -> tuple[Callable[[], None], int | None]:
         """The work that `enqueue()` puts on the stream, as a graph. It must have run once outside a capture.
 
+        Returns the call that launches the graph on the stream, and its number of nodes, None if unknown.
         Raises `CaptureRefused` with the reason, or `MemoryExhausted`, after ending the capture.
         """
         bindings = _bindings()
@@ -180,7 +174,7 @@ class Session:
             if result[0]:
                 checked("cuGraphLaunch", result, RunFailed)
 
-        return Graph(run, None if status else int(nodes))
+        return run, None if status else int(nodes)
 
     def close(self) -> None:
         """Wait for the stream and free everything in reverse order; may be called twice."""

@@ -182,7 +182,6 @@ class TensorRtStep(BufferedStep):
     _enqueue: Any = None
     _copy_in: Any = None
     _copy_out: Any = None
-    _zero_state: Any = None
 
     def __init__(self, name: str, request: Request, built: export_engine.Engine, open_context: OpenContext) -> None:
         self._name, self._options, self._request = name, request.options, request
@@ -219,17 +218,12 @@ class TensorRtStep(BufferedStep):
         arrays = ((name, self._arrays[name]) for name in self._request.output_shapes)
         return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype) for name, array in arrays}
 
-    def reset(self) -> None:
-        if self._zero_state:
-            self._zero_state()
-            self._session.stream.synchronize()
-
     def facts(self) -> dict:
         return {**self.described, **({"event_pool": self._clocks.size} if self._clocks else {})}
 
     def close(self) -> None:
         super().close()
-        self._clocks = self._copy_in = self._copy_out = self._zero_state = None
+        self._clocks = self._copy_in = self._copy_out = None
         self._arrays.clear()  # their memory is freed with the session
         self._session.close()
 
@@ -305,8 +299,9 @@ class TensorRtStep(BufferedStep):
         before, after = self._session.device(size), self._session.device(size)
         places = {state.input: before + offset for state, offset in offsets.items()}
         places |= {state.output: after + offset for state, offset in offsets.items()}
-        self._zero_state = self._session.on_stream("memset_d8_async", before, 0, size)
-        self._zero_state()
+        zero_state = self._session.on_stream("memset_d8_async", before, 0, size)
+        zero_state()
+        self.reset = _all_of([zero_state, self._session.stream.synchronize])
         return places, [self._session.on_stream("memcpy_dtod_async", before, after, size)]
 
     def _captured(self) -> Callable[[], None]:
@@ -314,9 +309,9 @@ class TensorRtStep(BufferedStep):
         try:
             if refusal := self._opened.why_not_captured(self._session.stream.handle):
                 raise _cuda.CaptureRefused(refusal)
-            graph = self._session.capture(self._enqueue)
-            self.described |= {"graph_captured": True, "graph_nodes": graph.nodes}
-            return graph.launch
+            launch, nodes = self._session.capture(self._enqueue)
+            self.described |= {"graph_captured": True, "graph_nodes": nodes}
+            return launch
         except _cuda.CaptureRefused as error:
             self.described["graph_fallback"] = str(error)
         with suppress(RunFailed):  # the runtime library may report the refusal once more
