@@ -12,6 +12,7 @@ from lstm_trt.cli import common
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
+from lstm_trt.config.workload import carried_text
 from lstm_trt.recorder import pool
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store.schema import Recording
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
         settings["listener"] = progress
+        if arguments.mode == "stream" and arguments.onnx:
+            common.print_progress(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
         return _record(arguments, pool.record(workload, time_limit_s=arguments.time_limit, **settings))
     from lstm_trt.recorder import soak  # with what reads recordings; others need none of it

@@ -8,7 +8,7 @@ is `shape.LstmShape`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -55,6 +55,11 @@ class State:
         import numpy as np
 
         return np.zeros(self.shape, self.type)
+
+
+def carried_text(states: Iterable[State]) -> str:
+    """`carried state h0 -> hn, c0 -> cn`."""
+    return f"carried state {', '.join(f'{state.input} -> {state.output}' for state in states)}"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ STATE_NAMES = (
     (r"^past_", ("present_",)),
     (r"^prev_?", ("next_", "new_", "")),
     (r"^initial_?", ("final_", "Y_", "")),
-    (r"$", ("_out", "_next", "_new", "n", "_n", "_1")),
+    (r"^", ("new_", "next_", "updated_")),
+    (r"$", ("_out", "out", "_next", "_new", "n", "_n", "N", "_N", "_1")),
 )
 
 
@@ -185,6 +186,13 @@ class OnnxNetwork(Workload):
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
+            several = [
+                f"{name} ({' or '.join(outputs)})" for name, outputs in _candidates(self.facts).items() if outputs
+            ]
+            if several:
+                return (
+                    f"it is not clear which outputs are its states, {listed(several)}: choose with --state INPUT=OUTPUT"
+                )
             names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
             return (
                 "no states were recognized that could be carried, name them with --state INPUT=OUTPUT"
@@ -312,17 +320,26 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
 # What a user gives
 
 
-def _found_states(facts: NetworkFacts) -> dict[str, str]:
-    """Input -> output of the states that are recognized by their names and have the same shape and type."""
+def _candidates(facts: NetworkFacts) -> dict[str, list[str]]:
+    """Input -> the outputs that can be its state: their names differ as in `STATE_NAMES`, shape and type do not."""
     outputs = {(tensor.name, tensor.shape, tensor.type) for tensor in facts.outputs}
-    found: dict[str, str] = {}
+    found = {}
     for tensor in facts.inputs:
-        matches = [(old, new) for old, news in STATE_NAMES for new in news if re.search(old, tensor.name)]
-        for name in [re.sub(old, new, tensor.name) for old, new in matches]:
-            if (name, tensor.shape, tensor.type) in outputs and name not in found.values():
-                found[tensor.name] = name
-                break
+        named = [
+            re.sub(old, new, tensor.name, count=1)
+            for old, news in STATE_NAMES
+            for new in news
+            if re.search(old, tensor.name)
+        ]
+        found[tensor.name] = [name for name in dict.fromkeys(named) if (name, tensor.shape, tensor.type) in outputs]
     return found
+
+
+def _found_states(facts: NetworkFacts) -> dict[str, str]:
+    """Input -> output of the states that are recognized; empty if one input has several, or two have the same."""
+    pairs = [(name, output) for name, outputs in _candidates(facts).items() for output in outputs]
+    clear = all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True))
+    return dict(pairs) if clear else {}
 
 
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:

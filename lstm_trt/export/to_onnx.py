@@ -21,7 +21,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import Workload
+from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import files
@@ -105,8 +105,7 @@ class OnnxFile:
 
     def __str__(self) -> str:
         size, flops = bytes_text(self.size_bytes), f"{number(self.shape.flops / 1e6)} MFLOP per call"
-        carried = ", ".join(f"{state.input} -> {state.output}" for state in self.shape.states)
-        states = f", carried state {carried}" if self.mode == "stream" else ""
+        states = f", {carried_text(self.shape.states)}" if self.mode == "stream" else ""
         return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}{states}"
 
 

@@ -95,6 +95,7 @@ def test_a_network_is_known_by_its_content(network, tmp_path):
 
 
 USUAL = ["h0 hn", "h_0 h_n", "h_in h_out", "past_h present_h", "prev_h next_h", "initial_h Y_h"]
+USUAL += ["state stateN", "hidden hidden_out", "memory new_memory", "cell next_cell"]
 
 
 @pytest.mark.parametrize(("before", "after"), [pair.split() for pair in [*USUAL, "state state_out", "h h_next"]])
@@ -103,6 +104,36 @@ def test_states_are_recognized_by_the_usual_names(network, before, after):
     model.graph.input[1].name = model.graph.node[0].input[5] = before
     model.graph.output[1].name = model.graph.node[0].output[1] = after
     assert network(model, sizes=SIZES).carried == ((before, after),)
+
+
+def renamed_outputs(*names):
+    """An LSTM with the inputs X, h0, c0 and these names of the outputs that have the shape of a state."""
+    model = stream()
+    for place, name in enumerate(names, start=1):
+        model.graph.output[place].name = model.graph.node[0].output[place] = name
+    return model
+
+
+def test_states_are_refused_where_two_outputs_could_be_one(network):
+    found = network(renamed_outputs("hn", "h0_out"), sizes=SIZES)
+    assert found.carried == () and found.modes == ("forward",)
+    with pytest.raises(
+        UsageError, match=r"not clear which outputs are its states, h0 \(hn or h0_out\): .*--state INPUT"
+    ):
+        found.check_mode("stream")
+    chosen = network(renamed_outputs("hn", "h0_out"), sizes=SIZES, states={"h0": "hn", "c0": "h0_out"})
+    assert len(chosen.states) == 2 and chosen.modes == ("forward", "stream")
+    model = stream()
+    model.graph.input[2].name = model.graph.node[0].input[6] = "h"
+    shared = network(model, sizes=SIZES)  # hn is the state of h0 or of h
+    with pytest.raises(UsageError, match=r"h0 \(hn\), h \(hn\)"):
+        shared.check_mode("stream")
+
+
+def test_an_output_of_another_shape_is_no_state(network):
+    model = renamed_outputs("hn", "cn")
+    model.graph.output[0].name = model.graph.node[0].output[0] = "h0_out"
+    assert network(model, sizes=SIZES).carried == (("c0", "cn"), ("h0", "hn"))
 
 
 def test_inputs_are_random_within_what_the_graph_allows(network, rng):
