@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     workload = common.one_workload(arguments)
+    workload = workload.in_mode(arguments.mode or workload.modes[0])
     settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
     settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
     settings["wait"] = not arguments.no_wait

@@ -209,6 +209,11 @@ class Workload(ABC):
         """The shell command that records a `Configuration` of it, if that is not `lstm-trt record` with `flags`."""
         return None
 
+    def in_mode(self, mode: str) -> Self:
+        """The workload as it is recorded in a mode; raises `UsageError` for a mode that it does not have."""
+        self.check_mode(mode)
+        return self
+
     def check_mode(self, mode: str) -> None:
         """Raise `UsageError` for a mode that this workload does not have."""
         if mode not in self.modes:

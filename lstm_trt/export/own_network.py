@@ -177,6 +177,20 @@ class OnnxNetwork(Workload):
         }
         return {flag: values for flag, values in found.items() if values}
 
+    def in_mode(self, mode: str) -> OnnxNetwork:
+        """Itself, or in the mode "stream" a network for windows with the added states (`export.streamed`)."""
+        time, batch = self.facts.time_symbol, self.facts.batch_symbol
+        if mode != "stream" or self.carried or not time or any(_candidates(self.facts).values()):
+            return super().in_mode(mode)
+        from lstm_trt.export import streamed
+
+        sizes: dict[str, int] = dict(self.sizes)
+        one = sizes | ({batch: 1} if batch else {})
+        runs = [OnnxNetwork(self.path, name=self.name, sizes={**one, time: samples}) for samples in streamed.SAMPLES]
+        content, states = streamed.streamed(*runs)
+        own = self.inputs_sha256 and _cached("inputs", self.inputs_sha256, ".npz", "its inputs are", "--inputs")
+        return OnnxNetwork(content, name=self.name, sizes=sizes, states=states, inputs=own)
+
     def check_mode(self, mode: str) -> None:
         reason = self._why_no_stream() if mode == "stream" else ""
         if reason:
@@ -196,7 +210,7 @@ class OnnxNetwork(Workload):
             names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
             return (
                 "no states were recognized that could be carried, name them with --state INPUT=OUTPUT"
-                f" (inputs: {names[0]}; outputs: {names[1]})"
+                f" (inputs: {names[0]}; outputs: {names[1]}), or export it with a symbolic number of samples"
             )
         if len(self.carried) == len(self.facts.outputs):
             return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"

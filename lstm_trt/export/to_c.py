@@ -127,8 +127,7 @@ def _models(
     network: LstmShape | OnnxNetwork, mode: str | None, seed: int
 ) -> tuple[bytes | None, bytes | None, tuple[State, ...]]:
     """ONNX models of the window and of the step, None without it, and the states that are inputs of the step."""
-    if mode:
-        network.check_mode(mode)
+    network = network.in_mode(mode) if mode else network
     if isinstance(network, LstmShape):  # the step of a network without states as inputs carries those of all its layers
         path, states = export_network(network, seed).path, ()
         tick: Any = replace(network, sequence=1)

@@ -83,7 +83,7 @@ class OnnxFile:
     """The ONNX file that `export_onnx` wrote; `symbolic` states whether sequence and batch are symbolic."""
 
     path: Path
-    shape: LstmShape
+    shape: Workload
     symbolic: bool
     sha256: str
     size_bytes: int
@@ -104,15 +104,18 @@ class OnnxFile:
         }
 
     def __str__(self) -> str:
-        size, flops = bytes_text(self.size_bytes), f"{number(self.shape.flops / 1e6)} MFLOP per call"
+        size, flops = (
+            bytes_text(self.size_bytes),
+            self.shape.flops and f", {number(self.shape.flops / 1e6)} MFLOP per call",
+        )
         states = f", {carried_text(self.shape.states)}" if self.mode == "stream" else ""
-        return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}{states}"
+        return f"{self.path}: {size}, {self.shape.parameters} parameters{flops or ''}{states}"
 
 
 def export_onnx(
-    shape: LstmShape, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0, mode: str = "forward"
+    shape: Workload, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0, mode: str = "forward"
 ) -> OnnxFile:
-    """Write the network of a shape into `folder`, with static sizes unless `symbolic`.
+    """Write the network of a shape, or an `OnnxNetwork`, into `folder`, with static sizes unless `symbolic`.
 
     In mode "stream" the states h and c are the inputs `h0`, `c0` and the outputs `hn`, `cn`, (layers, batch, hidden).
     Raises `UsageError` if the folder cannot be written or the shape does not have the mode, and the errors of
@@ -120,13 +123,16 @@ def export_onnx(
     """
     from lstm_trt.store.cache import sha256
 
-    shape.check_mode(mode)
+    network: Any = shape.in_mode(mode)
     folder = files.make_folder(Path(folder))
-    network = export_network(shape, seed, mode=mode)
-    content = network.path.read_bytes() if symbolic else static_model(network.path, shape)
-    name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' * (shape.directions == 2)}" if symbolic else shape.label
+    if isinstance(network, LstmShape):
+        source, name = export_network(network, seed, mode=mode).path, f"{network.layers}x{network.hidden}-symbolic"
+        name += "-bi" * (network.directions == 2)
+    else:
+        source, name = network.path, network.name
+    content, name = (source.read_bytes(), name) if symbolic else (static_model(source, network), network.label)
     path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
-    return OnnxFile(path, shape, symbolic, sha256(content), len(content), mode)
+    return OnnxFile(path, network, symbolic, sha256(content), len(content), mode)
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:

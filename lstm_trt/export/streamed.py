@@ -1,0 +1,138 @@
+"""A network for whole windows as a stream: what its operators keep of earlier samples becomes inputs and outputs.
+
+LSTM, GRU and RNN operators that read forward along time get their states from the call before, and convolutions (Conv
+with padding, or a Pad before it) the samples that they still need. Whether that is all that the network needs of
+earlier samples is tried: in two calls of half of the samples each, every tensor must be that of one run over all of
+them. So operators that act on each sample alone may be any, as may layers over other axes; the first operator that
+needs later samples, or earlier ones in another way, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lstm_trt.config.errors import UsageError, any_error
+from lstm_trt.config.workload import State
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.read_onnx import run_onnxruntime
+
+if TYPE_CHECKING:
+    import onnx
+
+#: Samples of one run, and of two calls in its place.
+SAMPLES = (32, 16)
+
+Tensors = Mapping[str, np.ndarray]
+
+
+def streamed(whole: Any, half: Any) -> tuple[bytes, dict[str, str]]:
+    """The ONNX file of the stream, with the symbolic sizes of the network, and its states, input -> output.
+
+    `whole` and `half`: the network as an `OnnxNetwork` of batch size 1 for each of `SAMPLES`.
+    Raises `UsageError` with the name of the operator that cannot be in a stream.
+    """
+    model, inputs = onnx_checks.read(whole.path.read_bytes()), whole.make_inputs(0)
+    operators = [(name, onnx_checks.label(node)) for node in model.graph.node for name in node.output if name]
+    parts = [
+        {name: array[cut(array, half.input_shapes[name])] for name, array in inputs.items()} for cut in (_first, _last)
+    ]
+    with any_error(UsageError, f"{whole.name} has no mode stream: it cannot be run with {SAMPLES[0]} samples"):
+        (long,), (short,) = _results(model, [inputs]), _results(model, parts[:1])
+        states = _carry(model, inputs | long, parts[0] | short, whole.facts.batch_symbol)
+        calls = _results(model, parts, states)
+    for name, label in operators:
+        array, beginning, (first, second) = long[name], short[name], (call[name] for call in calls)
+        moves = _same(first, array[_first(array, beginning.shape)]) and _same(
+            second, array[_last(array, beginning.shape)]
+        )
+        # Without an axis of time: sizes and what follows from them, or the final state of a layer.
+        if not moves and not (array.shape == second.shape and (_same(second, beginning) or _same(second, array))):
+            raise UsageError(
+                f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or"
+                " RNN operator that reads forward from a state of zero, nor a convolution with zeros before the first"
+                " sample"
+            )
+    return model.SerializeToString(), {state.input: state.output for state in states}
+
+
+def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()) -> list[dict]:
+    """What all operators compute, by name, for sets of inputs one after another."""
+    import onnx
+
+    copy = onnx.load_from_string(model.SerializeToString())
+    del copy.graph.output[:]
+    made = (name for node in model.graph.node for name in node.output if name)
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    return run_onnxruntime(copy.SerializeToString(), sets, states)
+
+
+def _first(array: np.ndarray, sizes: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(map(slice, sizes))
+
+
+def _last(array: np.ndarray, sizes: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(whole - size, whole) for whole, size in zip(array.shape, sizes, strict=True))
+
+
+def _same(array: np.ndarray, other: np.ndarray) -> bool:
+    """Whether they differ by rounding errors only."""
+    atol = 1e-5 * float(np.abs(other).max(initial=0))
+    return array.shape == other.shape and np.allclose(array, other, rtol=1e-4, atol=atol, equal_nan=True)
+
+
+def _carry(model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None) -> list[State]:
+    """Make what operators need of earlier samples inputs and outputs of the model; returns them, for batch size 1."""
+    import onnx
+
+    graph, make = model.graph, onnx.helper.make_node
+    nodes: list[onnx.NodeProto] = []
+    states: list[State] = []
+
+    def added(source: str, axis: int, count: int, *width: int) -> State:
+        """A state of the sizes of a tensor, but `count` along time, and another `width` if it is given."""
+        array, names = long[source], [f"stream_state{len(states)}_{side}" for side in ("in", "out")]
+        sizes: list[Any] = [*array.shape[:-1], *(width or array.shape[-1:])]
+        sizes[axis] = count
+        states.append(State(*names, tuple(sizes), array.dtype.name))
+        sizes[not axis] = batch if batch and sizes[not axis] == 1 else sizes[not axis]
+        number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        for side, name in zip((graph.input, graph.output), names, strict=True):
+            side.append(onnx.helper.make_tensor_value_info(name, number, sizes))
+        return states[-1]
+
+    for node in graph.node:
+        kind, has, source = node.op_type, onnx_checks.attributes(node), next(iter(node.input), "")
+        sizes = zip(long[source].shape, short[source].shape, strict=True) if source in short else ()
+        axis = next((axis for axis, (one, other) in enumerate(sizes) if one != other), None)
+        forward = axis == has.get("layout", 0) and has.get("direction", "forward") == "forward"
+        count = 0
+        if axis is not None and kind in ("Conv", "Pad"):
+            grown = long[node.output[0]].shape[axis] - long[source].shape[axis]
+            count = grown if kind == "Pad" else [0, 0, *has.get("pads", [0] * axis)][axis]
+        if count > 0:
+            state = added(source, axis, count)
+            joined, places = node.output[0] if kind == "Pad" else f"{state.input}_joined", f"{state.input}_places"
+            graph.initializer.append(onnx.numpy_helper.from_array(np.arange(-count, 0), places))
+            nodes.append(make("Concat", [state.input, source], [joined], axis=axis))
+            nodes.append(make("Gather", [joined, places], [state.output], axis=axis))
+            node.input[0] = joined
+            for attribute in node.attribute:
+                if attribute.name == "pads":
+                    attribute.ints[axis - 2] = 0
+        if kind != "Pad" or count <= 0:
+            nodes.append(node)
+        if kind in onnx_checks.RECURRENT and forward and not any(node.input[4:5]):
+            kept = 2 if kind == "LSTM" else 1
+            node.input.extend([""] * (5 + kept - len(node.input)))
+            node.output.extend([""] * (1 + kept - len(node.output)))
+            for place in range(kept):
+                state = added(source, axis, 1, has["hidden_size"])
+                node.input[5 + place] = state.input
+                node.output[1 + place] = node.output[1 + place] or f"{state.output}_of_layer"
+                nodes.append(make("Identity", [node.output[1 + place]], [state.output]))
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    return states
