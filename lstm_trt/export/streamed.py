@@ -18,6 +18,7 @@ from lstm_trt.config.errors import UsageError, any_error
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.read_onnx import run_onnxruntime
+from lstm_trt.export.sizes import fix_inputs
 
 if TYPE_CHECKING:
     import onnx
@@ -35,6 +36,7 @@ def streamed(whole: Any, half: Any) -> tuple[bytes, dict[str, str]]:
     Raises `UsageError` with the name of the operator that cannot be in a stream.
     """
     model, inputs = onnx_checks.read(whole.path.read_bytes()), whole.make_inputs(0)
+    fix_inputs(model, whole.constants)
     operators = [(name, onnx_checks.label(node)) for node in model.graph.node for name in node.output if name]
     parts = [
         {name: array[cut(array, half.input_shapes[name])] for name, array in inputs.items()} for cut in (_first, _last)

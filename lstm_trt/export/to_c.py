@@ -23,7 +23,8 @@ from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
-from lstm_trt.export.to_onnx import export_network, sizes_of, static_model
+from lstm_trt.export.sizes import sizes_of, static_model
+from lstm_trt.export.to_onnx import export_network
 
 #: Code with a larger error is not written; that of correct code is below 1e-6.
 LARGEST_ERROR = 1e-5
@@ -145,7 +146,8 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
     symbol = network.facts.time_symbol
     if symbol is None:
         return network if network.axes["sequence"] == 1 else None
-    return OnnxNetwork(network.path, name=network.name, sizes={**dict(network.sizes), symbol: 1})
+    sizes = {**dict(network.sizes), symbol: 1}
+    return OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
 
 
 def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:

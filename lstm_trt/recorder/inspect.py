@@ -18,7 +18,7 @@ from lstm_trt.config.format import count, latency, number, short_number, table
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
@@ -68,6 +68,7 @@ class Inspection:
         return {
             **{name: getattr(network, name) for name in ("name", "sha256", "parameters", "flops")},
             "sizes": dict(network.sizes),
+            "constants": network.constants,
             "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
             "outputs": [tensor.as_dict() for tensor in network.facts.outputs],
             "states": dict(network.carried),
@@ -160,17 +161,20 @@ def _lines(found: Inspection) -> Iterator[str]:
     rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
     if network.recurrent_layers:
-        header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters")
-        yield table(header, [_layer_row(layer) for layer in network.recurrent_layers], left=("W", "R", "B"))
+        header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
+        end = None if any(layer.within for layer in network.recurrent_layers) else -1
+        rows = [_layer_row(layer)[:end] for layer in network.recurrent_layers]
+        yield table(header[:end], rows, left=("W", "R", "B", "within"))
     else:
         yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
-    flops = "unknown" if network.flops is None else f"{number(network.flops / 1e6)} MFLOP"
+    at_least = "at least " if network.flops is None else ""
+    flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP" if network.least_flops or not at_least else "unknown"
     yield f"\n{count(network.facts.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
     if "missing" in found.roofline:
         yield f"no roofline bound: {found.roofline['missing']}"
-    elif found.roofline["floor_ns"]:
+    else:
         bound = latency(found.roofline["floor_ns"] / 1e3)
-        yield f"roofline bound: {bound} on one core in fp32, limited by {found.roofline['limited_by']}"
+        yield f"roofline bound: {at_least}{bound} on one core in fp32, limited by {found.roofline['limited_by']}"
     rows = [
         (answer.state, answer.runtime, answer.device or "-", answer.version or "-", _remark(answer))
         for answer in sorted(found.runtimes, key=lambda answer: (RUNS, REFUSED, NOT_READY, NO_ONNX).index(answer.state))
@@ -198,6 +202,7 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 
 def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
-    shapes = [_shape(layer.weight_shapes[name]) if name in layer.weight_shapes else "-" for name in ("W", "R", "B")]
-    sizes = map(str, (layer.hidden, layer.sequence, layer.batch))
-    return (layer.operator, layer.name, layer.direction, *sizes, *shapes, str(_parameters(layer)))
+    known = {"B": "" if layer.bias else "-", **{name: _shape(shape) for name, shape in layer.weight_shapes.items()}}
+    shapes = [known.get(name) for name in ("W", "R", "B")]
+    sizes = [str(size or "?") for size in (layer.hidden, layer.sequence, layer.batch, *shapes, _parameters(layer))]
+    return (layer.operator, layer.name, layer.direction, *sizes, layer.within)

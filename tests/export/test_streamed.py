@@ -11,7 +11,7 @@ import lstm_trt as lab
 from lstm_trt.config.errors import UsageError
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import run_onnxruntime
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from tests.conftest import ROOT
 from tests.support.own_networks import model_of, numbers, value
 

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from lstm_trt.config.errors import ParityFailed
 from lstm_trt.export.onnx_checks import recurrent_nodes
 from lstm_trt.export.own_network import OnnxNetwork
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.parity import to_bfloat16
 from lstm_trt.recorder.preparers import onnx as own
 from tests.support.c_networks import drawn, network

@@ -22,7 +22,7 @@ from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import fix_inputs, static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error, stacked, to_bfloat16
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
@@ -60,7 +60,8 @@ class OwnPreparer(Preparer):
         super().check(configuration)
         rules = getattr(self.runtime(configuration.runtime), "ONNX_RULES", None)
         if rules:
-            onnx_checks.checked(configuration.workload.path.read_bytes(), rules, configuration.options.precision)
+            network = configuration.workload
+            onnx_checks.checked(static_model(network.path, network), rules, configuration.options.precision)
 
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
@@ -207,14 +208,15 @@ def _check_against_one_run(
     symbol = network.facts.time_symbol
     if symbol is None:
         return
-    content = network.path.read_bytes()
-    shapes = symbolic_shapes(checked(content, network.name))
+    model = checked(network.path.read_bytes(), network.name)
+    fix_inputs(model, network.constants)
+    shapes = symbolic_shapes(model)
     whole = {state.input: state.zeros() for state in network.states}
     for name, first in sets[0].items():
         parts, shape = [inputs[name] for inputs in sets], shapes[name]
         whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else first
     try:
-        (outputs,) = run_onnxruntime(content, [whole])
+        (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
         return
     for name, array in every[-1].items():
