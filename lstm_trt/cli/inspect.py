@@ -17,6 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `inspect`."""
     parser.add_argument("onnx", type=Path, nargs=1, metavar="FILE", help="ONNX file")
     input_arguments(parser)
+    profile = "also list the operators with the largest shares of the time, by ONNX Runtime's profiler, in extra calls"
+    parser.add_argument("--profile", action="store_true", help=profile)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,5 +29,5 @@ def run(arguments: argparse.Namespace) -> int:
             print_progress(waiting_text(message))
 
     network: Any = one_workload(arguments)
-    print_answer(inspect(network, listener=listener), arguments.format)
+    print_answer(inspect(network, profile=arguments.profile, listener=listener), arguments.format)
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.format import count, latency, number, short_number, table
+from lstm_trt.config.format import count, latency, number, percent, short_number, table
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
@@ -23,10 +23,14 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
+from lstm_trt.recorder.profile import OperatorShare, operator_shares
 from lstm_trt.store import files
 
 #: One call, since only the preparation and the comparison matter.
 _ONCE = Protocol(trials=1, warmup=0, settle=0)
+
+#: Operators that the text of a profile has at most.
+MOST_SHARES = 12
 
 #: States of `RuntimeAnswer`: computes what the reference does; refuses the network, or computes something else; cannot
 #: run on this machine; reads no ONNX files.
@@ -61,6 +65,7 @@ class Inspection:
     network: OnnxNetwork
     roofline: dict
     runtimes: tuple[RuntimeAnswer, ...]
+    profile: tuple[OperatorShare, ...] = ()
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -75,6 +80,7 @@ class Inspection:
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
+            **({"profile": [share.as_dict() for share in self.profile]} if self.profile else {}),
         }
 
     def __str__(self) -> str:
@@ -85,12 +91,14 @@ def inspect(
     path: str | Path | OnnxNetwork,
     sizes: Mapping[str, int] | None = None,
     *,
+    profile: bool = False,
     listener: Callable[[dict], None] = lambda message: None,
 ) -> Inspection:
     """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its symbolic sizes.
 
-    `listener` gets the messages of the processes (stages, and `waiting` while another recording uses the core). Raises
-    `UsageError` for an invalid file or size.
+    `profile`: also how the time is shared among its operators (`recorder.profile`). `listener` gets the messages of the
+    processes (stages, and `waiting` while another recording uses the core). Raises `UsageError` for an invalid file or
+    size.
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
@@ -100,7 +108,8 @@ def inspect(
             for name in registry.table("RUNTIMES")
             for row in rows_of(name)
         ]
-    return Inspection(network, roofline_of(network, 1), tuple(answers))
+    shares = operator_shares(network) if profile else ()
+    return Inspection(network, roofline_of(network, 1), tuple(answers), shares)
 
 
 def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
@@ -184,6 +193,14 @@ def _lines(found: Inspection) -> Iterator[str]:
     others = dict.fromkeys(answer.runtime for answer in found.runtimes if answer.state == NO_ONNX)
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
+    if found.profile:
+        shares = found.profile[:MOST_SHARES]
+        bounds = ["-" if share.bound is None else percent(share.bound) for share in shares]
+        rows = [
+            (percent(each.time), bound, each.operator, each.name) for each, bound in zip(shares, bounds, strict=True)
+        ]
+        yield f"\nshares of the time of ONNX Runtime, and of the roofline bound, of {count(len(shares), 'operator')}"
+        yield table(("time", "bound", "operator", "name"), rows, left=("operator", "name"))
 
 
 def _remark(answer: RuntimeAnswer) -> str:
