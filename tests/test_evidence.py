@@ -41,7 +41,12 @@ NO_MEASUREMENT = (
     *("3 to 4 ms", "1 to 50 ms", "5 to 100 us", "up to 100 ms"),
     # Rules of the recorder and the analyses.
     *("1.5 x IQR", "by less than 10 %", "a difference under 10 %", "to 0.1 %", "1000 trials or half second"),
-    *("in the last half of the recording", "more than 2 % of the pinned", "more than half", "8 times the difference"),
+    *(
+        "in the last half of the recording",
+        "more than 2 % of the pinned",
+        "more than half",
+        "1e-5, or 8 times the difference",
+    ),
 )
 
 
