@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: ONNX's numbers of the element types that parameters have.
 FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 
+#: Those of quantized weights, unsigned and signed.
+INT8 = (2, 3)
+
 #: Operators with products whose number, or whose rate, is not that of float32 products.
 UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLinearConv", "QLinearMatMul", "STFT")
 
@@ -252,7 +255,8 @@ def network_facts(
     stored = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in FLOATS.values()]
     every = list(onnx_checks.nodes(model.graph))
     fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
+    small = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in INT8 and len(tensor.dims) > 1]
+    parameters = sum(math.prod(tensor.dims) for tensor in (*stored, *small)) - sum(
         fill.data_type in FLOATS.values() for fill in fills
     )
     layers, (least_flops, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
@@ -416,14 +420,15 @@ def _symbols_of_layers(
 
 
 def _fix(model: onnx.ModelProto, name: str, constants: Mapping[str, float]) -> None:
-    """`fix_inputs`; raises `UsageError` for an input that does not exist or whose type has no such number."""
+    """`fix_inputs`; raises `UsageError` for an input that does not exist or that cannot be this number."""
     inputs = {value.name: value for value in model.graph.input if value.name in symbolic_shapes(model)}
     for key, number in constants.items():
         if key not in inputs:
             raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
         kind = np.dtype(_numpy_type(inputs[key], name, "input"))
-        if kind.kind != "f" and not (float(number).is_integer() and np.can_cast(np.min_scalar_type(number), kind)):
-            raise UsageError(f"the input {key} of {name} is {kind.name}, which {number} is not")
+        fits = kind.kind in "fb" or np.can_cast(np.min_scalar_type(number), kind)
+        if not fits or math.prod(size or 1 for size in sizes_of(inputs[key])) > 1:
+            raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
     fix_inputs(model, constants)
 
 

@@ -63,7 +63,7 @@ def write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tupl
 
 
 def fix_inputs(model: onnx.ModelProto, values: Mapping[str, float]) -> None:
-    """Make inputs constants of the graph, with the same number everywhere; a symbolic size of such an input is 1."""
+    """Make inputs that are single numbers constants of the graph; a symbolic size of such an input is 1."""
     from onnx import helper, numpy_helper
 
     for value in [value for value in model.graph.input if value.name in values]:
