@@ -6,7 +6,8 @@ activations, input_forget and sequence_lens. These three are computed here, by t
 their parameters, input_forget, linear_before_reset. A clip is applied to the input of each activation, that of h in an
 LSTM included. They are computed in the type of their inputs, float16 in float32; so the difference of a network from
 itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is computed here too, as runtimes do it:
-with an error of so much of 1, and not of its result, which matters where that is small.
+with an error of so much of 1, and not of its result, which matters where that is small. BatchNormalization is computed
+here because ONNX's evaluator takes it for one in training before version 14 of the operators.
 """
 
 from __future__ import annotations
@@ -72,7 +73,13 @@ def _operators() -> tuple[type, ...]:
     def sigmoid(self, x):
         return (ACTIVATIONS["Sigmoid"][0](x, None, None).astype(x.dtype),)
 
-    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid}
+    def normalized(self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes):
+        if training_mode:
+            raise NotEvaluated("BatchNormalization operator in training mode")
+        factor, axes = scale / np.sqrt(variance + x.dtype.type(epsilon)), (-1, *[1] * (x.ndim - 2))
+        return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
+
+    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
     return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items())
 
 
