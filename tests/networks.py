@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,8 +15,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import nbformat
 import pytest
 
+import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import LabError
@@ -23,6 +26,7 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.preparers import onnx as own
+from tests.conftest import ROOT
 
 FOLDER = Path(os.environ.get("NETWORKS", Path.home() / ".cache" / "lstm_trt-networks"))
 
@@ -127,6 +131,27 @@ def test_a_network(case, tmp_path):
         assert str(refusal).startswith(case.answer), refusal
         assert "\n" not in str(refusal)
     RAN.append(case)
+
+
+def test_the_notebook_judges_silero_vad(tmp_path, monkeypatch, capsys):
+    """The last cell of the notebook of own networks, with the package as pip installs it."""
+    wheel = downloaded("silero-vad==6.2.3")
+    if isinstance(wheel, str):
+        pytest.skip(f"silero-vad==6.2.3: {wheel}")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.chdir(ROOT / "notebooks")
+    notebook = nbformat.read("07_your_network.ipynb", as_version=4)
+    parameters, *_, cell = (cell.source for cell in notebook.cells if cell.cell_type == "code")
+    names: dict = {"lab": lab}
+    exec(parameters, names)
+    names |= {"record": True, "options": lab.Options.each(precision=["fp32"]), "percentile": "50"}
+    names["common"] = {"record": True, "out": tmp_path / "out", "protocols": [lab.Protocol(trials=200)]}
+    exec(cell, names)
+    shown = capsys.readouterr().out
+    assert re.search(r"^Fastest: \w+, median \d+ us, p99 \d+ us, [\d.]+% of 32 ms\.$", shown, re.MULTILINE)
+    assert "p50 within 32000 us" in shown and "stream on onnxruntime" in shown
 
 
 def test_at_least_eight_networks_ran(capsys):

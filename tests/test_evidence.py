@@ -33,7 +33,14 @@ NO_MEASUREMENT = (
     "calls of at most 560 s each",
     # Deadlines and arrivals.
     *("deadline of 1 ms", "control cycle of 1 ms", "p99.9 within 1000 us", "every 1000 us", "every 1 ms"),
-    *("after pauses of 10 ms", "100 ms after the previous", "last 200 us", "a timer every 4 ms"),
+    *(
+        "every 32 ms",
+        "of the 32 ms",
+        "after pauses of 10 ms",
+        "100 ms after the previous",
+        "last 200 us",
+        "a timer every 4 ms",
+    ),
     # Confidence and allowed misses.
     *("95 % interval", "95 % confidence", "probability of 50 %", "at most 0.1 %", "0.1 % or higher", "above 0.1 %"),
     "miss rate of 0.1 %",
