@@ -197,12 +197,10 @@ def test_both_branches_of_an_if_on_an_input_are_listed_as_such(tmp_path):
 
 
 def test_a_branch_that_does_nothing_is_the_cheaper_one(tmp_path):
-    """It hands on a tensor from outside, without an operator."""
+    """Its outputs have other sizes than those of the other branch."""
     model = rates()
-    chosen = model.graph.node[-1]
-    del chosen.attribute[1].g.node[:], chosen.attribute[1].g.initializer[:]
-    chosen.attribute[1].g.output[0].name = "Q"
-    model.graph.node.insert(1, make("Unsqueeze", ["P", "one"], ["Q"]))
+    (other,) = (attribute for attribute in model.graph.node[-1].attribute if attribute.name == "else_branch")
+    other.g.CopyFrom(branch("b", [make("Unsqueeze", ["P", "one"], ["q"])], "q"))
     model.graph.initializer.append(constant("one", 1))
     network = OnnxNetwork(saved(model, tmp_path), sizes={"time": 5})
     assert network.flops is None and network.least_flops == PRODUCT
@@ -212,13 +210,16 @@ def test_a_branch_that_does_nothing_is_the_cheaper_one(tmp_path):
 
 def test_an_old_file_takes_a_constant_too(tmp_path):
     """Before version 4 of the format, each constant is an input as well."""
-    model = rates()
+    nodes = [make("Mul", ["x", "scale"], ["scaled"]), make("MatMul", ["scaled", "A"], ["y"])]
+    inputs = [value("x", ["n", 6]), value("scale", []), value("A", [6, 2])]
+    model = model_of(nodes, inputs, [value("y", ["n", 2])], [numbers("A", 6, 2)])
     model.ir_version = 3
-    for tensor in model.graph.initializer:
-        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    network = OnnxNetwork(saved(model, tmp_path), sizes={"time": 5}, constants={"sr": 16000})
-    assert [layer.name for layer in network.recurrent_layers] == ["lstm_16k"]
-    assert run(static_model(network.path, network), network.make_inputs(1))[0].shape == (5, 1, 1, 4)
+    path = saved(model, tmp_path)
+    network = OnnxNetwork(path, sizes={"n": 5}, constants={"scale": 2.5})
+    inputs = network.make_inputs(1)
+    assert set(inputs) == {"x"} and network.flops == 2 * 5 * 6 * 2
+    (expected,) = run(path.read_bytes(), {**inputs, "scale": np.array(2.5, np.float32)})
+    assert np.allclose(run(static_model(network.path, network), inputs)[0], expected)
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(INT64, ()), (TensorProto.INT32, (1,)), (TensorProto.FLOAT, ())])
