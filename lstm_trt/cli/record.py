@@ -108,7 +108,8 @@ class _Progress:
             case "floor" if "missing" in event:
                 common.print_progress(f"{self._name}: no roofline bound: {event['missing']}")
             case "floor":
-                common.print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
+                bound = f"{'at least ' * event.get('at_least', 0)}{latency(event['floor_ns'] / 1e3, 3)}"
+                common.print_progress(f"{self._name}: roofline bound {bound}")
             case "progress":
                 self._rewrite(f"{event['done']}/{event['total']} trials")
                 if event["done"] >= event["total"]:

@@ -21,10 +21,14 @@ from lstm_trt.config.workload import Workload
 if TYPE_CHECKING:
     import onnx
 
-Sizes = Mapping[str, tuple[int | None, ...]]
+#: Sizes of tensors by name, a number or None each.
+Sizes = Mapping[str, Any]
 
 #: Tensors up to this size are sizes and indices, not weights.
 SMALL_ELEMENTS = 32
+
+#: The first version of the format in which a constant need not be an input as well.
+CONSTANTS_ALONE = 4
 
 #: Operators whose outputs differ from call to call.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -32,7 +36,8 @@ RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rando
 
 def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs inside a Loop, If or Scan."""
-    return [graph for attribute in node.attribute for graph in (*attribute.graphs, attribute.g) if graph.node]
+    found = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
+    return [graph for graphs in found for graph in graphs]
 
 
 def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -66,6 +71,7 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, float]) -> None:
     """Make inputs that are single numbers constants of the graph; a symbolic size of such an input is 1."""
     from onnx import helper, numpy_helper
 
+    model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
     for value in [value for value in model.graph.input if value.name in values]:
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         array = np.full([size or 1 for size in sizes_of(value)], values[value.name], kind)
@@ -141,6 +147,7 @@ def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     import onnx
 
+    model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
     for graph in graphs(model.graph):
         del graph.value_info[:]
     changed = True
@@ -211,7 +218,8 @@ def evaluated(node: onnx.NodeProto, values: dict[str, Any], opsets: dict[str, in
     from onnx.reference import ReferenceEvaluator
 
     ends = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    return ReferenceEvaluator(helper.make_graph([node], "one", [], ends), opsets).run(None, values)
+    evaluator: Any = ReferenceEvaluator(helper.make_graph([node], "one", [], ends), opsets)
+    return evaluator.run(None, values)
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

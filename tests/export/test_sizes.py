@@ -13,7 +13,7 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.sizes import resolved, static_model
 from lstm_trt.machine import roofline
 from lstm_trt.machine.roofline import MachineRates, NoBound, roofline_bound
-from tests.support.own_networks import model_of, numbers, saved, value
+from tests.support.own_networks import GRU_FLOPS, LSTM_FLOPS, PRODUCT, branch, model_of, numbers, rates, saved, value
 
 make = helper.make_node
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
@@ -144,10 +144,6 @@ def run(content, inputs):
 # Branches
 
 
-def branch(name, nodes, result, constants=()):
-    return helper.make_graph(nodes, name, [], [value(result, None)], constants)
-
-
 def rank_branches():
     """As PyTorch: an If on the number of axes; both branches use the same names, and the other one is invalid here."""
     test = [
@@ -188,28 +184,6 @@ def test_a_branch_that_sizes_decide_replaces_its_if(tmp_path):
     assert network.warnings  # the output is stated without axes
 
 
-def rates(kind=INT64, shape=()):
-    """As Silero VAD: an If on the sampling rate. One branch has an LSTM, the other a GRU; both begin with a product."""
-    w, r = numbers("Wg", 1, 12, 3), numbers("Rg", 1, 12, 4)
-    first = branch("first", [make("LSTM", ["P", "W", "R"], ["a"], hidden_size=4, name="lstm_16k")], "a", [W, R])
-    second = branch("second", [make("GRU", ["P", "Wg", "Rg"], ["a"], hidden_size=4, name="gru_8k")], "a", [w, r])
-    nodes = [
-        make("MatMul", ["X", "A"], ["P"]),
-        make("Equal", ["sr", "high"], ["fits"]),
-        make("Squeeze", ["fits"], ["is_high"]),
-        make("If", ["is_high"], ["Y"], then_branch=first, else_branch=second),
-    ]
-    inputs = [value("X", ["time", 1, 3]), value("sr", list(shape), kind)]
-    stored = [
-        numbers("A", 3, 3),
-        numpy_helper.from_array(np.array(16000, helper.tensor_dtype_to_np_dtype(kind)), "high"),
-    ]
-    return model_of(nodes, inputs, [value("Y", ["time", 1, 1, 4])], stored)
-
-
-PRODUCT, LSTM_FLOPS, GRU_FLOPS = 2 * 5 * 9, 2 * 5 * 16 * 7, 2 * 5 * 12 * 7
-
-
 def test_both_branches_of_an_if_on_an_input_are_listed_as_such(tmp_path):
     network = OnnxNetwork(saved(rates(), tmp_path), sizes={"time": 5})
     assert {(layer.name, layer.within.split(", ")[-1]) for layer in network.recurrent_layers} == {
@@ -220,6 +194,32 @@ def test_both_branches_of_an_if_on_an_input_are_listed_as_such(tmp_path):
     assert not any(layer.counted for layer in network.recurrent_layers)
     assert network.flops is None and network.least_flops == PRODUCT + GRU_FLOPS  # the cheaper branch
     assert roofline_bound(network, UNIT).total_ns == PRODUCT + GRU_FLOPS
+
+
+def test_a_branch_that_does_nothing_is_the_cheaper_one(tmp_path):
+    """Its outputs have other sizes than those of the other branch."""
+    model = rates()
+    (other,) = (attribute for attribute in model.graph.node[-1].attribute if attribute.name == "else_branch")
+    other.g.CopyFrom(branch("b", [make("Unsqueeze", ["P", "one"], ["q"])], "q"))
+    model.graph.initializer.append(constant("one", 1))
+    network = OnnxNetwork(saved(model, tmp_path), sizes={"time": 5})
+    assert network.flops is None and network.least_flops == PRODUCT
+    fixed = OnnxNetwork(saved(model, tmp_path), sizes={"time": 5}, constants={"sr": 1})
+    assert fixed.flops == PRODUCT and fixed.recurrent_layers == () and fixed.output_shapes == {"Y": (5, 1, 1, 3)}
+
+
+def test_an_old_file_takes_a_constant_too(tmp_path):
+    """Before version 4 of the format, each constant is an input as well."""
+    nodes = [make("Mul", ["x", "scale"], ["scaled"]), make("MatMul", ["scaled", "A"], ["y"])]
+    inputs = [value("x", ["n", 6]), value("scale", []), value("A", [6, 2])]
+    model = model_of(nodes, inputs, [value("y", ["n", 2])], [numbers("A", 6, 2)])
+    model.ir_version = 3
+    path = saved(model, tmp_path)
+    network = OnnxNetwork(path, sizes={"n": 5}, constants={"scale": 2.5})
+    inputs = network.make_inputs(1)
+    assert set(inputs) == {"x"} and network.flops == 2 * 5 * 6 * 2
+    (expected,) = run(path.read_bytes(), {**inputs, "scale": np.array(2.5, np.float32)})
+    assert np.allclose(run(static_model(network.path, network), inputs)[0], expected)
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(INT64, ()), (TensorProto.INT32, (1,)), (TensorProto.FLOAT, ())])

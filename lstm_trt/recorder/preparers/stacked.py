@@ -145,7 +145,10 @@ def announced_bound(configuration: Configuration, send: Callable[..., None]) -> 
 
 
 def roofline_of(workload: Workload, threads: int) -> dict:
-    """The roofline bound of a workload on this machine's cores; `missing` says why there is none."""
+    """The roofline bound of a workload on this machine's cores; `missing` says why there is none.
+
+    `at_least`: whether a part of the network is not counted.
+    """
     from lstm_trt.machine import roofline
 
     try:
@@ -154,4 +157,5 @@ def roofline_of(workload: Workload, threads: int) -> dict:
         # If the cache cannot be written, the export reports it with its path, which no recording may have.
         reason = str(error) if isinstance(error, roofline.NoBound) else "the rates of a core could not be measured"
         return {"floor_ns": None, "limited_by": None, "missing": reason}
-    return {"floor_ns": found.total_ns, "limited_by": found.limited_by}
+    partial = {"at_least": True} if workload.flops is None else {}
+    return {"floor_ns": found.total_ns, "limited_by": found.limited_by, **partial}
