@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.format import count, latency, number, percent, short_number, table
+from lstm_trt.config.format import count, latency, number, percent_number, short_number, table
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
@@ -23,7 +23,7 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
-from lstm_trt.recorder.profile import OperatorShare, operator_shares
+from lstm_trt.recorder.profile import operator_shares
 from lstm_trt.store import files
 
 #: One call, since only the preparation and the comparison matter.
@@ -65,7 +65,7 @@ class Inspection:
     network: OnnxNetwork
     roofline: dict
     runtimes: tuple[RuntimeAnswer, ...]
-    profile: tuple[OperatorShare, ...] = ()
+    profile: tuple[dict, ...] = ()
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -80,7 +80,7 @@ class Inspection:
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
-            **({"profile": [share.as_dict() for share in self.profile]} if self.profile else {}),
+            **({"profile": list(self.profile)} if self.profile else {}),
         }
 
     def __str__(self) -> str:
@@ -108,8 +108,9 @@ def inspect(
             for name in registry.table("RUNTIMES")
             for row in rows_of(name)
         ]
-    shares = operator_shares(network) if profile else ()
-    return Inspection(network, roofline_of(network, 1), tuple(answers), shares)
+    return Inspection(
+        network, roofline_of(network, 1), tuple(answers), tuple(operator_shares(network) if profile else ())
+    )
 
 
 def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
@@ -194,13 +195,10 @@ def _lines(found: Inspection) -> Iterator[str]:
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
     if found.profile:
-        shares = found.profile[:MOST_SHARES]
-        bounds = ["-" if share.bound is None else percent(share.bound) for share in shares]
-        rows = [
-            (percent(each.time), bound, each.operator, each.name) for each, bound in zip(shares, bounds, strict=True)
-        ]
-        yield f"\nshares of the time of ONNX Runtime, and of the roofline bound, of {count(len(shares), 'operator')}"
-        yield table(("time", "bound", "operator", "name"), rows, left=("operator", "name"))
+        yield "\nshares of the operators in the time of ONNX Runtime, and in the roofline bound"
+        numbers = [[percent_number(each[key]) for key in ("time", "bound")] for each in found.profile[:MOST_SHARES]]
+        rows = [(*two, each["operator"], each["name"]) for two, each in zip(numbers, found.profile, strict=False)]
+        yield table(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
 
 
 def _remark(answer: RuntimeAnswer) -> str:

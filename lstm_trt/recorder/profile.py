@@ -10,13 +10,11 @@ import json
 import math
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from lstm_trt.config.errors import BuildFailed, any_error
-from lstm_trt.config.fields import JsonFields
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.preparers.stacked import roofline_of
@@ -25,32 +23,19 @@ from lstm_trt.recorder.preparers.stacked import roofline_of
 CALLS, KEPT = 200, 0.95
 
 
-@dataclass(frozen=True)
-class OperatorShare(JsonFields):
-    """An operator's share of the time of a call, from 0 to 1.
+def operator_shares(network: OnnxNetwork) -> list[dict]:
+    """`operator`, `name` and `time`, the share of the time of ONNX Runtime on one core, the largest first.
 
-    `bound`: that of a recurrent layer in the roofline bound; None for other operators, and where there is no bound.
-    """
-
-    operator: str
-    name: str
-    time: float
-    bound: float | None = None
-
-
-def operator_shares(network: OnnxNetwork) -> tuple[OperatorShare, ...]:
-    """The operators by their share of the time of ONNX Runtime on one core, the largest first.
-
-    Raises `BuildFailed` if ONNX Runtime does not run the network.
+    `bound` is the share of a recurrent layer in the roofline bound; None for other operators, and where there is no
+    bound. Raises `BuildFailed` if ONNX Runtime does not run the network.
     """
     import onnxruntime
 
-    events, times, what = [], defaultdict(list), f"ONNX Runtime does not run {network.name}"
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, any_error(BuildFailed, what):
-        settings: Any = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads, settings.log_severity_level = 1, 4
-        settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")
-        content, inputs = static_model(network.path, network), network.make_inputs(0)
+    settings: Any = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
+    content, inputs, times = static_model(network.path, network), network.make_inputs(0), defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+        settings.profile_file_prefix = str(Path(folder) / "run")
         session: Any = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
         for _ in range(CALLS):
             session.run(None, inputs)
@@ -60,10 +45,12 @@ def operator_shares(network: OnnxNetwork) -> tuple[OperatorShare, ...]:
         if name != event["name"] and operator not in ("If", "Loop", "Scan"):  # their operators have events, too
             times[operator, name].append(event["dur"])
     spent = {key: sum(sorted(each)[: math.ceil(KEPT * len(each))]) for key, each in times.items()}
-    whole, bound = sum(spent.values()) or 1, roofline_of(network, 1)["floor_ns"]
-    bounds = {}
+    whole, bound, bounds = sum(spent.values()) or 1, roofline_of(network, 1)["floor_ns"], {}
     for layer in network.recurrent_layers if bound else ():
-        alone: Any = SimpleNamespace(recurrent_layers=[layer], least_flops=0)
+        alone: Any = SimpleNamespace(recurrent_layers=[layer], least_flops=0, flops=0)
         bounds[layer.name] = (roofline_of(alone, 1)["floor_ns"] or 0) / bound or None
-    found = (OperatorShare(*key, time / whole, bounds.get(key[1])) for key, time in spent.items())
-    return tuple(sorted(found, key=lambda share: -share.time))
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return [
+        {"operator": operator, "name": name, "time": time / whole, "bound": bounds.get(name)}
+        for (operator, name), time in ordered
+    ]
