@@ -94,7 +94,8 @@ def recurrent_outputs(
     given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
     lengths, kind_of_number = given.pop(INPUT_NAMES.index("sequence_lens")), given[0].dtype
     computed = np.promote_types(kind_of_number, np.float32)
-    x, w, r, b, h, c, p = (None if array is None else array.astype(computed) for array in given)
+    cast: Any = (None if array is None else array.astype(computed) for array in given)
+    x, w, r, b, h, c, p = cast
     layout = attributes.get("layout") or 0
     if layout:
         x, (h, c) = x.swapaxes(0, 1), (None if array is None else array.swapaxes(0, 1) for array in (h, c))

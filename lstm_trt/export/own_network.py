@@ -224,13 +224,10 @@ class OnnxNetwork(Workload):
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
-            several = [
-                f"{name} ({' or '.join(outputs)})" for name, outputs in _candidates(self.facts).items() if outputs
-            ]
+            several = [f"{key} ({' or '.join(outputs)})" for key, outputs in _candidates(self.facts).items() if outputs]
             if several:
-                return (
-                    f"it is not clear which outputs are its states, {listed(several)}: choose with --state INPUT=OUTPUT"
-                )
+                unclear = f"it is not clear which outputs are its states, {listed(several)}"
+                return f"{unclear}: choose with --state INPUT=OUTPUT"
             names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
             return (
                 "no states were recognized that could be carried, name them with --state INPUT=OUTPUT"

@@ -96,7 +96,7 @@ def _carry(model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | N
 
     def added(source: str, axis: int, count: int, *width: int) -> State:
         """A state of the sizes of a tensor, but `count` along time, and another `width` if it is given."""
-        array, names = long[source], [f"stream_state{len(states)}_{side}" for side in ("in", "out")]
+        array, names = long[source], (f"stream_state{len(states)}_in", f"stream_state{len(states)}_out")
         sizes: list[Any] = [*array.shape[:-1], *(width or array.shape[-1:])]
         sizes[axis] = count
         states.append(State(*names, tuple(sizes), array.dtype.name))
@@ -109,9 +109,9 @@ def _carry(model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | N
     for node in graph.node:
         kind, has, source = node.op_type, onnx_checks.attributes(node), next(iter(node.input), "")
         sizes = zip(long[source].shape, short[source].shape, strict=True) if source in short else ()
-        axis = next((axis for axis, (one, other) in enumerate(sizes) if one != other), None)
+        axis = next((axis for axis, (one, other) in enumerate(sizes) if one != other), -1)
         count = 0
-        if axis is not None and kind in ("Conv", "Pad"):
+        if axis >= 0 and kind in ("Conv", "Pad"):
             count = long[node.output[0]].shape[axis] - long[source].shape[axis]
             if kind == "Conv":  # by its own padding, if as many samples come out
                 count = 0 if count else [0, 0, *has.get("pads", [0] * axis)][axis]

@@ -183,6 +183,7 @@ def test_a_fixed_number_of_samples_is_said():
         OnnxNetwork(model.SerializeToString(), sizes={"batch": 1}).in_mode("stream")
 
 
+@pytest.mark.heavy
 def test_a_module_with_a_causal_convolution_streams(tmp_path):
     """As PyTorch exports it, batch first; and the file that `export_onnx` writes."""
     import torch

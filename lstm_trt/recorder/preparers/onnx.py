@@ -190,12 +190,12 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     times.
     """
     least = PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
-    limits = dict.fromkeys(network.output_shapes, least)
-    if narrow and wide and not network.facts.half:
-        outputs, exact = stacked(narrow), stacked(wide)
-        rounding = {name: relative_error(outputs[name], array) for name, array in exact.items()}
-        limits |= {name: min(max(least, ROUNDING_MULTIPLE * error), MOST_ROUNDING) for name, error in rounding.items()}
-    return limits
+    outputs, exact = (stacked(narrow), stacked(wide)) if narrow and wide and not network.facts.half else ({}, {})
+    errors = {name: relative_error(outputs[name], array) for name, array in exact.items()}
+    return {
+        name: max(least, min(ROUNDING_MULTIPLE * errors.get(name, 0.0), MOST_ROUNDING))
+        for name in network.output_shapes
+    }
 
 
 def _check_against_one_run(
