@@ -6,14 +6,19 @@ network is then prepared and compared with the reference in a worker process, as
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import count, latency, number, percent_number, short_number, table
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
@@ -23,11 +28,14 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
-from lstm_trt.recorder.profile import operator_shares
 from lstm_trt.store import files
 
 #: One call, since only the preparation and the comparison matter.
 _ONCE = Protocol(trials=1, warmup=0, settle=0)
+
+#: Calls of a profile, and the share of an operator's times that count: the first call allocates memory, and some are
+#: interrupted.
+CALLS, KEPT = 200, 0.95
 
 #: Operators that the text of a profile has at most.
 MOST_SHARES = 12
@@ -96,7 +104,7 @@ def inspect(
 ) -> Inspection:
     """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its symbolic sizes.
 
-    `profile`: also how the time is shared among its operators (`recorder.profile`). `listener` gets the messages of the
+    `profile`: also `operator_shares`. `listener` gets the messages of the
     processes (stages, and `waiting` while another recording uses the core). Raises `UsageError` for an invalid file or
     size.
     """
@@ -108,9 +116,8 @@ def inspect(
             for name in registry.table("RUNTIMES")
             for row in rows_of(name)
         ]
-    return Inspection(
-        network, roofline_of(network, 1), tuple(answers), tuple(operator_shares(network) if profile else ())
-    )
+    roofline = roofline_of(network, 1)
+    return Inspection(network, roofline, tuple(answers), tuple(operator_shares(network, roofline) if profile else ()))
 
 
 def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
@@ -146,6 +153,42 @@ def _attempt(
                 return RuntimeAnswer(*who, RUNS, mode=mode, **{name: parity[name] for name in names})
             refused.append(RuntimeAnswer(*who, REFUSED, outcome.failure.reason))
     return refused[0]
+
+
+def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
+    """`operator`, `name` and `time`, the share of the time of ONNX Runtime on one core, the largest first.
+
+    By its own profiler, which makes calls slower and counts whole microseconds: so only shares are given, of a run of
+    its own in which nothing is timed. The operators are those after its optimizations, which fuse some.
+
+    `bound` is the share of a recurrent layer in the roofline bound; None for other operators, and where there is no
+    bound. Raises `BuildFailed` if ONNX Runtime does not run the network.
+    """
+    import onnxruntime
+
+    settings: Any = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
+    content, inputs, times = static_model(network.path, network), network.make_inputs(0), defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+        settings.profile_file_prefix = str(Path(folder) / "run")
+        session: Any = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+        for _ in range(CALLS):
+            session.run(None, inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    for event in events:
+        name, operator = event["name"].removesuffix("_kernel_time"), event.get("args", {}).get("op_name")
+        if name != event["name"] and operator not in ("If", "Loop", "Scan"):  # their operators have events, too
+            times[operator, name].append(event["dur"])
+    spent = {key: sum(sorted(each)[: math.ceil(KEPT * len(each))]) for key, each in times.items()}
+    whole, bound, bounds = sum(spent.values()) or 1, roofline["floor_ns"], {}
+    for layer in network.recurrent_layers if bound else ():
+        alone: Any = SimpleNamespace(recurrent_layers=[layer], least_flops=0, flops=0)
+        bounds[layer.name] = (roofline_of(alone, 1)["floor_ns"] or 0) / bound or None
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return [
+        {"operator": operator, "name": name, "time": time / whole, "bound": bounds.get(name)}
+        for (operator, name), time in ordered
+    ]
 
 
 def _layer_dict(layer: RecurrentLayer) -> dict:
