@@ -122,7 +122,9 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
 
     sizes = _size_values(arguments.size)
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
-    numbers = {name: _number(text) for name, text in (_pair("--value", "INPUT=N", text) for text in value)}
+    pairs = dict(_pair("--value", "INPUT=N", text) for text in value)
+    with refused("--value needs numbers", ValueError):
+        numbers = {name: int(text) if text.lstrip("+-").isdecimal() else float(text) for name, text in pairs.items()}
     shapes = {path: read_shapes(path) for path in files}
     known = {path: symbols_in(each) for path, each in shapes.items()}
     for what, names, each in (("symbolic size", sizes, known), ("input", numbers, shapes)):
@@ -161,12 +163,6 @@ def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
             raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
         found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
     return found
-
-
-def _number(text: str) -> int | float:
-    """A whole number where it is written as one; raises `UsageError`."""
-    with refused(f"--value needs numbers, not {text!r}", ValueError, hint=", for example --value sr=16000"):
-        return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
 def _pair(flag: str, form: str, text: str, empty: bool = False) -> tuple[str, str]:

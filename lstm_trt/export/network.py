@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 
-INPUT, OUTPUT = "inputs", "outputs"
-
 #: Maximum number of distinct sequences in a batch. The rest of the batch repeats them in random order, so that all
 #: outputs are checked while the reference outputs are computed for these only.
 DISTINCT_SEQUENCES = 4

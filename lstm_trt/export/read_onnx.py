@@ -252,11 +252,11 @@ def network_facts(
     if size > available:
         needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
         raise UsageError(f"{name} does not fit into the memory: {needs}")
-    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in FLOATS.values()]
-    every = list(onnx_checks.nodes(model.graph))
+    tensors, every = list(onnx_checks.tensors(model.graph)), list(onnx_checks.nodes(model.graph))
     fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
-    small = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in INT8 and len(tensor.dims) > 1]
-    parameters = sum(math.prod(tensor.dims) for tensor in (*stored, *small)) - sum(
+    quantized = [tensor for tensor in tensors if tensor.data_type in INT8 and len(tensor.dims) > 1]
+    stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
         fill.data_type in FLOATS.values() for fill in fills
     )
     layers, (least_flops, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
@@ -352,50 +352,44 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
     known, varying, least, complete = {**outer, **known_sizes(graph)}, set(varying), 0, True
     for node in graph.node:
         inner = bodies(node)
-        if not inner and not varying & {*node.input}:
-            continue
-        varying |= {*filter(None, node.output)}
-        flops: int | None = 0
-        if inner:
+        if inner or varying & {*node.input}:
+            varying |= {*filter(None, node.output)}
             counts = [_count_flops(body, known, varying | {value.name for value in body.input}) for body in inner]
-            times, fewest = _times(node, known), min(counts)[0]
+            counts, times = counts or [_flops(node, known)], _times(node, known)
+            fewest, _ = min(counts)
             least += (times or 0) * fewest
             complete &= all(count == (fewest, True) for count in counts) and (times is not None or not fewest)
-        else:
-            flops = _flops(node, known)
-            least += flops or 0
-            complete &= flops is not None
     return least, complete
 
 
 def _times(node: onnx.NodeProto, known: Sizes) -> int | None:
-    """How often a body is computed, of an If one of its two; None if that is not known."""
+    """How often an operator computes its body, or itself; None if that is not known."""
     if node.op_type != "Scan":
-        return 1 if node.op_type == "If" else None
+        return None if node.op_type == "Loop" else 1
     has = attributes(node)
     scanned = known.get(node.input[-has["num_scan_inputs"]]) or (None,)
     return scanned[has.get("scan_input_axes", [0])[0]]
 
 
-def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
-    """Multiplications and additions of matrix products and convolutions; 0 for other operators, None if not known."""
+def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
+    """Multiplications and additions of matrix products and convolutions, 0 for other operators; whether it is known."""
     if node.op_type in UNCOUNTED or node.domain not in ("", "ai.onnx"):
-        return None
+        return 0, False
     if node.op_type in RECURRENT:
         layer = _layer(node, known)
-        return layer.input_flops + layer.recurrent_flops if layer and layer.counted else None
+        return (layer.input_flops + layer.recurrent_flops, layer.counted) if layer else (0, False)
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
-        return 0
+        return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
     transposed = node.op_type == "ConvTranspose"
     per_place = first if transposed else result
     if None in (*(second or [None]), *(per_place or [None])):
-        return None
+        return 0, False
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
         terms = second[1] if attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
-        return 2 * math.prod(result) * terms
+        return 2 * math.prod(result) * terms, True
     # A convolution multiplies each weight of one output channel (of one input channel, if transposed) per position.
-    return 2 * math.prod(per_place) * math.prod(second[1:])
+    return 2 * math.prod(per_place) * math.prod(second[1:]), True
 
 
 def _symbols_of_layers(

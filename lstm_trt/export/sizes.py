@@ -71,8 +71,8 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, float]) -> None:
     """Make inputs that are single numbers constants of the graph; a symbolic size of such an input is 1."""
     from onnx import helper, numpy_helper
 
-    model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
     for value in [value for value in model.graph.input if value.name in values]:
+        model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         array = np.full([size or 1 for size in sizes_of(value)], values[value.name], kind)
         model.graph.initializer.append(numpy_helper.from_array(array, value.name))

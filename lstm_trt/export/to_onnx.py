@@ -18,9 +18,9 @@ import numpy as np
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
-from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload, carried_text
-from lstm_trt.export.network import INPUT, OUTPUT, build_module, make_weights
+from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.export.sizes import static_model
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import files

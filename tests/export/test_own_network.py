@@ -482,12 +482,9 @@ def test_modules_as_people_have_them():
         inputs, expected = torch_answers(network)
         found = dict(zip(expected, _outputs(network, inputs), strict=True))
         assert all(np.allclose(found[name], expected[name], atol=1e-6) for name in names)
-    program = torch.export.export(Module(), (samples,))
     for wrong, how, kind, words in (
         (Module(proj_size=4), {}, ExportFailed, "has an LSTM with proj_size, which ONNX does not have"),
         (Random(), {}, ExportFailed, "the outputs of Random are random"),
-        (program, {}, UsageError, "is no torch.nn.Module: give the module itself"),
-        (program.module(), {}, UsageError, "give the module itself"),
         (
             Module(),
             {"dynamic_axes": {"samples": {1: torch.export.Dim.AUTO}}},
@@ -497,4 +494,16 @@ def test_modules_as_people_have_them():
     ):
         with pytest.raises(kind, match=words) as caught:
             TorchNetwork(wrong, samples, **how)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.heavy
+def test_what_torch_export_made_is_refused_with_a_remedy():
+    import torch
+
+    module, samples = torch.nn.LSTM(3, 8), torch.randn(5, 2, 3)
+    program = torch.export.export(module, (samples,))
+    for wrong in (program, program.module()):
+        with pytest.raises(UsageError, match="give the module itself, not what was exported from it") as caught:
+            TorchNetwork(wrong, samples)
         assert "\n" not in str(caught.value)

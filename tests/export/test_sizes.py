@@ -8,8 +8,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lstm_trt.config.errors import UsageError
 from lstm_trt.export import evaluate
 from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.read_onnx import network_facts
 from lstm_trt.export.sizes import resolved, static_model
 from lstm_trt.machine import roofline
 from lstm_trt.machine.roofline import MachineRates, NoBound, roofline_bound
@@ -365,7 +367,7 @@ def test_nothing_random_is_taken_for_a_constant():
     assert "If" in {node.op_type for node in model.graph.node}
 
 
-def test_a_resolved_graph_computes_what_the_evaluator_says(tmp_path, rng):
+def test_a_resolved_graph_computes_what_the_evaluator_says():
     """Nested branches, names that two branches share, and a branch that only hands on a tensor from outside."""
     inner = make("If", ["yes"], ["t"], then_branch=branch("i", [make("Mul", ["x", "x"], ["u"])], "u"),
                  else_branch=branch("j", [make("Neg", ["x"], ["u"])], "u"))  # fmt: skip
@@ -379,9 +381,32 @@ def test_a_resolved_graph_computes_what_the_evaluator_says(tmp_path, rng):
     ]
     stored = [scalar("yes", True, np.bool_), scalar("no", False, np.bool_)]
     model = model_of(nodes, [value("x", [2])], [value("y", [2])], stored)
-    inputs = {"x": rng.standard_normal(2).astype(np.float32)}
+    inputs = {"x": np.array([1.5, -0.25], np.float32)}
     expected = evaluate.evaluate(model, inputs)["y"]
     found = resolved(onnx.load_from_string(model.SerializeToString()))
     onnx.checker.check_model(found, full_check=True)
     assert "If" not in {node.op_type for node in found.graph.node}
     assert np.array_equal(evaluate.evaluate(found, inputs)["y"], expected)
+
+
+@pytest.mark.heavy
+def test_the_sizes_of_the_cases_of_onnx_are_those_of_their_outputs():
+    """Every operator of ONNX, with the inputs that its case gives; what is refused is refused in one line."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    read = refused = 0
+    for case in collect_testcases(None):
+        arrays, expected = case.data_sets[0]
+        names = [value.name for value in case.model.graph.input]
+        given = {name: array for name, array in zip(names, arrays, strict=False) if isinstance(array, np.ndarray)}
+        try:
+            facts = network_facts(case.model.SerializeToString(), case.name, {}, {}, given)
+        except UsageError as error:
+            assert "\n" not in str(error)
+            refused += 1
+            continue
+        read += 1
+        # ONNX's own inference takes the number of points of a window for the number of numbers that state it.
+        for tensor, array in zip(facts.outputs, expected, strict=False) if "window" not in case.name else ():
+            assert not isinstance(array, np.ndarray) or tensor.shape == array.shape, case.name
+    assert read > 2 * refused

@@ -158,7 +158,7 @@ def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
         assert [layer["name"] for layer in found["recurrent_layers"]] == ["gru_8k"]
     for arguments, message in (
         (("--value", "sr"), "--value takes INPUT=N"),
-        (("--value", "sr=high"), "--value needs numbers, not 'high'"),
+        (("--value", "sr=high"), "--value needs numbers: could not convert string to float: 'high'"),
         (("--value", "rate=1"), "no input is called 'rate': there are X, sr"),
         ((), "for example --size time=1 --value sr=16000"),
     ):

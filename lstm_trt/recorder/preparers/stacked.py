@@ -7,28 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError
-from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload
-from lstm_trt.export.network import (
-    DISTINCT_SEQUENCES,
-    INPUT,
-    OUTPUT,
-    build_module,
-    make_inputs,
-    make_weights,
-    reference_outputs,
-)
+from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request
-
-if TYPE_CHECKING:
-    from lstm_trt.export.to_onnx import ExportedNetwork
 
 #: Number of samples that the parity gate of a stream has at least.
 STREAM_SAMPLES = 1000
@@ -124,10 +112,10 @@ def _module(network: LstmShape, seed: int, precision: str = Options.precision):
 
 
 @lru_cache(maxsize=256)
-def _exported(network: LstmShape, seed: int, mode: str) -> ExportedNetwork:
-    from lstm_trt.export import to_onnx
+def _exported(network: LstmShape, seed: int, mode: str):
+    from lstm_trt.export.to_onnx import export_network
 
-    return to_onnx.export_network(network, seed, _weights(network, seed), mode)
+    return export_network(network, seed, _weights(network, seed), mode)
 
 
 def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict:
