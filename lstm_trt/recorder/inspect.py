@@ -168,10 +168,18 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
 
     settings: Any = onnxruntime.SessionOptions()
     settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
-    content, inputs, times = static_model(network.path, network), network.make_inputs(0), defaultdict(list)
+    model, inputs, times = (
+        onnx_checks.read(static_model(network.path, network)),
+        network.make_inputs(0),
+        defaultdict(list),
+    )
+    for node in onnx_checks.nodes(model.graph):
+        node.name = node.name or next(filter(None, node.output), "")  # as layers are called
     with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
         settings.profile_file_prefix = str(Path(folder) / "run")
-        session: Any = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+        session: Any = onnxruntime.InferenceSession(
+            model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        )
         for _ in range(CALLS):
             session.run(None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())

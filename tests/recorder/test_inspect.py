@@ -271,7 +271,12 @@ def test_a_profile_leaves_no_file_and_is_refused_in_one_line(tmp_path, ready, mo
     monkeypatch.chdir(tmp_path)
     found = inspection.inspect(saved(lstm(), tmp_path), profile=True)
     assert [share["operator"] for share in found.profile] == ["LSTM"] and found.profile[0]["time"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["one.onnx"]
+    (layer,) = found.network.recurrent_layers
+    model = lstm()
+    model.graph.node[0].name = ""
+    unnamed = inspection.inspect(saved(model, tmp_path, "unnamed.onnx"), profile=True)
+    assert (found.profile[0]["name"], unnamed.profile[0]["name"]) == (layer.name, "Y")
+    assert {path.name for path in tmp_path.iterdir()} == {"one.onnx", "unnamed.onnx"}
     with pytest.raises(BuildFailed, match="ONNX Runtime does not run two") as refusal:
         inspection.inspect(saved(recurrent("GRU", layout=1, states=False), tmp_path, "two.onnx"), profile=True)
     assert "\n" not in str(refusal.value)
