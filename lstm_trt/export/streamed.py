@@ -40,8 +40,7 @@ def streamed(whole: Any, half: Any) -> tuple[bytes, dict[str, str]]:
     operators = [(name, onnx_checks.label(node)) for node in model.graph.node for name in node.output if name]
     pairs = {name: _halves(array, half.input_shapes[name]) for name, array in inputs.items()}
     parts = [{name: pair[place] for name, pair in pairs.items()} for place in (0, 1)]
-    refusal = f"{whole.name} has no mode stream"
-    with any_error(UsageError, f"{refusal}: it cannot be run with {SAMPLES[0]} samples"):
+    with any_error(UsageError, f"{whole.name} has no mode stream: it cannot be run with {SAMPLES[0]} samples"):
         (long,), (short,) = _results(model, [inputs]), _results(model, parts[:1])
         states = _carry(model, inputs | long, parts[0] | short, whole.facts.batch_symbol)
         calls = _results(model, parts, states)
@@ -58,8 +57,8 @@ def streamed(whole: Any, half: Any) -> tuple[bytes, dict[str, str]]:
             and not (array.shape == both[1].shape and _same(both[1], short[name]))
         ):
             raise UsageError(
-                f"{refusal}: {label} needs more than the current sample, and is no LSTM, GRU or RNN operator that reads"
-                " forward from a state of zero, nor a convolution with zeros before the first sample"
+                f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or RNN"
+                " that reads forward from a state of zero, nor a convolution with zeros before the first sample"
             )
     return model.SerializeToString(), {state.input: state.output for state in states}
 

@@ -97,12 +97,10 @@ class OnnxFile:
         }
 
     def __str__(self) -> str:
-        size, flops = (
-            bytes_text(self.size_bytes),
-            self.shape.flops and f", {number(self.shape.flops / 1e6)} MFLOP per call",
-        )
+        size, flops = bytes_text(self.size_bytes), self.shape.flops
+        work = f", {number(flops / 1e6)} MFLOP per call" if flops else ""
         states = f", {carried_text(self.shape.states)}" if self.mode == "stream" else ""
-        return f"{self.path}: {size}, {self.shape.parameters} parameters{flops or ''}{states}"
+        return f"{self.path}: {size}, {self.shape.parameters} parameters{work}{states}"
 
 
 def export_onnx(
