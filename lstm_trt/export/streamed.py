@@ -57,8 +57,8 @@ def streamed(whole: Any, half: Any) -> tuple[bytes, dict[str, str]]:
             and not (array.shape == both[1].shape and _same(both[1], short[name]))
         ):
             raise UsageError(
-                f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or RNN"
-                " that reads forward from a state of zero, nor a convolution with zeros before the first sample"
+                f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or"
+                " RNN that reads forward from a state of zero, nor a convolution with zeros before the first sample"
             )
     return model.SerializeToString(), {state.input: state.output for state in states}
 
