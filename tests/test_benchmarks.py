@@ -16,6 +16,7 @@ from tests.conftest import ROOT
     [
         ("recorder.py --pairs 1 --trials 50", "pooled ratio"),
         ("verdict_rates.py --recordings 1 --trials 5000", "| bursts of 4 | "),
+        ("reference_limit.py --seeds 1", "| a gate swapped | 1 |"),
         ("start_up.py", "--help"),
     ],
 )

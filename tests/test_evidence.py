@@ -37,7 +37,14 @@ NO_MEASUREMENT = (
     "calls of at most 560 s each",
     # Deadlines and arrivals.
     *("deadline of 1 ms", "control cycle of 1 ms", "p99.9 within 1000 us", "every 1000 us", "every 1 ms"),
-    *("after pauses of 10 ms", "100 ms after the previous", "last 200 us", "a timer every 4 ms"),
+    *(
+        "every 32 ms",
+        "of the 32 ms",
+        "after pauses of 10 ms",
+        "100 ms after the previous",
+        "last 200 us",
+        "a timer every 4 ms",
+    ),
     # Confidence and allowed misses.
     *("95 % interval", "95 % confidence", "probability of 50 %", "at most 0.1 %", "0.1 % or higher", "above 0.1 %"),
     "miss rate of 0.1 %",
@@ -47,6 +54,7 @@ NO_MEASUREMENT = (
     *("1.5 x IQR", "by less than 10 %", "more than 10 % off the line", "a difference under 10 %", "to 0.1 %"),
     *("1000 trials or half second", "core for 200 us every 50 ms", "core every 50 ms", "at least 10 % higher"),
     *("in the last half of the recording", "more than 2 % of the pinned", "more than half"),
+    "1e-5, or 8 times the difference",
 )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, refused
 from lstm_trt.config.fields import about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
@@ -67,11 +67,8 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
     field_arguments(parser, LstmShape, several=AXES if several else ())
     own = parser.add_argument_group("your own network or step")
     onnx_arguments(own, several=several)
-    add = own.add_argument
-    inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
-    add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
     step = "function without arguments that returns what is timed: a callable, or an object with a method step"
-    add("--step", nargs="+" if several else 1, metavar="MODULE:FUNCTION", help=step)
+    own.add_argument("--step", nargs="+" if several else 1, metavar="MODULE:FUNCTION", help=step)
     mode = (
         "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
     )
@@ -79,19 +76,24 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
 
 
 def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
-    """Add ONNX files (one, or a list if `several`), their symbolic sizes and their states."""
+    """Add ONNX files (one, or a list if `several`), their sizes, inputs and states."""
     file = f"ONNX file{'s' * several} instead of a stacked LSTM"
     parser.add_argument("--onnx", type=Path, nargs="+" if several else 1, metavar="FILE", help=file)
-    size_argument(parser, several=several)
+    input_arguments(parser, several=several)
     state = "input and output that a stream carries (default: those that are recognized by their names)"
     parser.add_argument("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
 
 
-def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
-    """Add --size."""
+def input_arguments(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
+    """Add --size, --value and --inputs."""
+    add = parser.add_argument
     values, example = ("value or values", "16,64") if several else ("value", "64")
     size = f"{values} of a symbolic size of the ONNX file, for example --size time={example}"
-    parser.add_argument("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
+    add("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
+    value = "number of an input that is made a constant of the network, for example --value sr=16000"
+    add("--value", nargs="+", action="extend", default=[], metavar="INPUT=N", help=value)
+    inputs = "file of inputs by name, as numpy.savez writes it; it also gives their sizes (default: random numbers)"
+    add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
 
 
 def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
@@ -100,36 +102,46 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
     """
     files = arguments.onnx or []
-    grid, steps, state, inputs = (getattr(arguments, name, None) for name in ("grid", "step", "state", "inputs"))
+    grid, steps, state = (getattr(arguments, name, None) for name in ("grid", "step", "state"))
+    inputs, value = arguments.inputs, arguments.value
     axes = {f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()}
     chosen = {"--onnx": files, "--step": steps, "--grid": grid, **axes}
     flags = [flag for flag, value in chosen.items() if value]
     if (files or steps) and len(flags) > 1:
         raise UsageError(f"{flags[0]} and {flags[1]} exclude each other: give one of them")
     if not files:
-        for flag, value in (("size", arguments.size), ("state", state), ("inputs", inputs)):
-            if value:
+        for flag, text in (("size", arguments.size), ("value", value), ("state", state), ("inputs", inputs)):
+            if text:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         here = os.getcwd()
         if steps and not {"", here} & set(sys.path):  # so that its modules can be imported, as with `python -m`
             sys.path.insert(0, here)
         return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
-    from lstm_trt.export.read_onnx import read_symbols
+    from lstm_trt.export.read_onnx import read_shapes, symbols_in
 
     sizes = _size_values(arguments.size)
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
-    known = {path: read_symbols(path) for path in files}
-    for name in sizes:
-        if not any(name in symbols for symbols in known.values()):
-            every = listed(dict.fromkeys(symbol for symbols in known.values() for symbol in symbols))
-            raise UsageError(f"no symbolic size is called {name!r}: there are {every}")
-    return [
-        OnnxNetwork(path, sizes=dict(zip(used, values, strict=True)), states=states or None, inputs=inputs)
+    pairs = dict(_pair("--value", "INPUT=N", text) for text in value)
+    with refused("--value needs numbers", ValueError):
+        numbers = {name: int(text) if text.lstrip("+-").isdecimal() else float(text) for name, text in pairs.items()}
+    shapes = {path: read_shapes(path) for path in files}
+    known = {path: symbols_in(each) for path, each in shapes.items()}
+    for what, names, each in (("symbolic size", sizes, known), ("input", numbers, shapes)):
+        every = dict.fromkeys(itertools.chain(*each.values()))
+        for name in names:
+            if name not in every:
+                raise UsageError(f"no {what} is called {name!r}: there are {listed(every)}")
+    fixed = {path: {name: number for name, number in numbers.items() if name in shapes[path]} for path in files}
+    how: dict[str, Any] = {"states": states or None, "inputs": inputs}
+    networks = [
+        OnnxNetwork(path, sizes=dict(zip(used, values, strict=True)), constants=fixed[path], **how)
         for path, symbols in known.items()
         for used in [[name for name in sizes if name in symbols]]
         for values in itertools.product(*(sizes[name] for name in used))
     ]
+    warn(dict.fromkeys(warning for network in networks for warning in network.warnings))
+    return networks
 
 
 def one_workload(arguments: argparse.Namespace) -> Workload:

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         written = export_c(network, arguments.out, target=arguments.target or NATIVE, **settings)
     else:
         for flag in ("target", "name", "onnx"):
-            if getattr(arguments, flag) is not None:
-                raise UsageError(f"--{flag} is for C code: add --c")
+            if getattr(arguments, flag) is not None and (flag, arguments.mode) != ("onnx", "stream"):
+                raise UsageError(f"--{flag} is for C code: add --c" + ", or --mode stream" * (flag == "onnx"))
         settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}
         written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, **settings)
     print_answer(written, arguments.format)

@@ -12,6 +12,7 @@ from lstm_trt.cli import common
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
+from lstm_trt.config.workload import carried_text
 from lstm_trt.recorder import pool
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store.schema import Recording
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     workload = common.one_workload(arguments)
+    workload = workload.in_mode(arguments.mode or workload.modes[0])
     settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
     settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
     settings["wait"] = not arguments.no_wait
@@ -48,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
         settings["listener"] = progress
+        if arguments.mode == "stream" and arguments.onnx:
+            common.print_progress(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
         return _record(arguments, pool.record(workload, time_limit_s=arguments.time_limit, **settings))
     from lstm_trt.recorder import soak  # with what reads recordings; others need none of it
@@ -104,7 +108,8 @@ class _Progress:
             case "floor" if "missing" in event:
                 common.print_progress(f"{self._name}: no roofline bound: {event['missing']}")
             case "floor":
-                common.print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
+                bound = f"{'at least ' * event.get('at_least', 0)}{latency(event['floor_ns'] / 1e3, 3)}"
+                common.print_progress(f"{self._name}: roofline bound {bound}")
             case "progress":
                 self._rewrite(f"{event['done']}/{event['total']} trials")
                 if event["done"] >= event["total"]:

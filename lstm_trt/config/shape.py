@@ -19,6 +19,9 @@ from lstm_trt.config.workload import AXES, RecurrentLayer, State, Workload, chec
 
 FLOAT32_BYTES = 4
 
+#: Names of the input and of the output.
+INPUT, OUTPUT = "inputs", "outputs"
+
 
 @dataclass(frozen=True, order=True)
 class LstmShape(Workload):
@@ -87,12 +90,12 @@ class LstmShape(Workload):
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """`inputs`: (sequence, batch, features), float32."""
-        return {"inputs": (self.sequence, self.batch, self.features)}
+        return {INPUT: (self.sequence, self.batch, self.features)}
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
         """`outputs`: (sequence, batch, 1), float32."""
-        return {"outputs": (self.sequence, self.batch, 1)}
+        return {OUTPUT: (self.sequence, self.batch, 1)}
 
     @property
     def states(self) -> tuple[State, ...]:

@@ -7,8 +7,9 @@ is `shape.LstmShape`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Sizes that analyses and figures vary; null for kinds to which they do not apply.
 AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
+
+#: Recurrent operator -> gates of a hidden unit.
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
@@ -57,21 +61,34 @@ class State:
         return np.zeros(self.shape, self.type)
 
 
+def carried_text(states: Iterable[State]) -> str:
+    """`carried state h0 -> hn, c0 -> cn`."""
+    return f"carried state {', '.join(f'{state.input} -> {state.output}' for state in states)}"
+
+
 @dataclass(frozen=True)
 class RecurrentLayer(JsonFields):
-    """One recurrent operator at known sizes; `operator` is "LSTM", "GRU" or "RNN", `direction` as in ONNX.
+    """One recurrent operator; `operator` is "LSTM", "GRU" or "RNN", or ends with it, `direction` as in ONNX.
 
-    `bias`: whether it has the input B.
+    A size is None if it is not known. `bias`: whether it has the input B. `within`: the operator in the body of which
+    it is, and which body, so that it may be computed several times, or not at all.
     """
 
     operator: str
-    hidden: int
-    features: int
-    sequence: int
-    batch: int
+    hidden: int | None
+    features: int | None
+    sequence: int | None
+    batch: int | None
     direction: str = "forward"
     name: str = ""
     bias: bool = True
+    within: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is known that, and how often, a forward pass computes it in the precision of the network."""
+        known = None not in (self.hidden, self.features, self.sequence, self.batch)
+        return known and not self.within and self.operator in GATES
 
     @property
     def directions(self) -> int:
@@ -79,25 +96,25 @@ class RecurrentLayer(JsonFields):
 
     @property
     def gates(self) -> int:
-        """Rows of the weights of one direction: gates times hidden units."""
-        return {"LSTM": 4, "GRU": 3, "RNN": 1}[self.operator] * self.hidden
+        """Rows of the weights of one direction: gates times hidden units; 0 if not known."""
+        return (self.hidden or 0) * next(gates for kind, gates in GATES.items() if self.operator.endswith(kind))
 
     @property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of W, R and, if it has one, B, as in ONNX."""
-        bias = {"B": (self.directions, 2 * self.gates)} if self.bias else {}
+        """Shapes of W, R and, if it has one, B, as in ONNX, as far as they are known."""
+        bias = {"B": (self.directions, 2 * self.gates)} if self.bias and self.hidden else {}
         sizes = {"W": self.features, "R": self.hidden}
-        return {name: (self.directions, self.gates, size) for name, size in sizes.items()} | bias
+        return {name: (self.directions, self.gates, size) for name, size in sizes.items() if size and self.gates} | bias
 
     @property
     def input_flops(self) -> int:
-        """Multiplications and additions (2 per weight) that do not depend on an earlier step."""
-        return 2 * self.directions * self.gates * self.features * self.sequence * self.batch
+        """Multiplications and additions (2 per weight) that do not depend on an earlier step; 0 if not known."""
+        return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.features, self.sequence, self.batch))
 
     @property
     def recurrent_flops(self) -> int:
-        """Multiplications and additions that depend on the previous step."""
-        return 2 * self.directions * self.gates * self.hidden * self.sequence * self.batch
+        """Multiplications and additions that depend on the previous step; 0 if not known."""
+        return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.hidden, self.sequence, self.batch))
 
 
 class Workload(ABC):
@@ -153,6 +170,11 @@ class Workload(ABC):
         return ()
 
     @property
+    def constants(self) -> dict[str, float]:
+        """Inputs of a file that are constants of the network: name -> number."""
+        return {}
+
+    @property
     def types(self) -> dict[str, str]:
         """Name -> numpy type of the inputs, outputs and states that are not float32."""
         return {}
@@ -177,10 +199,15 @@ class Workload(ABC):
         """Operations of one forward pass, matrix products only (2 per weight); None if not known."""
         return None
 
+    @property
+    def least_flops(self) -> int:
+        """The part of `flops` that is known."""
+        return self.flops or 0
+
     def work(self, mode: str) -> int:
         """Operations of a call, to estimate the time of one recording by others: those of `flops`, and an overhead."""
         # About 2 us per time step and layer, expressed in operations.
-        return (self.flops or 0) + 50_000 * (self.axes["sequence"] or 1) * (self.axes["layers"] or 1)
+        return self.least_flops + 50_000 * (self.axes["sequence"] or 1) * (self.axes["layers"] or 1)
 
     @property
     def label_fields(self) -> dict[str, object]:
@@ -203,6 +230,11 @@ class Workload(ABC):
     def command(self, configuration: Any, out: str | Path, rounds: int | str | None = None) -> str | None:
         """The shell command that records a `Configuration` of it, if that is not `lstm-trt record` with `flags`."""
         return None
+
+    def in_mode(self, mode: str) -> Self:
+        """The workload as it is recorded in a mode; raises `UsageError` for a mode that it does not have."""
+        self.check_mode(mode)
+        return self
 
     def check_mode(self, mode: str) -> None:
         """Raise `UsageError` for a mode that this workload does not have."""

@@ -18,6 +18,7 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
+from lstm_trt.export.sizes import evaluated
 
 if TYPE_CHECKING:
     import onnx
@@ -250,13 +251,8 @@ class Reader:
 
     def _evaluated(self, node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """The outputs of one operator, by ONNX's reference evaluator."""
-        import onnx
-        from onnx.reference import ReferenceEvaluator
-
-        ends: Any = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (node.input, node.output)]
         with any_error(BuildFailed, f"{label(node)} cannot be evaluated"):
-            evaluator: Any = ReferenceEvaluator(onnx.helper.make_graph([node], "node", *ends), self.opsets)
-            return evaluator.run(None, {name: value for name, value in zip(node.input, inputs, strict=True) if name})
+            return evaluated(node, dict(zip(node.input, inputs, strict=True)), self.opsets)
 
     def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:

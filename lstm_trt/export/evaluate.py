@@ -1,10 +1,13 @@
 """Evaluation of ONNX networks in numpy, independent of the runtimes.
 
 ONNX's reference evaluator computes all operators except LSTM, GRU and RNN, of which its own versions ignore clip,
-activations, input_forget and sequence_lens. These three are computed here, in float64, by the definition of the
-operators (https://onnx.ai/onnx/operators): all directions and layouts, initial states, peepholes, lengths, clip,
-activations with their parameters, input_forget, linear_before_reset. A clip is applied to the input of each
-activation, that of h in an LSTM included.
+activations, input_forget and sequence_lens. These three are computed here, by the definition of the operators
+(https://onnx.ai/onnx/operators): all directions and layouts, initial states, peepholes, lengths, clip, activations with
+their parameters, input_forget, linear_before_reset. A clip is applied to the input of each activation, that of h in an
+LSTM included. They are computed in the type of their inputs, float16 in float32; so the difference of a network from
+itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is computed here too, as runtimes do it:
+with an error of so much of 1, and not of its result, which matters where that is small. BatchNormalization is computed
+here because ONNX's evaluator takes it for one in training before version 14 of the operators.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
-from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT
+from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT, nodes, retype
 
 if TYPE_CHECKING:
     import onnx
@@ -51,6 +54,15 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
     return dict(zip(evaluator.output_names, outputs, strict=True))
 
 
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The network with all its float32 numbers, inputs and conversions in float64; it is changed."""
+    retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
+    for attribute in (attribute for node in nodes(model.graph) for attribute in node.attribute):
+        if attribute.name in ("to", "dtype") and attribute.i == 1:  # TensorProto.FLOAT
+            attribute.i = 11
+    return model
+
+
 @lru_cache(maxsize=1)
 def _operators() -> tuple[type, ...]:
     from onnx.reference.op_run import OpRun
@@ -58,7 +70,17 @@ def _operators() -> tuple[type, ...]:
     def run(self, *inputs, **attributes):
         return recurrent_outputs(self.onnx_node.op_type, inputs, attributes)[: len(self.onnx_node.output)]
 
-    return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": run}) for kind in RECURRENT)
+    def sigmoid(self, x):
+        return (ACTIVATIONS["Sigmoid"][0](x, None, None).astype(x.dtype),)
+
+    def normalized(self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes):
+        if training_mode:
+            raise NotEvaluated("BatchNormalization operator in training mode")
+        factor, axes = scale / np.sqrt(variance + x.dtype.type(epsilon)), (-1, *[1] * (x.ndim - 2))
+        return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
+
+    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
+    return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items())
 
 
 def recurrent_outputs(
@@ -71,8 +93,9 @@ def recurrent_outputs(
     """
     given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
     lengths, kind_of_number = given.pop(INPUT_NAMES.index("sequence_lens")), given[0].dtype
-    wide: Any = (None if array is None else array.astype(np.float64) for array in given)
-    x, w, r, b, h, c, p = wide
+    computed = np.promote_types(kind_of_number, np.float32)
+    cast: Any = (None if array is None else array.astype(computed) for array in given)
+    x, w, r, b, h, c, p = cast
     layout = attributes.get("layout") or 0
     if layout:
         x, (h, c) = x.swapaxes(0, 1), (None if array is None else array.swapaxes(0, 1) for array in (h, c))
@@ -86,9 +109,9 @@ def recurrent_outputs(
     lengths = np.full(batch, steps) if lengths is None else lengths
     if not lengths.all():
         raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
-    h, c = (np.zeros((directions, batch, hidden)) if array is None else array for array in (h, c))
-    b = np.zeros((directions, 2 * w.shape[1])) if b is None else b
-    p = np.zeros((directions, 3 * hidden)) if p is None else p
+    h, c = (np.zeros((directions, batch, hidden), computed) if array is None else array for array in (h, c))
+    b = np.zeros((directions, 2 * w.shape[1]), computed) if b is None else b
+    p = np.zeros((directions, 3 * hidden), computed) if p is None else p
     flag, found = bool(attributes.get("input_forget") or attributes.get("linear_before_reset")), []
     for index in range(directions):
         wb, rb = np.split(b[index], 2)
@@ -168,7 +191,7 @@ def _scan(
     time = np.arange(steps)[:, None]
     order = np.where(time < lengths, lengths - 1 - time, time), np.arange(batch)
     xw = xw[order] if backward else xw
-    y = np.zeros((steps, *state[0].shape))
+    y = np.zeros((steps, *state[0].shape), xw.dtype)
     for step in range(steps):
         inside = (step < lengths)[:, None]
         new = cell(xw[step], *state)

@@ -17,7 +17,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.to_onnx import known_sizes
+from lstm_trt.export.sizes import bodies, graphs, known_sizes
 
 if TYPE_CHECKING:
     import onnx
@@ -140,18 +140,8 @@ def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All operators of a graph, those in the bodies of Loop, If and Scan included."""
     for node in graph.node:
         yield node
-        for inner in _bodies(node):
+        for inner in bodies(node):
             yield from nodes(inner)
-
-
-def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    found = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
-    return [graph for graphs in found for graph in graphs]
-
-
-def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """A graph and those in the bodies of its operators."""
-    return [graph, *(inner for node in nodes(graph) for inner in _bodies(node))]
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -255,7 +245,7 @@ def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> st
     if found:
         with contextlib.suppress(Exception):  # a broken graph: the checker reports it
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    graph, sizes = model.graph, known_sizes(model)
+    graph, sizes = model.graph, known_sizes(model.graph)
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     faults = (f"{label(node)}: {fault}" for node in found for fault in _faults(node, types, sizes, precision, rules))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import State, Workload
-from lstm_trt.export.read_onnx import NetworkFacts, network_facts, random_array, read_file
+from lstm_trt.export.read_onnx import NetworkFacts, from_inputs, network_facts, random_array, read_file
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
 
@@ -34,7 +35,8 @@ STATE_NAMES = (
     (r"^past_", ("present_",)),
     (r"^prev_?", ("next_", "new_", "")),
     (r"^initial_?", ("final_", "Y_", "")),
-    (r"$", ("_out", "_next", "_new", "n", "_n", "_1")),
+    (r"^", ("new_", "next_", "updated_")),
+    (r"$", ("_out", "out", "_next", "_new", "n", "_n", "N", "_N", "_1")),
 )
 
 
@@ -44,11 +46,12 @@ class OnnxNetwork(Workload):
 
     `OnnxNetwork("model.onnx", sizes={"time": 64, "batch": 1})` reads and checks a file, or the content of one without
     external data; `name` is by default that of the file. `sizes`: values of its symbolic
-    sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `states`: input -> output of the states that the mode
-    "stream" carries (default: those that are recognized by their names). `inputs`: an .npz file with inputs by name;
-    others are random numbers of their type (standard normal, or whole numbers in the range that the graph allows,
-    where an input for sequence lengths is the full length). Raises `UsageError` for an invalid file, size, state or
-    input.
+    sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `constants`: numbers of inputs that are made constants of
+    the network, such as the sampling rate of a speech model, so that only one branch of an If is computed. `states`:
+    input -> output of the states that the mode "stream" carries (default: those that are recognized by their names).
+    `inputs`: an .npz file with inputs by name, from which symbolic sizes and constants follow (`from_inputs`); others
+    are random numbers of their type (standard normal, or whole numbers in the range that the graph allows, where an
+    input for sequence lengths is the full length). Raises `UsageError` for an invalid file, size, state or input.
     """
 
     KIND = "onnx-network"
@@ -58,11 +61,13 @@ class OnnxNetwork(Workload):
     sizes: tuple[tuple[str, int], ...]
     carried: tuple[tuple[str, str], ...]
     inputs_sha256: str | None
+    fixed: tuple[tuple[str, float], ...]
     facts: NetworkFacts = field(compare=False, repr=False)
 
     recurrent_layers = property(attrgetter("facts.layers"))
     parameters = property(attrgetter("facts.parameters"))
     flops = property(attrgetter("facts.flops"))
+    constants = property(lambda self: dict(self.fixed))
 
     def __init__(
         self,
@@ -72,22 +77,27 @@ class OnnxNetwork(Workload):
         sizes: Mapping[str, int] | None = None,
         states: Mapping[str, str] | None = None,
         inputs: str | Path | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> None:
         if isinstance(path, bytes):
             content, sha256, name = path, cache.sha256(path), name or "network"
         else:
             (content, sha256), name = read_file(Path(path)), name or Path(path).stem
-        facts = network_facts(content, name, sizes or {})
+        sizes, constants, given = dict(sizes or {}), dict(constants or {}), {}
+        if inputs is not None:
+            given = _given(Path(inputs))
+            for chosen, found in zip((sizes, constants), from_inputs(content, name, given), strict=True):
+                chosen |= {key: number for key, number in found.items() if key not in chosen}
+        facts = network_facts(content, name, sizes, constants, given)
         carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
-        inputs_sha256 = None if inputs is None else _keep_inputs(name, facts, Path(inputs))
-        self._set(name, sha256, sizes or {}, carried, inputs_sha256, facts)
+        inputs_sha256 = None if inputs is None else _keep_inputs(name, facts, constants, Path(inputs))
+        self._set(name, sha256, sizes, carried, constants, inputs_sha256=inputs_sha256, facts=facts)
         cache.fetch("onnx", sha256, ".onnx", lambda: content)
 
-    def _set(
-        self, name: str, sha256: str, sizes: Mapping, carried: Mapping, inputs_sha256: str | None, facts: NetworkFacts
-    ) -> None:
-        pairs = {"sizes": tuple(sorted(sizes.items())), "carried": tuple(sorted(carried.items()))}
-        vars(self).update(name=name, sha256=sha256, **pairs, inputs_sha256=inputs_sha256, facts=facts)
+    def _set(self, name: str, sha256: str, sizes: Mapping, carried: Mapping, fixed: Mapping, **others: Any) -> None:
+        pairs = {"sizes": sizes, "carried": carried, "fixed": fixed}
+        ordered = {key: tuple(sorted(values.items())) for key, values in pairs.items()}
+        vars(self).update(name=name, sha256=sha256, **ordered, **others)
 
     @property
     def path(self) -> Path:
@@ -99,8 +109,8 @@ class OnnxNetwork(Workload):
         return ("forward",) if self._why_no_stream() else ("forward", "stream")
 
     def _named(self, without: Sequence[str | None] = ()) -> str:
-        """Name, hashes, and sizes except those in `without`."""
-        sizes = "".join(f"-{name}{size}" for name, size in self.sizes if name not in without)
+        """Name, hashes, constants, and sizes except those in `without`."""
+        sizes = "".join(f"-{name}{size}" for name, size in (*self.sizes, *self.fixed) if name not in without)
         inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
         return f"{self.name}@{self.sha256[:8]}{sizes}{inputs}"
 
@@ -111,7 +121,8 @@ class OnnxNetwork(Workload):
     @property
     def identity(self) -> dict:
         plain = {"kind": self.KIND, "sha256": self.sha256, "sizes": dict(self.sizes), "states": dict(self.carried)}
-        return plain | ({"inputs_sha256": self.inputs_sha256} if self.inputs_sha256 else {})
+        added = {"inputs_sha256": self.inputs_sha256, "constants": self.constants}
+        return plain | {name: value for name, value in added.items() if value}
 
     def as_dict(self) -> dict:
         return {**self.identity, "name": self.name, "facts": self.facts.as_dict()}
@@ -120,8 +131,9 @@ class OnnxNetwork(Workload):
     def from_dict(cls, plain: Mapping) -> OnnxNetwork:
         network = object.__new__(cls)
         with any_error(UsageError, "invalid description of an ONNX network", str):
-            facts, inputs = NetworkFacts.from_dict(plain["facts"]), plain.get("inputs_sha256")
-            network._set(plain["name"], plain["sha256"], plain["sizes"], plain["states"], inputs, facts)
+            others = {"facts": NetworkFacts.from_dict(plain["facts"]), "inputs_sha256": plain.get("inputs_sha256")}
+            pairs = (plain["sizes"], plain["states"], plain.get("constants", {}))
+            network._set(plain["name"], plain["sha256"], *pairs, **others)
         return network
 
     @property
@@ -136,6 +148,17 @@ class OnnxNetwork(Workload):
     def types(self) -> dict[str, str]:
         tensors = (*self.facts.inputs, *self.facts.outputs)
         return {tensor.name: tensor.type for tensor in tensors if tensor.type != "float32"}
+
+    @property
+    def least_flops(self) -> int:
+        return self.facts.least_flops or super().least_flops
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong in the file, but does not prevent that it runs."""
+        wrong = [tensor for tensor in self.facts.outputs if tensor.declared is not None]
+        states = f"{self.name}.onnx states another number of axes or other sizes for its output"
+        return tuple(f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong)
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -157,6 +180,7 @@ class OnnxNetwork(Workload):
     @property
     def label_fields(self) -> dict[str, object]:
         sizes = {f"size {name}": size for name, size in self.sizes}
+        sizes |= {f"value {name}": number for name, number in self.fixed}
         inputs = {"inputs": self.inputs_sha256[:8]} if self.inputs_sha256 else {}
         return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **inputs}
 
@@ -171,10 +195,25 @@ class OnnxNetwork(Workload):
         found = {
             "--onnx": (f"{self.name}.onnx",),
             "--size": tuple(f"{name}={size}" for name, size in self.sizes),
+            "--value": tuple(f"{name}={number}" for name, number in self.fixed),
             "--state": tuple(f"{before}={after}" for before, after in states),
             "--inputs": (f"{self.inputs_sha256[:8]}.npz",) if self.inputs_sha256 else (),
         }
         return {flag: values for flag, values in found.items() if values}
+
+    def in_mode(self, mode: str) -> OnnxNetwork:
+        """Itself, or in the mode "stream" a network for windows with the added states (`export.streamed`)."""
+        time, batch = self.facts.time_symbol, self.facts.batch_symbol
+        if mode != "stream" or self.carried or not time or any(_candidates(self.facts).values()):
+            return super().in_mode(mode)
+        from lstm_trt.export import streamed
+
+        sizes: dict[str, int] = dict(self.sizes)
+        more, one = {"name": self.name, "constants": self.constants}, sizes | ({batch: 1} if batch else {})
+        runs = [OnnxNetwork(self.path, sizes={**one, time: samples}, **more) for samples in streamed.SAMPLES]
+        content, states = streamed.streamed(*runs)
+        own = self.inputs_sha256 and _cached("inputs", self.inputs_sha256, ".npz", "its inputs are", "--inputs")
+        return OnnxNetwork(content, name=self.name, sizes=sizes, states=states, inputs=own)
 
     def check_mode(self, mode: str) -> None:
         reason = self._why_no_stream() if mode == "stream" else ""
@@ -185,10 +224,14 @@ class OnnxNetwork(Workload):
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
+            several = [f"{key} ({' or '.join(outputs)})" for key, outputs in _candidates(self.facts).items() if outputs]
+            if several:
+                unclear = f"it is not clear which outputs are its states, {listed(several)}"
+                return f"{unclear}: choose with --state INPUT=OUTPUT"
             names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
             return (
                 "no states were recognized that could be carried, name them with --state INPUT=OUTPUT"
-                f" (inputs: {names[0]}; outputs: {names[1]})"
+                f" (inputs: {names[0]}; outputs: {names[1]}), or export it with a symbolic number of samples"
             )
         if len(self.carried) == len(self.facts.outputs):
             return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"
@@ -214,17 +257,19 @@ def TorchNetwork(
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
-    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, Any]] | None = None,
     sizes: Mapping[str, int] | None = None,
     states: Mapping[str, str] | None = None,
     inputs: str | Path | None = None,
 ) -> OnnxNetwork:
     """A PyTorch module in evaluation mode as an `OnnxNetwork`: exported, with PyTorch's outputs to check against.
 
-    Names of inputs are by default those of the parameters of `forward`, those of outputs `output`, or `output0`,
-    `output1` and so on (tuples in the order of their tensors). `dynamic_axes` makes sizes symbolic (input or output ->
-    axis -> symbol), and `sizes` gives their values (default: those of the example). Raises `ExportFailed` if PyTorch
-    cannot export the module, `UsageError` as `OnnxNetwork` does.
+    Dropout is left out, also of a module in training mode, which stays in that mode. Packed sequences inside `forward`
+    become sequence lengths. Names of inputs are by default those of the parameters of `forward` (of a traced module
+    `input0` and so on), those of outputs `output`, or `output0`, `output1` and so on (tuples and dictionaries in the
+    order of their tensors). `dynamic_axes` makes sizes symbolic (input or output -> axis -> symbol, a name or a
+    `torch.export.Dim`), and `sizes` gives their values (default: those of the example). Raises `ExportFailed` if
+    PyTorch cannot export the module, or if its outputs are random, `UsageError` as `OnnxNetwork` does.
     """
     import torch
     from torch.utils import _pytree
@@ -235,22 +280,38 @@ def TorchNetwork(
             "example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters"
         )
     name = name or type(module).__name__
-    named = list(input_names or [*inspect.signature(module.forward).parameters][: len(example)])
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"{name} is no torch.nn.Module: give the module itself, not what was exported from it")
+    if any(getattr(part, "proj_size", 0) for part in module.modules()):
+        raise ExportFailed(f"{name} has an LSTM with proj_size, which ONNX does not have: record it with --step")
+    axes = {
+        key: {at: getattr(size, "__name__", size) for at, size in of.items()}
+        for key, of in (dynamic_axes or {}).items()
+    }
+    parameters: Iterable[str] = (f"input{index}" for index in range(len(example)))
+    with suppress(ValueError):  # a traced module has no signature
+        parameters = inspect.signature(module.forward).parameters
+    named = list(input_names or [*parameters][: len(example)])
     training = module.training
-    module.eval()
+    with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
+        module.eval()
     try:
         with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
             probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
             with torch.inference_mode():
-                results = [tensor for tensor in _pytree.tree_leaves(module(*probe)) if isinstance(tensor, torch.Tensor)]
+                runs = [_pytree.tree_leaves(module(*probe)) for _ in range(2)]
+            results, again = ([leaf for leaf in run if isinstance(leaf, torch.Tensor)] for run in runs)
+            pairs = ((a.float().numpy(), b.float().numpy()) for a, b in zip(results, again, strict=True))
+            if not all(np.allclose(*pair, equal_nan=True) for pair in pairs):
+                raise ExportFailed(f"the outputs of {name} are random, by a dropout with training=True for example")
             several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
             answers = list(output_names or several)
             for what, given, needed in (("input", named, len(example)), ("output", answers, len(results))):
                 if len(given) != needed:
                     raise UsageError(f"{name} has {needed} {what}s, but {len(given)} names were given")
             tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
-            own = _sizes_of_symbols(dynamic_axes or {}, tensors, named)
-            more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": dynamic_axes}
+            own = _sizes_of_symbols(axes, tensors, named)
+            more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": axes}
             content = export_module(module, example, name, **more)
     finally:
         module.train(training)
@@ -275,6 +336,8 @@ def _sizes_of_symbols(
         if name not in tensors:
             raise UsageError(f"dynamic_axes: no input or output is called {name!r}: there are {listed(tensors)}")
         for axis, symbol in axes.items():
+            if not isinstance(symbol, str):
+                raise UsageError(f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}")
             if not (isinstance(axis, int) and 0 <= axis < tensors[name].dim()):
                 raise UsageError(f"dynamic_axes: {name!r} has the axes 0 to {tensors[name].dim() - 1}, not {axis!r}")
             if name in inputs:
@@ -312,17 +375,26 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
 # What a user gives
 
 
-def _found_states(facts: NetworkFacts) -> dict[str, str]:
-    """Input -> output of the states that are recognized by their names and have the same shape and type."""
+def _candidates(facts: NetworkFacts) -> dict[str, list[str]]:
+    """Input -> the outputs that can be its state: their names differ as in `STATE_NAMES`, shape and type do not."""
     outputs = {(tensor.name, tensor.shape, tensor.type) for tensor in facts.outputs}
-    found: dict[str, str] = {}
+    found = {}
     for tensor in facts.inputs:
-        matches = [(old, new) for old, news in STATE_NAMES for new in news if re.search(old, tensor.name)]
-        for name in [re.sub(old, new, tensor.name) for old, new in matches]:
-            if (name, tensor.shape, tensor.type) in outputs and name not in found.values():
-                found[tensor.name] = name
-                break
+        named = [
+            re.sub(old, new, tensor.name, count=1)
+            for old, news in STATE_NAMES
+            for new in news
+            if re.search(old, tensor.name)
+        ]
+        found[tensor.name] = [name for name in dict.fromkeys(named) if (name, tensor.shape, tensor.type) in outputs]
     return found
+
+
+def _found_states(facts: NetworkFacts) -> dict[str, str]:
+    """Input -> output of the states that are recognized; empty if one input has several, or two have the same."""
+    pairs = [(name, output) for name, outputs in _candidates(facts).items() for output in outputs]
+    clear = all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True))
+    return dict(pairs) if clear else {}
 
 
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:
@@ -340,16 +412,22 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
     return dict(states)
 
 
-def _keep_inputs(name: str, facts: NetworkFacts, path: Path) -> str:
-    """Check an .npz file of inputs and copy it into the cache; returns its SHA-256."""
+def _given(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file of a user; raises `UsageError`."""
     with file_errors(f"read {path}"):
         content = path.read_bytes()
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
     with any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"):
-        given = _arrays(io.BytesIO(content))
+        return _arrays(io.BytesIO(content))
+
+
+def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], path: Path) -> str:
+    """Check an .npz file of inputs and copy it into the cache; returns its SHA-256."""
     tensors = {tensor.name: tensor for tensor in facts.inputs}
-    for key, array in given.items():
+    for key, array in _given(path).items():
         tensor = tensors.get(key)
+        if key in constants and (array == constants[key]).all():
+            continue
         if tensor is None:
             raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(list(tensors))}")
         if array.shape != tensor.shape or array.dtype.name != tensor.type:
@@ -357,4 +435,5 @@ def _keep_inputs(name: str, facts: NetworkFacts, path: Path) -> str:
                 f"{key} in {path} is {array.dtype.name} {list(array.shape)}, but {name} needs"
                 f" {tensor.type} {list(tensor.shape)}"
             )
+    content = path.read_bytes()
     return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content)[1]

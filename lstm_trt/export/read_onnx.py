@@ -6,21 +6,23 @@ runs first. Errors in a file are a `UsageError` of one line.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import UsageError, any_error, file_errors
+from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.to_onnx import known_sizes, with_sizes
+from lstm_trt.export.sizes import Sizes, bodies, fix_inputs, known_sizes, resolved, sizes_of, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 
@@ -31,26 +33,57 @@ if TYPE_CHECKING:
 #: ONNX's numbers of the element types that parameters have.
 FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 
+#: Those of quantized weights, unsigned and signed.
+INT8 = (2, 3)
+
+#: Operators with products whose number, or whose rate, is not that of float32 products.
+UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLinearConv", "QLinearMatMul", "STFT")
+
+_MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
+
+#: What files of other formats are, their endings, their first bytes and where these begin, and how to get to ONNX.
+FOREIGN = (
+    ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
+    ("a file of weights without a network", (".safetensors",), b'{"', 8, f"load them {_MODULE}"),
+    (
+        "a Keras file",
+        (".keras", ".h5"),
+        b"\x89HDF",
+        0,
+        'load it in Keras, then model.export("model.onnx", format="onnx")',
+    ),
+    ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
+)
+
+#: The largest size that is tried for an example is 2 to the power of one less.
+EXAMPLE_DOUBLINGS = 11
+
 
 @dataclass(frozen=True)
 class Tensor(JsonFields):
-    """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input."""
+    """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input.
+
+    `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
+    """
 
     name: str
     type: str
     shape: tuple[int, ...]
     range: tuple[int, int] | None = None
+    declared: tuple[int | None, ...] | None = None
 
     def as_dict(self) -> dict:
-        """JSON values; `range` only if there is one."""
+        """JSON values; `range` and `declared` only if there is one."""
         return {name: value for name, value in super().as_dict().items() if value is not None}
 
 
 @dataclass(frozen=True)
 class NetworkFacts(JsonFields):
-    """What follows from a file and its sizes; `flops` is None if a size inside the graph is not known.
+    """What follows from a file, its sizes and its constants.
 
-    `half`: whether some of its numbers are float16, so that it computes in half precision whatever is asked for.
+    `flops` is None if a size inside the graph, or how often a part of it is computed, is not known; `least_flops` is
+    the part that is known. `half`: whether some of its numbers are float16, so that it computes in half precision
+    whatever is asked for.
     `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
     operator.
     """
@@ -63,18 +96,26 @@ class NetworkFacts(JsonFields):
     time_symbol: str | None = None
     batch_symbol: str | None = None
     half: bool = False
+    least_flops: int | None = None
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
     """An ONNX file with its external data included, and the SHA-256 of the file and that data; nothing is executed.
 
-    Raises `UsageError` if it cannot be read, or if external data is missing or outside the folder of the file.
+    Raises `UsageError` if it cannot be read, with a remedy for files of other formats, told by their ending or first
+    bytes, or if external data is missing or outside the folder of the file.
     """
     from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
     with file_errors(f"read {path}"):
         content = path.read_bytes()
-    model, folder = onnx_checks.read(content, path.name, UsageError), path.resolve().parent
+    try:
+        model, folder = onnx_checks.read(content, path.name, UsageError), path.resolve().parent
+    except UsageError:
+        for what, endings, start, offset, remedy in FOREIGN:
+            if path.suffix.lower() in endings or content.startswith(start, offset):
+                raise UsageError(f"{path.name} is {what}, not ONNX: {remedy}") from None
+        raise
     external = [tensor for tensor in onnx_checks.tensors(model.graph) if uses_external_data(tensor)]
     if not external:
         return content, cache.sha256(content)
@@ -117,68 +158,116 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     return found
 
 
-def read_symbols(path: Path) -> list[str]:
-    """The symbolic sizes of an ONNX file; raises `UsageError` if it cannot be read."""
-    shapes = symbolic_shapes(checked(read_file(path)[0], path.name)).values()
-    return list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str)))
+def read_shapes(path: Path) -> dict[str, tuple[int | str, ...]]:
+    """`symbolic_shapes` of a file; raises `UsageError` if it cannot be read."""
+    return symbolic_shapes(checked(read_file(path)[0], path.name))
 
 
-def _check_sizes(name: str, symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> None:
-    known = list(dict.fromkeys(size for shape in symbols.values() for size in shape if isinstance(size, str)))
+def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
+    """The symbols in the result of `symbolic_shapes`."""
+    return list(dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str)))
+
+
+def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> tuple[dict[str, int], dict[str, float]]:
+    """Symbolic sizes, and inputs that are constants of the network, by the inputs that a user gives.
+
+    The latter are single whole numbers that decide between branches. Raises `UsageError` for an invalid file.
+    """
+    model = checked(content, name)
+    whole = {key: array for key, array in given.items() if array.size == 1 and array.dtype.kind in "iub"}
+    constants = {key: whole[key].item() for key in deciding(model) if key in whole}
+    sized = {key: size for key, size in symbolic_shapes(model).items() if key in given and key not in constants}
+    pairs = [pair for key, sizes in sized.items() for pair in zip(sizes, given[key].shape, strict=False)]
+    return {symbol: size for symbol, size in pairs if isinstance(symbol, str)}, constants
+
+
+def deciding(model: onnx.ModelProto) -> dict[str, Any]:
+    """Inputs on which the condition of an If depends -> the number with which it is compared, "N" if there is none."""
+    from onnx import numpy_helper
+
+    graph, found = resolved(model).graph, {}
+    stored = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
+    numbers = {tensor.name: numpy_helper.to_array(tensor).item() for tensor in stored}
+    every = list(onnx_checks.nodes(graph))
+    makers = {name: node for node in every if node.op_type not in ("Shape", "Size") for name in node.output}
+    open_ends = [(node.input[0], "N") for node in every if node.op_type == "If"]
+    for tensor, number in open_ends:  # grows
+        if tensor not in found:
+            found[tensor] = number
+            before = makers[tensor].input if tensor in makers else ()
+            compared = [numbers[name] for name in before if name in numbers] if number == "N" else []
+            open_ends += [(name, (compared or [number])[0]) for name in before]
+    return {value.name: found[value.name] for value in graph.input if value.name in found}
+
+
+def _checked_sizes(known: Sequence[str], name: str, sizes: Mapping[str, int]) -> list[str]:
+    """The symbolic sizes that are missing; raises `UsageError` for other names and values."""
     for symbol, size in sizes.items():
         if symbol not in known:
             has = f"its symbolic sizes are {listed(known)}" if known else "all its sizes are fixed"
             raise UsageError(f"{name} has no symbolic size {symbol!r}: {has}")
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**31 - 1:
             raise UsageError(f"the size {symbol} must be a whole number of at least 1, not {size!r}")
-    missing = [symbol for symbol in known if symbol not in sizes]
-    if missing:
-        needed = " ".join(f"--size {symbol}=N" for symbol in missing)
-        raise UsageError(f"{name} has symbolic sizes: give {needed}")
+    return [symbol for symbol in known if symbol not in sizes]
 
 
 # What follows from a file and its sizes
 
 
-def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> NetworkFacts:
-    """What the content of an ONNX file says at these values of its symbolic sizes; raises `UsageError`."""
+def network_facts(
+    content: bytes, name: str, sizes: Mapping[str, int], constants: Mapping, given: Mapping, *, measured: bool = False
+) -> NetworkFacts:
+    """What the content of an ONNX file says at these values of its symbolic sizes; raises `UsageError`.
+
+    `constants`: numbers of inputs that are made constants of the graph (`sizes.fix_inputs`). `given`: values of other
+    inputs, with which sizes of outputs are measured that cannot be derived, or all of them if `measured`.
+    """
     model = checked(content, name)
+    _fix(model, name, constants)
     symbols = symbolic_shapes(model)
-    _check_sizes(name, symbols, sizes)
+    missing = _checked_sizes(symbols_in(symbols), name, sizes)
+    if missing:
+        decided = {key: number for key, number in deciding(model).items() if number != "N"}
+        example = _example(content, name, sizes, missing, {**decided, **constants})
+        flags = _flags("--size", dict.fromkeys(missing, "N"))
+        raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
         inferred = with_sizes(model, shapes)
-    known: dict[str, Any] = known_sizes(inferred)
+    graph = inferred.graph
+    known: dict[str, Any] = known_sizes(graph)
     inputs = []
     for value in model.graph.input:
         if value.name in shapes:
             kind = _numpy_type(value, name, "input")
-            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
+            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(graph, value.name, kind)))
     outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, ()))
-        for value in inferred.graph.output
+        Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, (None,))) for value in graph.output
     ]
-    if any(None in tensor.shape for tensor in outputs):
-        outputs = _measured_outputs(content, name, inputs, outputs)
+    if measured or any(None in tensor.shape for tensor in outputs):
+        outputs = _measured_outputs(model, name, inputs, outputs, given)
+    outputs = [_with_declared(tensor, value) for tensor, value in zip(outputs, model.graph.output, strict=True)]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:
         needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
         raise UsageError(f"{name} does not fit into the memory: {needs}")
-    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in FLOATS.values()]
-    every = list(onnx_checks.nodes(model.graph))
+    tensors, every = list(onnx_checks.tensors(model.graph)), list(onnx_checks.nodes(model.graph))
     fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
+    quantized = [tensor for tensor in tensors if tensor.data_type in INT8 and len(tensor.dims) > 1]
+    stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
         fill.data_type in FLOATS.values() for fill in fills
     )
-    layers, flops = _layers(model, known), [_flops(node, known) for node in every]
+    layers, (least_flops, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
     return NetworkFacts(
         tuple(inputs),
         tuple(outputs),
         layers,
         parameters,
-        None if None in flops or len(onnx_checks.graphs(model.graph)) > 1 else sum(filter(None, flops)),
+        least_flops if complete else None,
         half=any(tensor.data_type == FLOATS["float16"] for tensor in stored),
+        least_flops=least_flops,
         **_symbols_of_layers(model, symbols, sizes, layers),
     )
 
@@ -205,56 +294,102 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     return kind.name
 
 
-def _range_of(model: onnx.ModelProto, tensor: str, kind: str, known: Mapping) -> tuple[int, int] | None:
+def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int] | None:
     """The whole numbers that an input may have: indices of a table, or the full length where lengths are expected."""
     if np.dtype(kind).kind not in "iu":
         return None
-    for node in onnx_checks.nodes(model.graph):
+    for node, known, _ in _operators(graph):
         if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = known[node.input[0]][1 if attributes(node).get("layout") else 0]
+            length = _three(known, node.input[0])[1 if attributes(node).get("layout") else 0]
             return (length, length) if length else (1, 1)
         if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = known.get(node.input[0], (None,))[attributes(node).get("axis", 0)]
+            rows = (known.get(node.input[0]) or (None,))[attributes(node).get("axis", 0)]
             return (0, rows - 1) if rows else (0, 0)
     return (0, 1)
 
 
-def _layers(model: onnx.ModelProto, known: Mapping[str, Any]) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, (_layer(node, known) for node in onnx_checks.nodes(model.graph))))
+def _operators(
+    graph: onnx.GraphProto, outer: Sizes | None = None, within: str = ""
+) -> Iterator[tuple[onnx.NodeProto, Sizes, str]]:
+    """All operators, each with the sizes that are known where it is, and the body that it is in."""
+    known = {**(outer or {}), **known_sizes(graph)}
+    for node in graph.node:
+        yield node, known, within
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _operators(attribute.g, known, f"{onnx_checks.label(node)}, {attribute.name}")
 
 
-def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | None:
-    """A recurrent operator with its sizes; None for other operators, and where the sizes are not known."""
-    if node.op_type not in RECURRENT or node.domain not in ("", "ai.onnx"):
+def _three(known: Sizes, name: str) -> Sequence[int | None]:
+    """The sizes of a tensor of three axes, None where they are not known."""
+    sizes = known.get(name, ())
+    return sizes if len(sizes) == 3 else (None, None, None)
+
+
+def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
+    return tuple(filter(None, itertools.starmap(_layer, _operators(graph))))
+
+
+def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
+    """A recurrent operator with its sizes as far as they are known, those of ONNX Runtime included; None for others."""
+    if not node.op_type.endswith(tuple(RECURRENT)) or node.domain not in ("", "ai.onnx", "com.microsoft"):
         return None
-    x, w, r = (known.get(name, ()) for name in node.input[:3])
-    if any(len(sizes or ()) != 3 for sizes in (x, w, r)):
-        return None
-    has, hidden, features = attributes(node), r[2], w[2]
+    x, w, r = (_three(known, name) for name in node.input[:3])
+    if node.op_type.startswith("DynamicQuantize"):  # its weights are transposed
+        w, r = (w[0], w[2], w[1]), (r[0], r[2], r[1])
+    has = attributes(node)
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
-    if None in (hidden, features, sequence, batch):
-        return None
-    bias, name = any(node.input[3:4]), node.name or node.output[0]
-    return RecurrentLayer(node.op_type, hidden, features, sequence, batch, has.get("direction", "forward"), name, bias)
+    bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
+    sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
+    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within)
 
 
-def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
-    """Multiplications and additions of matrix products and convolutions; 0 for other operators, None if not known."""
+def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tuple[int, bool]:
+    """Operations that a call has at least, and whether it has no others.
+
+    `varying`: tensors that are not constants. Those of constants are not counted, since runtimes compute them once.
+    """
+    known, varying, least, complete = {**outer, **known_sizes(graph)}, set(varying), 0, True
+    for node in graph.node:
+        inner = bodies(node)
+        if inner or varying & {*node.input}:
+            varying |= {*filter(None, node.output)}
+            counts = [_count_flops(body, known, varying | {value.name for value in body.input}) for body in inner]
+            counts, times = counts or [_flops(node, known)], _times(node, known)
+            fewest, _ = min(counts)
+            least += (times or 0) * fewest
+            complete &= all(count == (fewest, True) for count in counts) and (times is not None or not fewest)
+    return least, complete
+
+
+def _times(node: onnx.NodeProto, known: Sizes) -> int | None:
+    """How often an operator computes its body, or itself; None if that is not known."""
+    if node.op_type != "Scan":
+        return None if node.op_type == "Loop" else 1
+    has = attributes(node)
+    scanned = known.get(node.input[-has["num_scan_inputs"]]) or (None,)
+    return scanned[has.get("scan_input_axes", [0])[0]]
+
+
+def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
+    """Multiplications and additions of matrix products and convolutions, 0 for other operators; whether it is known."""
+    if node.op_type in UNCOUNTED or node.domain not in ("", "ai.onnx"):
+        return 0, False
     if node.op_type in RECURRENT:
         layer = _layer(node, known)
-        return layer and layer.input_flops + layer.recurrent_flops
+        return (layer.input_flops + layer.recurrent_flops, layer.counted) if layer else (0, False)
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
-        return 0
+        return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
     transposed = node.op_type == "ConvTranspose"
     per_place = first if transposed else result
     if None in (*(second or [None]), *(per_place or [None])):
-        return None
+        return 0, False
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
         terms = second[1] if attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
-        return 2 * math.prod(result) * terms
+        return 2 * math.prod(result) * terms, True
     # A convolution multiplies each weight of one output channel (of one input channel, if transposed) per position.
-    return 2 * math.prod(per_place) * math.prod(second[1:])
+    return 2 * math.prod(per_place) * math.prod(second[1:]), True
 
 
 def _symbols_of_layers(
@@ -268,10 +403,9 @@ def _symbols_of_layers(
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
         try:
-            known = known_sizes(with_sizes(model, _sized(symbols, larger)))
+            other = _layers(with_sizes(model, _sized(symbols, larger)).graph)[0]
         except Exception:  # not every size is possible: an addition of two inputs, for example
             continue
-        other = _layers(model, known)[0]
         if other.sequence != layers[0].sequence:
             found["time_symbol"] = symbol
         elif other.batch != layers[0].batch:
@@ -279,11 +413,57 @@ def _symbols_of_layers(
     return found
 
 
-def _measured_outputs(content: bytes, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
+def _fix(model: onnx.ModelProto, name: str, constants: Mapping[str, float]) -> None:
+    """`fix_inputs`; raises `UsageError` for an input that does not exist or that cannot be this number."""
+    inputs = {value.name: value for value in model.graph.input if value.name in symbolic_shapes(model)}
+    for key, number in constants.items():
+        if key not in inputs:
+            raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
+        kind = np.dtype(_numpy_type(inputs[key], name, "input"))
+        fits = kind.kind in "fb" or np.can_cast(np.min_scalar_type(number), kind)
+        if not fits or math.prod(size or 1 for size in sizes_of(inputs[key])) > 1:
+            raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
+    fix_inputs(model, constants)
+
+
+def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
+    """Flags of the first call that ONNX Runtime computes with random inputs, or nothing.
+
+    One of the missing sizes, or all of them, are a power of two, others 1; `numbers` are those of inputs.
+    """
+    for power in range(EXAMPLE_DOUBLINGS):
+        for grown in (*([symbol] for symbol in missing), missing):
+            trial = {symbol: 2**power if symbol in grown else 1 for symbol in missing}
+            with suppress(LabError):
+                network_facts(content, name, {**sizes, **trial}, numbers, {}, measured=True)
+                return f"; for example {_flags('--size', trial)}{_flags(' --value', numbers)}"
+    return ""
+
+
+def _flags(flag: str, values: Mapping[str, Any]) -> str:
+    return " ".join(f"{flag} {name}={value}" for name, value in values.items())
+
+
+def _with_declared(tensor: Tensor, value: onnx.ValueInfoProto) -> Tensor:
+    """The output with what the file states of it, if that is not what it is: some exporters state too few axes."""
+    stated = sizes_of(value)
+    same = len(stated) == len(tensor.shape) and all(a in (None, b) for a, b in zip(stated, tensor.shape, strict=True))
+    return tensor if same or not value.type.tensor_type.HasField("shape") else replace(tensor, declared=stated)
+
+
+def _measured_outputs(
+    model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], given: Mapping[str, Any]
+) -> list[Tensor]:
     """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
     generator = np.random.default_rng(0)
-    with any_error(UsageError, f"the sizes of the outputs of {name} cannot be determined"):
-        (results,) = run_onnxruntime(content, [{tensor.name: random_array(tensor, generator) for tensor in inputs}])
+    arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
+    try:
+        (results,) = run_onnxruntime(model.SerializeToString(), [arrays])
+    except Exception as error:  # the package's own classes
+        reason, values = f"{name} gives no outputs for", _flags(", or --value", deciding(model))
+        if given.keys() >= arrays.keys():
+            raise UsageError(f"{reason} the given inputs: {first_line(error)}") from error
+        raise UsageError(f"{reason} random inputs: give real ones with --inputs FILE.npz{values}") from error
     return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +20,11 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import TARGETS, CFile, c_file, native_target
 from lstm_trt.export.c_network import identifier
-from lstm_trt.export.evaluate import NotEvaluated, evaluate
+from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
-from lstm_trt.export.to_onnx import export_network, sizes_of, static_model
-
-if TYPE_CHECKING:
-    import onnx
+from lstm_trt.export.sizes import sizes_of, static_model
+from lstm_trt.export.to_onnx import export_network
 
 #: Code with a larger error is not written; that of correct code is below 1e-6.
 LARGEST_ERROR = 1e-5
@@ -130,8 +128,7 @@ def _models(
     network: LstmShape | OnnxNetwork, mode: str | None, seed: int
 ) -> tuple[bytes | None, bytes | None, tuple[State, ...]]:
     """ONNX models of the window and of the step, None without it, and the states that are inputs of the step."""
-    if mode:
-        network.check_mode(mode)
+    network = network.in_mode(mode) if mode else network
     if isinstance(network, LstmShape):  # the step of a network without states as inputs carries those of all its layers
         path, states = export_network(network, seed).path, ()
         tick: Any = replace(network, sequence=1)
@@ -149,7 +146,8 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
     symbol = network.facts.time_symbol
     if symbol is None:
         return network if network.axes["sequence"] == 1 else None
-    return OnnxNetwork(network.path, name=network.name, sizes={**dict(network.sizes), symbol: 1})
+    sizes = {**dict(network.sizes), symbol: 1}
+    return OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
 
 
 def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
@@ -190,12 +188,6 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     if not error <= LARGEST_ERROR:
         raise BuildFailed(f"the compiled code is wrong: its error is {error:.2g} of the largest output")
     return error
-
-
-def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with all its float32 numbers in float64."""
-    onnx_checks.retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
-    return model
 
 
 def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:

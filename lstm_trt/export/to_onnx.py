@@ -1,4 +1,4 @@
-"""PyTorch -> ONNX: a network is exported once with symbolic sizes; each configuration writes its static sizes.
+"""PyTorch -> ONNX: a network is exported once with symbolic sizes; each configuration writes its own (`sizes`).
 
 The TorchScript exporter (`dynamo=False`) is used on purpose. With PyTorch 2.13 the dynamo exporter fixes the sequence
 length of the example in a Reshape inside the graph, with `Dim` and `Dim.AUTO`, although `graph.input` is symbolic; it
@@ -8,9 +8,7 @@ also takes 2 to 10 s per network instead of 0.1 s, and needs onnxscript.
 from __future__ import annotations
 
 import io
-import math
 import warnings
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,25 +18,20 @@ import numpy as np
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
-from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import Workload
+from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
+from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
+from lstm_trt.export.sizes import static_model
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import files
 
 if TYPE_CHECKING:
-    import onnx
     import torch
 
 OPSET = 18
 
-INPUT, OUTPUT = "inputs", "outputs"
-
 #: Part of the cache key: increase it whenever the output of this module changes.
 RECIPE = 1
-
-#: Initializers up to this size are sizes and indices, not weights.
-SMALL_ELEMENTS = 32
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ class OnnxFile:
     """The ONNX file that `export_onnx` wrote; `symbolic` states whether sequence and batch are symbolic."""
 
     path: Path
-    shape: LstmShape
+    shape: Workload
     symbolic: bool
     sha256: str
     size_bytes: int
@@ -104,16 +97,16 @@ class OnnxFile:
         }
 
     def __str__(self) -> str:
-        size, flops = bytes_text(self.size_bytes), f"{number(self.shape.flops / 1e6)} MFLOP per call"
-        carried = ", ".join(f"{state.input} -> {state.output}" for state in self.shape.states)
-        states = f", carried state {carried}" if self.mode == "stream" else ""
-        return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}{states}"
+        size, flops = bytes_text(self.size_bytes), self.shape.flops
+        work = f", {number(flops / 1e6)} MFLOP per call" if flops else ""
+        states = f", {carried_text(self.shape.states)}" if self.mode == "stream" else ""
+        return f"{self.path}: {size}, {self.shape.parameters} parameters{work}{states}"
 
 
 def export_onnx(
-    shape: LstmShape, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0, mode: str = "forward"
+    shape: Workload, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0, mode: str = "forward"
 ) -> OnnxFile:
-    """Write the network of a shape into `folder`, with static sizes unless `symbolic`.
+    """Write the network of a shape, or an `OnnxNetwork`, into `folder`, with static sizes unless `symbolic`.
 
     In mode "stream" the states h and c are the inputs `h0`, `c0` and the outputs `hn`, `cn`, (layers, batch, hidden).
     Raises `UsageError` if the folder cannot be written or the shape does not have the mode, and the errors of
@@ -121,13 +114,16 @@ def export_onnx(
     """
     from lstm_trt.store.cache import sha256
 
-    shape.check_mode(mode)
+    network: Any = shape.in_mode(mode)
     folder = files.make_folder(Path(folder))
-    network = export_network(shape, seed, mode=mode)
-    content = network.path.read_bytes() if symbolic else static_model(network.path, shape)
-    name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' * (shape.directions == 2)}" if symbolic else shape.label
+    if isinstance(network, LstmShape):
+        source, name = export_network(network, seed, mode=mode).path, f"{network.layers}x{network.hidden}-symbolic"
+        name += "-bi" * (network.directions == 2)
+    else:
+        source, name = network.path, network.name
+    content, name = (source.read_bytes(), name) if symbolic else (static_model(source, network), network.label)
     path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
-    return OnnxFile(path, shape, symbolic, sha256(content), len(content), mode)
+    return OnnxFile(path, network, symbolic, sha256(content), len(content), mode)
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:
@@ -183,70 +179,3 @@ def export_module(
     if lstm_operators not in (None, found):
         raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
     return buffer.getvalue()
-
-
-def static_model(path: Path, workload: Workload) -> bytes:
-    """The network in an ONNX file with the sizes of `workload` written into the graph, checked.
-
-    Strict shape inference must not derive other outputs than those of `workload`, which detects a size that an exporter
-    fixed inside the graph. Raises `ExportFailed`.
-    """
-    import onnx
-
-    # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
-    with any_error(ExportFailed, f"{path} cannot be made static at {workload.label}"):
-        model = onnx.load(str(path))
-        shapes = {**workload.input_shapes, **workload.output_shapes}
-        shapes |= {name: state.shape for state in workload.states for name in (state.input, state.output)}
-        for value in with_sizes(model, shapes).graph.output:
-            found, expected = sizes_of(value), shapes[value.name]
-            if len(found) != len(expected) or any(a not in (None, b) for a, b in zip(found, expected, strict=True)):
-                raise ExportFailed(f"{path.name} at {workload.label} gives {value.name} of {found}, not {expected}")
-        del model.graph.value_info[:]
-        _write_sizes((*model.graph.input, *model.graph.output), shapes)
-        return model.SerializeToString()
-
-
-def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """The graph with inputs of these shapes, checked, with the sizes of all tensors as far as they can be derived.
-
-    Weights are replaced by inputs, so that this takes milliseconds for any size of network. Raises onnx's errors.
-    """
-    import onnx
-
-    whole, versions = model.graph, {"ir_version": model.ir_version, "opset_imports": model.opset_import}
-    graph = onnx.helper.make_graph(whole.node, whole.name, whole.input, whole.output)
-    bare = onnx.helper.make_model(graph, functions=model.functions, **versions)
-    graph = bare.graph
-    known = {value.name for value in graph.input}
-    for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= SMALL_ELEMENTS:  # sizes and indices, which shape inference reads
-            graph.initializer.append(tensor)
-        elif tensor.name not in known:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    _write_sizes(graph.input, shapes)
-    for value in graph.output:
-        for dim in value.type.tensor_type.shape.dim:
-            dim.Clear()  # must be derived by the inference
-    onnx.checker.check_model(bare)
-    return onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
-
-
-def sizes_of(value: onnx.ValueInfoProto) -> tuple[int | None, ...]:
-    """Sizes of a tensor of a graph; None for those that are symbolic or not known."""
-    return tuple(dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
-
-
-def known_sizes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    """`sizes_of` each tensor of a graph, as far as its number of axes is known."""
-    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    found = {value.name: sizes_of(value) for value in values if value.type.tensor_type.HasField("shape")}
-    return {**found, **{tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}}
-
-
-def _write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    for value in values:
-        if value.name in shapes:
-            for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
-                dim.Clear()
-                dim.dim_value = size

@@ -128,12 +128,13 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 
         inputs      max(2 * G * I * B * S / P,  T(4 * G * I))      all steps at once
         recurrence  S * max(2 * G * H * B / P,  T(4 * G * H))      step by step
-        others      (`workload.flops` - those of the recurrent layers) / P
+        others      (`workload.least_flops` - those of the recurrent layers) / P
 
     The weights of each layer and direction are a separate working set, since a runtime
     can work layer by layer. Gate functions, activations and calls are left out. The
     first step counts too: all runtimes that were examined multiply by the initial state,
-    even if it is zero. Raises `NoBound` if the rates are not those of one of `PROBES`.
+    even if it is zero. What is not known (`RecurrentLayer.counted`) is left out as well. Raises `NoBound`
+    if nothing is left, or if the rates are not those of one of `PROBES`.
     """
     if rates.probe not in PROBES.values():
         raise NoBound(f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound")
@@ -142,18 +143,20 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
     def traffic_ns(size: int) -> float:
         return rates.read_ns(size / rates.cores)
 
-    layers = workload.recurrent_layers
+    layers = [layer for layer in workload.recurrent_layers if layer.counted]
     counted = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
-    inputs = max(0, (workload.flops or 0) - counted) / peak
+    inputs = max(0, workload.least_flops - counted) / peak
     recurrence = arithmetic = traffic = 0.0
     for layer in layers:
-        once = traffic_ns(FLOAT32_BYTES * layer.gates * layer.features)
+        once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        read = layer.directions * layer.sequence * traffic_ns(FLOAT32_BYTES * layer.gates * layer.hidden)
+        read = layer.directions * (layer.sequence or 0) * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read
+    if not inputs + recurrence:
+        raise NoBound("no float32 matrix product, convolution or recurrent operator of known sizes is always computed")
     return RooflineBound(inputs + recurrence, inputs, recurrence, arithmetic, traffic)
 
 

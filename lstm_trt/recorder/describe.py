@@ -32,7 +32,7 @@ def describe(
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
-    workload.check_mode(mode)
+    workload = workload.in_mode(mode)
     runtime = runtime or preparer.DEFAULT_RUNTIME
     module = preparer.runtime(runtime)
     options = options or Options()

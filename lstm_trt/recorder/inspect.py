@@ -6,19 +6,24 @@ network is then prepared and compared with the reference in a worker process, as
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.format import count, latency, number, short_number, table
+from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.format import count, latency, number, percent_number, short_number, table
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
@@ -27,6 +32,13 @@ from lstm_trt.store import files
 
 #: One call, since only the preparation and the comparison matter.
 _ONCE = Protocol(trials=1, warmup=0, settle=0)
+
+#: Calls of a profile, and the share of an operator's times that count: the first call allocates memory, and some are
+#: interrupted.
+CALLS, KEPT = 200, 0.95
+
+#: Operators that the text of a profile has at most.
+MOST_SHARES = 12
 
 #: States of `RuntimeAnswer`: computes what the reference does; refuses the network, or computes something else; cannot
 #: run on this machine; reads no ONNX files.
@@ -61,6 +73,7 @@ class Inspection:
     network: OnnxNetwork
     roofline: dict
     runtimes: tuple[RuntimeAnswer, ...]
+    profile: tuple[dict, ...] = ()
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -68,12 +81,14 @@ class Inspection:
         return {
             **{name: getattr(network, name) for name in ("name", "sha256", "parameters", "flops")},
             "sizes": dict(network.sizes),
+            "constants": network.constants,
             "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
             "outputs": [tensor.as_dict() for tensor in network.facts.outputs],
             "states": dict(network.carried),
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
+            **({"profile": list(self.profile)} if self.profile else {}),
         }
 
     def __str__(self) -> str:
@@ -84,12 +99,14 @@ def inspect(
     path: str | Path | OnnxNetwork,
     sizes: Mapping[str, int] | None = None,
     *,
+    profile: bool = False,
     listener: Callable[[dict], None] = lambda message: None,
 ) -> Inspection:
     """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its symbolic sizes.
 
-    `listener` gets the messages of the processes (stages, and `waiting` while another recording uses the core). Raises
-    `UsageError` for an invalid file or size.
+    `profile`: also `operator_shares`. `listener` gets the messages of the
+    processes (stages, and `waiting` while another recording uses the core). Raises `UsageError` for an invalid file or
+    size.
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
@@ -99,7 +116,8 @@ def inspect(
             for name in registry.table("RUNTIMES")
             for row in rows_of(name)
         ]
-    return Inspection(network, roofline_of(network, 1), tuple(answers))
+    roofline = roofline_of(network, 1)
+    return Inspection(network, roofline, tuple(answers), tuple(operator_shares(network, roofline) if profile else ()))
 
 
 def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
@@ -137,6 +155,50 @@ def _attempt(
     return refused[0]
 
 
+def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
+    """`operator`, `name` and `time`, the share of the time of ONNX Runtime on one core, the largest first.
+
+    By its own profiler, which makes calls slower and counts whole microseconds: so only shares are given, of a run of
+    its own in which nothing is timed. The operators are those after its optimizations, which fuse some.
+
+    `bound` is the share of a recurrent layer in the roofline bound; None for other operators, and where there is no
+    bound. Raises `BuildFailed` if ONNX Runtime does not run the network.
+    """
+    import onnxruntime
+
+    settings: Any = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
+    model, inputs, times = (
+        onnx_checks.read(static_model(network.path, network)),
+        network.make_inputs(0),
+        defaultdict(list),
+    )
+    for node in onnx_checks.nodes(model.graph):
+        node.name = node.name or next(filter(None, node.output), "")  # as layers are called
+    with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+        settings.profile_file_prefix = str(Path(folder) / "run")
+        session: Any = onnxruntime.InferenceSession(
+            model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        )
+        for _ in range(CALLS):
+            session.run(None, inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    for event in events:
+        name, operator = event["name"].removesuffix("_kernel_time"), event.get("args", {}).get("op_name")
+        if name != event["name"] and operator not in ("If", "Loop", "Scan"):  # their operators have events, too
+            times[operator, name].append(event["dur"])
+    spent = {key: sum(sorted(each)[: math.ceil(KEPT * len(each))]) for key, each in times.items()}
+    whole, bound, bounds = sum(spent.values()) or 1, roofline["floor_ns"], {}
+    for layer in network.recurrent_layers if bound else ():
+        alone: Any = SimpleNamespace(recurrent_layers=[layer], least_flops=0, flops=0)
+        bounds[layer.name] = (roofline_of(alone, 1)["floor_ns"] or 0) / bound or None
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return [
+        {"operator": operator, "name": name, "time": time / whole, "bound": bounds.get(name)}
+        for (operator, name), time in ordered
+    ]
+
+
 def _layer_dict(layer: RecurrentLayer) -> dict:
     return {
         **asdict(layer),
@@ -160,17 +222,20 @@ def _lines(found: Inspection) -> Iterator[str]:
     rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
     if network.recurrent_layers:
-        header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters")
-        yield table(header, [_layer_row(layer) for layer in network.recurrent_layers], left=("W", "R", "B"))
+        header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
+        end = None if any(layer.within for layer in network.recurrent_layers) else -1
+        rows = [_layer_row(layer)[:end] for layer in network.recurrent_layers]
+        yield table(header[:end], rows, left=("W", "R", "B", "within"))
     else:
         yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
-    flops = "unknown" if network.flops is None else f"{number(network.flops / 1e6)} MFLOP"
+    at_least = "at least " if network.flops is None else ""
+    flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP" if network.least_flops or not at_least else "unknown"
     yield f"\n{count(network.facts.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
     if "missing" in found.roofline:
         yield f"no roofline bound: {found.roofline['missing']}"
-    elif found.roofline["floor_ns"]:
+    else:
         bound = latency(found.roofline["floor_ns"] / 1e3)
-        yield f"roofline bound: {bound} on one core in fp32, limited by {found.roofline['limited_by']}"
+        yield f"roofline bound: {at_least}{bound} on one core in fp32, limited by {found.roofline['limited_by']}"
     rows = [
         (answer.state, answer.runtime, answer.device or "-", answer.version or "-", _remark(answer))
         for answer in sorted(found.runtimes, key=lambda answer: (RUNS, REFUSED, NOT_READY, NO_ONNX).index(answer.state))
@@ -180,6 +245,11 @@ def _lines(found: Inspection) -> Iterator[str]:
     others = dict.fromkeys(answer.runtime for answer in found.runtimes if answer.state == NO_ONNX)
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
+    if found.profile:
+        yield "\nshares of the operators in the time of ONNX Runtime, and in the roofline bound"
+        numbers = [[percent_number(each[key]) for key in ("time", "bound")] for each in found.profile[:MOST_SHARES]]
+        rows = [(*two, each["operator"], each["name"]) for two, each in zip(numbers, found.profile, strict=False)]
+        yield table(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
 
 
 def _remark(answer: RuntimeAnswer) -> str:
@@ -198,6 +268,7 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 
 def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
-    shapes = [_shape(layer.weight_shapes[name]) if name in layer.weight_shapes else "-" for name in ("W", "R", "B")]
-    sizes = map(str, (layer.hidden, layer.sequence, layer.batch))
-    return (layer.operator, layer.name, layer.direction, *sizes, *shapes, str(_parameters(layer)))
+    known = {"B": "" if layer.bias else "-", **{name: _shape(shape) for name, shape in layer.weight_shapes.items()}}
+    shapes = [known.get(name) for name in ("W", "R", "B")]
+    sizes = [str(size or "?") for size in (layer.hidden, layer.sequence, layer.batch, *shapes, _parameters(layer))]
+    return (layer.operator, layer.name, layer.direction, *sizes, layer.within)

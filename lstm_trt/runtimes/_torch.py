@@ -31,8 +31,8 @@ import numpy as np
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, building, first_line
+from lstm_trt.config.shape import INPUT, OUTPUT
 from lstm_trt.export.network import build_module
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
 

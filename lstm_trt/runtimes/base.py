@@ -99,7 +99,7 @@ class Request:
 
     def model(self) -> bytes:
         """The ONNX model with static sizes, checked; raises `ExportFailed`."""
-        from lstm_trt.export.to_onnx import static_model
+        from lstm_trt.export.sizes import static_model
 
         return static_model(self.onnx_path, self.workload)
 

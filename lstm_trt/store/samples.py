@@ -169,7 +169,7 @@ def of_recording(recording: Recording) -> Latencies:
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
-        floor_us=None if floor_ns is None else floor_ns / 1e3,
+        floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
         parity_error=(provenance.get("parity") or {}).get("error"),
         alone=(provenance.get("others") or {}).get("alone"),

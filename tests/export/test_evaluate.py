@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import evaluate as evaluation
 from lstm_trt.export.evaluate import NotEvaluated, evaluate
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.read_onnx import run_onnxruntime
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network, static_model
+from tests.support.own_networks import model_of, numbers, value
 from tests.support.planted_graphs import backend_cases, feeds, inside_a_function, inside_an_if, lstm, recurrent, relu
 
 CASES = backend_cases()
@@ -93,3 +95,18 @@ def test_too_many_operations(monkeypatch):
 def test_a_network_without_a_recurrent_operator():
     (outputs,) = evaluate(onnx.load_from_string(relu()), {"x": np.array([-1, 2], np.float32)}).values()
     np.testing.assert_array_equal(outputs, [0, 2])
+
+
+@pytest.mark.parametrize("opset", [9, 13, 15])
+def test_normalization_by_stored_means_in_all_versions(opset):
+    """Those of networks that are not trained; compared with ONNX Runtime, for two and four axes."""
+    for shape in ((4, 3), (2, 3, 5, 4)):
+        names = ["scale", "bias", "mean", "variance"]
+        constants = [numbers(name, 3) for name in names]
+        constants[3] = numpy_helper.from_array(np.abs(numpy_helper.to_array(constants[3])) + 0.1, "variance")
+        node = helper.make_node("BatchNormalization", ["x", *names], ["y"], epsilon=0.01)
+        model = model_of([node], [value("x", shape)], [value("y", shape)], constants)
+        model.opset_import[0].version = opset
+        given = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+        (right,) = run_onnxruntime(model.SerializeToString(), [given])
+        np.testing.assert_allclose(evaluate(model, given)["y"], right["y"], rtol=1e-5, atol=1e-6)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -95,6 +97,7 @@ def test_a_network_is_known_by_its_content(network, tmp_path):
 
 
 USUAL = ["h0 hn", "h_0 h_n", "h_in h_out", "past_h present_h", "prev_h next_h", "initial_h Y_h"]
+USUAL += ["state stateN", "hidden hidden_out", "memory new_memory", "cell next_cell"]
 
 
 @pytest.mark.parametrize(("before", "after"), [pair.split() for pair in [*USUAL, "state state_out", "h h_next"]])
@@ -105,11 +108,57 @@ def test_states_are_recognized_by_the_usual_names(network, before, after):
     assert network(model, sizes=SIZES).carried == ((before, after),)
 
 
+def renamed_outputs(*names):
+    """An LSTM with the inputs X, h0, c0 and these names of the outputs that have the shape of a state."""
+    model = stream()
+    for place, name in enumerate(names, start=1):
+        model.graph.output[place].name = model.graph.node[0].output[place] = name
+    return model
+
+
+def test_states_are_refused_where_two_outputs_could_be_one(network):
+    found = network(renamed_outputs("hn", "h0_out"), sizes=SIZES)
+    assert found.carried == () and found.modes == ("forward",)
+    with pytest.raises(
+        UsageError, match=r"not clear which outputs are its states, h0 \(hn or h0_out\): .*--state INPUT"
+    ):
+        found.check_mode("stream")
+    chosen = network(renamed_outputs("hn", "h0_out"), sizes=SIZES, states={"h0": "hn", "c0": "h0_out"})
+    assert len(chosen.states) == 2 and chosen.modes == ("forward", "stream")
+    model = stream()
+    model.graph.input[2].name = model.graph.node[0].input[6] = "h"
+    shared = network(model, sizes=SIZES)  # hn is the state of h0 or of h
+    with pytest.raises(UsageError, match=r"h0 \(hn\), h \(hn\)"):
+        shared.check_mode("stream")
+
+
+def test_an_output_of_another_shape_is_no_state(network):
+    model = renamed_outputs("hn", "cn")
+    model.graph.output[0].name = model.graph.node[0].output[0] = "h0_out"
+    assert network(model, sizes=SIZES).carried == (("c0", "cn"), ("h0", "hn"))
+
+
 def test_inputs_are_random_within_what_the_graph_allows(network, rng):
     found = network(own_networks.words(), sizes={"time": 30, "batch": 4})
     inputs = found.make_inputs(int(rng.integers(2**32)))
     assert set(np.unique(inputs["tokens"])) == set(range(5)) and inputs["tokens"].dtype == np.int64
     assert inputs["lengths"].tolist() == [30] * 4 and inputs["lengths"].dtype == np.int32
+
+
+def test_inputs_give_the_sizes(network, tmp_path):
+    arrays = {"X": np.ones((6, 2, 3), np.float32), "h0": np.ones((1, 2, 4), np.float32)}
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    found = network(stream(), inputs=tmp_path / "inputs.npz")
+    assert found == network(stream(), inputs=tmp_path / "inputs.npz", sizes=SIZES) and dict(found.sizes) == SIZES
+    np.savez(tmp_path / "inputs.npz", h0=arrays["h0"])
+    with pytest.raises(UsageError, match=r"give --size time=N, or .*; for example --size time=1$"):
+        network(stream(), inputs=tmp_path / "inputs.npz")
+    np.savez(tmp_path / "inputs.npz", **arrays | {"h0": np.ones((1, 3, 4), np.float32)})
+    with pytest.raises(UsageError, match=r"in .*inputs.npz is float32 \[|not valid at these sizes"):
+        network(stream(), inputs=tmp_path / "inputs.npz")
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    with pytest.raises(UsageError, match=r"X in .* is float32 \[6, 2, 3\], but network needs float32 \[7, 2, 3\]"):
+        network(stream(), inputs=tmp_path / "inputs.npz", sizes={"time": 7})
 
 
 def test_own_inputs_replace_the_random_ones(network, tmp_path):
@@ -121,10 +170,144 @@ def test_own_inputs_replace_the_random_ones(network, tmp_path):
     assert set(found.make_inputs(1, "stream")) == {"X"}
 
 
+def test_a_constant_is_part_of_the_identity_and_of_the_command(network):
+    model = own_networks.model_of(
+        [onnx.helper.make_node("Mul", ["x", "scale"], ["y"])],
+        [own_networks.value("x", ["batch", 3]), own_networks.value("scale", [1])],
+        [own_networks.value("y", ["batch", 3])],
+    )
+    plain, fixed = (network(model, sizes={"batch": 2}, constants=how) for how in ({}, {"scale": 0.5}))
+    assert "constants" not in plain.identity and fixed.identity == {**plain.identity, "constants": {"scale": 0.5}}
+    assert workload_from_dict(json.loads(json.dumps(fixed.as_dict()))) == fixed
+    assert fixed.flags["--value"] == ("scale=0.5",) and len({plain.label, fixed.label}) == 2
+    assert fixed.input_shapes == {"x": (2, 3)} and "constants" not in plain.as_dict()
+    inputs = fixed.make_inputs(1)
+    (found,) = onnxruntime.InferenceSession(static_model(fixed.path, fixed)).run(None, inputs)
+    assert np.array_equal(found, inputs["x"] / 2)
+
+
+def test_the_sizes_that_a_file_states_wrongly_are_said_and_not_used(network):
+    model = stream()
+    for dims, wrong in ((0, [1, 2]), (1, [9, 2, 4])):
+        del model.graph.output[dims].type.tensor_type.shape.dim[:]
+        for size in wrong:
+            model.graph.output[dims].type.tensor_type.shape.dim.add().dim_value = size
+    found = network(model, sizes=SIZES)
+    assert found.output_shapes == network(stream(), sizes=SIZES).output_shapes
+    assert [(each.name, each.declared) for each in found.facts.outputs if each.declared] == [
+        ("Y", (1, 2)),
+        ("hn", (9, 2, 4)),
+    ]
+    assert len(found.warnings) == 2 and "network.onnx" in found.warnings[0] and " Y " in found.warnings[0]
+    assert found.sha256 not in " ".join(found.warnings) and network(stream(), sizes=SIZES).warnings == ()
+    static = onnx.load_from_string(static_model(found.path, found))
+    assert [dim.dim_value for dim in static.graph.output[0].type.tensor_type.shape.dim] == [6, 1, 2, 4]
+
+
+def test_a_size_that_is_fixed_inside_is_named_with_file_and_output_not_with_the_hash(network):
+    found = network(own_networks.as_pytorch_exports(), sizes={"time": 6})
+    wrong = replace(found.facts, outputs=tuple(replace(each, shape=(9, 9)) for each in found.facts.outputs))
+    vars(found)["facts"] = wrong
+    with pytest.raises(ExportFailed, match=r"^network\.onnx at .* gives y of ") as caught:
+        static_model(found.path, found)
+    assert found.sha256 not in str(caught.value)
+
+
+def test_the_message_about_missing_sizes_has_a_call_that_works(network):
+    """Here all sizes must be equal, and at least 3."""
+    nodes = [
+        onnx.helper.make_node("Add", ["a", "b"], ["sum"]),
+        onnx.helper.make_node("Slice", ["sum", "two", "three"], ["cut"]),
+        onnx.helper.make_node("Reshape", ["cut", "one"], ["y"]),
+    ]
+    value, stored = own_networks.value, own_networks.numpy_helper.from_array
+    numbers = [stored(np.array([number]), name) for name, number in (("one", 1), ("two", 2), ("three", 3))]
+    model = own_networks.model_of(nodes, [value("a", ["n"]), value("b", ["m"])], [value("y", [1])], numbers)
+    with pytest.raises(UsageError, match=r"--size n=N --size m=N, or --inputs FILE.npz; for example (.*)") as caught:
+        network(model)
+    flags = str(caught.value).split("for example ")[1].replace("--size ", "").split()
+    found = network(model, sizes={name: int(size) for name, size in (flag.split("=") for flag in flags)})
+    assert _outputs(found, found.make_inputs(1))[0].shape == (1,)
+
+
+def test_without_outputs_for_random_inputs_the_message_says_what_to_give(network, tmp_path):
+    """Only one value of a whole number makes a table of the right size."""
+    make, value, stored = onnx.helper.make_node, own_networks.value, own_networks.numpy_helper.from_array
+    good = onnx.helper.make_graph([make("Identity", ["x"], ["g"])], "good", [], [value("g", None)])
+    bad = onnx.helper.make_graph([make("Reshape", ["x", "five"], ["h"])], "bad", [], [value("h", None)])
+    nodes = [
+        make("Equal", ["sr", "rate"], ["fits"]),
+        make("If", ["fits"], ["z"], then_branch=good, else_branch=bad),
+        make("NonZero", ["z"], ["y"]),
+    ]
+    numbers = [stored(np.array(16000), "rate"), stored(np.array([5]), "five")]
+    inputs = [value("x", [4]), value("sr", [], onnx.TensorProto.INT64)]
+    model = own_networks.model_of(nodes, inputs, [value("y", [1, "n"], onnx.TensorProto.INT64)], numbers)
+    reason = "network gives no outputs for random inputs: give real ones with --inputs FILE.npz, or --value sr=16000"
+    with pytest.raises(UsageError) as caught:
+        network(model)
+    assert str(caught.value) == reason
+    assert network(model, constants={"sr": 16000}).output_shapes == {"y": (1, 4)}
+    for wrong in (0.5, 2**70):
+        with pytest.raises(UsageError, match="the input sr of network is not a single int64 that can be"):
+            network(model, constants={"sr": wrong})
+    np.savez(tmp_path / "all.npz", x=np.zeros(4, np.float32), sr=np.array(8000))
+    with pytest.raises(UsageError, match="network gives no outputs for the given inputs: ") as caught:
+        network(model, inputs=tmp_path / "all.npz")
+    assert "\n" not in str(caught.value)
+    np.savez(tmp_path / "all.npz", x=np.ones(4, np.float32), sr=np.array(16000))
+    assert network(model, inputs=tmp_path / "all.npz").constants == {"sr": 16000}
+
+
+TORCH, KERAS = "lab.TorchNetwork", "model.export"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.pt", b"PK\x03\x04 a zip", TORCH),
+        ("a.pth", b"\x80\x02}q", TORCH),
+        ("checkpoint", b"\x80\x02}q", TORCH),
+        ("a.safetensors", b'\x10\0\0\0\0\0\0\0{"a":{}}', "weights without a network"),
+        ("weights", b'\x10\0\0\0\0\0\0\0{"a":{}}', "weights without a network"),
+        ("a.keras", b"PK\x03\x04 a zip", KERAS),
+        ("A.H5", b"\x89HDF\r\n\x1a\n", KERAS),
+        ("a.bin", b"\x89HDF\r\n\x1a\n", KERAS),
+        ("a.tflite", b"\x1c\0\0\0TFL3", "tf2onnx"),
+        ("a.zip", b"PK\x03\x04 a zip", "not an ONNX file"),
+    ],
+)
+def test_files_of_other_formats_are_named_with_the_way_to_onnx(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=words) as caught:
+        OnnxNetwork(tmp_path / name)
+    assert "\n" not in str(caught.value) and name in str(caught.value)
+
+
+def test_a_pickle_is_not_loaded(tmp_path):
+    """Its only instruction would write a file."""
+
+    class Harmful:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "harm"),))
+
+    (tmp_path / "a.pt").write_bytes(pickle.dumps(Harmful(), protocol=2))
+    with pytest.raises(UsageError, match="is a PyTorch file"):
+        OnnxNetwork(tmp_path / "a.pt")
+    assert not (tmp_path / "harm").exists()
+
+
+def test_an_onnx_file_may_have_any_ending(tmp_path):
+    (tmp_path / "network.pt").write_bytes(stream().SerializeToString())
+    assert OnnxNetwork(tmp_path / "network.pt", sizes=SIZES).recurrent_layers
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (dict(sizes={"time": 6}), r"give --size batch=N"),
+        (dict(sizes={"time": 6}), r"give --size batch=N, or --inputs FILE.npz; for example --size batch=1$"),
+        (dict(sizes=SIZES, constants={"sr": 1}), "no input 'sr': its inputs are X, h0, c0"),
+        (dict(sizes=SIZES, constants={"h0": 1}), "the input h0 of network is not a single float32 that can be 1"),
         (dict(sizes={**SIZES, "steps": 1}), "no symbolic size 'steps': its symbolic sizes are time, batch"),
         (dict(sizes={**SIZES, "time": 0}), "time must be a whole number of at least 1, not 0"),
         (dict(sizes={**SIZES, "time": 2.0}), "time must be a whole number"),
@@ -257,3 +440,70 @@ def test_a_module_is_exported_with_its_outputs():
     ):
         with pytest.raises((UsageError, ExportFailed), match=words):
             TorchNetwork(module, **wrong)
+
+
+def test_modules_as_people_have_them():
+    """Packed sequences, dropout in training mode, a dictionary of outputs, a traced module, `Dim`."""
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    class Module(torch.nn.Module):
+        def __init__(self, **how):
+            super().__init__()
+            self.lstm, self.drop = torch.nn.LSTM(3, 8, 2, batch_first=True, dropout=0.5, **how), torch.nn.Dropout(0.5)
+
+        def forward(self, samples):
+            steps, (hn, cn) = self.lstm(samples)
+            return {"steps": self.drop(steps), "states": [hn, cn]}
+
+    class Packed(Module):
+        def forward(self, samples, lengths):
+            packed, _ = self.lstm(pack_padded_sequence(samples, lengths, batch_first=True, enforce_sorted=False))
+            return pad_packed_sequence(packed, batch_first=True)[0]
+
+    class Random(Module):
+        def forward(self, samples):
+            return torch.nn.functional.dropout(self.lstm(samples)[0], training=True)
+
+    samples, lengths = torch.randn(2, 5, 3), torch.tensor([3, 5])
+    dynamic = {"samples": {1: torch.export.Dim("time")}}
+    traced = torch.jit.trace(Random().lstm.eval(), samples)
+    cases = [
+        (Module().train(), samples, {"dynamic_axes": dynamic}, ["output0", "output1", "output2"]),
+        (Packed(), (samples, lengths), {"dynamic_axes": dynamic}, ["output"]),
+        (traced, samples, {}, ["output0", "output1", "output2"]),
+    ]
+    for module, example, how, names in cases:
+        mode = module.training
+        network = lab.TorchNetwork(module, example, **how)
+        assert list(network.output_shapes) == names and module.training == mode
+        assert [layer.sequence for layer in network.recurrent_layers] == [5, 5]
+        assert dict(network.sizes) == ({"time": 5} if how else {})
+        inputs, expected = torch_answers(network)
+        found = dict(zip(expected, _outputs(network, inputs), strict=True))
+        assert all(np.allclose(found[name], expected[name], atol=1e-6) for name in names)
+    for wrong, how, kind, words in (
+        (Module(proj_size=4), {}, ExportFailed, "has an LSTM with proj_size, which ONNX does not have"),
+        (Random(), {}, ExportFailed, "the outputs of Random are random"),
+        (
+            Module(),
+            {"dynamic_axes": {"samples": {1: torch.export.Dim.AUTO}}},
+            UsageError,
+            "axis 1 of 'samples' needs a name",
+        ),
+    ):
+        with pytest.raises(kind, match=words) as caught:
+            TorchNetwork(wrong, samples, **how)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.heavy
+def test_what_torch_export_made_is_refused_with_a_remedy():
+    import torch
+
+    module, samples = torch.nn.LSTM(3, 8), torch.randn(5, 2, 3)
+    program = torch.export.export(module, (samples,))
+    for wrong in (program, program.module()):
+        with pytest.raises(UsageError, match="give the module itself, not what was exported from it") as caught:
+            TorchNetwork(wrong, samples)
+        assert "\n" not in str(caught.value)

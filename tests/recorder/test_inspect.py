@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 
 from lstm_trt import registry, runtimes
-from lstm_trt.config.errors import ConfigurationFailed
+from lstm_trt.config.errors import BuildFailed, ConfigurationFailed
+from lstm_trt.config.format import number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.to_onnx import export_onnx
@@ -18,7 +20,7 @@ from lstm_trt.recorder import inspect as inspection
 from lstm_trt.recorder.doctor import RuntimeRow
 from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt.recorder.pool import record
-from tests.support.own_networks import stream
+from tests.support.own_networks import GRU_FLOPS, PRODUCT, rates, stream
 from tests.support.planted_graphs import lstm, recurrent, relu
 
 READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
@@ -101,6 +103,72 @@ def test_a_network_without_a_recurrent_layer_is_said(tmp_path, ready):
     assert {answer.state for answer in found.runtimes} == {RUNS, NO_ONNX}
 
 
+def test_branches_that_are_not_decided_are_shown_with_at_least(tmp_path, ready):
+    found = inspection.inspect(saved(rates(), tmp_path), {"time": 5})
+    text, plain = str(found), json.loads(json.dumps(found.as_dict()))
+    assert "no recurrent layer" not in text and "within" in text
+    for name, branch in (("lstm_16k", "then_branch"), ("gru_8k", "else_branch")):
+        assert any(name in line and branch in line and "If operator" in line for line in text.splitlines())
+    assert f"at least {number((PRODUCT + GRU_FLOPS) / 1e6)} MFLOP per call" in text
+    assert "roofline bound: at least " in text or "\nno roofline bound: " in text
+    assert plain["flops"] is None and plain["constants"] == {}
+    assert "missing" in plain["roofline"] or (plain["roofline"]["at_least"] and plain["roofline"]["floor_ns"] > 0)
+    decided = inspection.inspect(
+        inspection.OnnxNetwork(tmp_path / "one.onnx", sizes={"time": 5}, constants={"sr": 8000})
+    )
+    assert (
+        "at least" not in str(decided)
+        and "lstm_16k" not in str(decided)
+        and decided.as_dict()["constants"] == {"sr": 8000}
+    )
+
+
+def test_a_bound_is_never_zero(tmp_path, ready):
+    found = inspection.inspect(saved(relu(), tmp_path))
+    assert found.roofline["floor_ns"] is None and found.roofline["missing"]
+    text = str(found)
+    assert "\nno roofline bound: " in text and "bound: 0" not in text and "\n1 parameter" not in text
+
+
+def test_a_size_that_is_not_known_is_shown_as_such(tmp_path, ready):
+    model = stream("GRU")
+    nodes = [
+        onnx.helper.make_node("NonZero", ["mask"], ["places"]),
+        onnx.helper.make_node("Transpose", ["places"], ["rows"], perm=[1, 0]),
+        onnx.helper.make_node("GatherND", ["X", "rows"], ["kept"]),
+    ]
+    model.graph.node[0].input[0] = "kept"
+    kept = [*nodes, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.BOOL, [6]))
+    text = str(inspection.inspect(saved(model, tmp_path), {"time": 6, "batch": 1}))
+    (row,) = [line for line in text.splitlines() if line.startswith("GRU ")]
+    assert row.split()[:6] == ["GRU", "my_gru", "forward", "4", "?", "1"]
+    assert "\n0 MFLOP" not in text and "unknown per call" in text and "no roofline bound" in text
+
+
+def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
+    path = saved(rates(), tmp_path)
+    np.savez(tmp_path / "in.npz", X=np.ones((5, 1, 3), np.float32), sr=np.array(8000))
+    by_value = json.loads(lab("inspect", path, "--size", "time=5", "--value", "sr=8000", "--format", "json").stdout)
+    by_file = json.loads(lab("inspect", path, "--inputs", tmp_path / "in.npz", "--format", "json").stdout)
+    for found in (by_value, by_file):
+        assert found["constants"] == {"sr": 8000} and found["sizes"] == {"time": 5}
+        assert [layer["name"] for layer in found["recurrent_layers"]] == ["gru_8k"]
+    for arguments, message in (
+        (("--value", "sr"), "--value takes INPUT=N"),
+        (("--value", "sr=high"), "--value needs numbers: could not convert string to float: 'high'"),
+        (("--value", "rate=1"), "no input is called 'rate': there are X, sr"),
+        ((), "for example --size time=1 --value sr=16000"),
+    ):
+        assert message in refused("inspect", path, *arguments)
+    warned = stream()
+    warned.graph.output[0].type.tensor_type.shape.dim.pop()
+    result = lab("inspect", saved(warned, tmp_path, "two.onnx"), "--size", "time=2", "--size", "batch=1")
+    assert result.returncode == 0 and result.stderr.startswith("warning: two.onnx states another number of axes")
+
+
 def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path, monkeypatch):
     """The parser of TensorRT for RTX needs no GPU, and names operators that it lacks."""
     pytest.importorskip("tensorrt_rtx")
@@ -166,3 +234,49 @@ def test_ready_runtimes_are_tried_and_recordings_fail_for_the_same_reason(tmp_pa
     assert (states["onnxruntime"], states["openvino"]) == (RUNS, RUNS)
     nan = {row["runtime"]: row["nan_reaches_output"] for row in plain["runtimes"] if row["device"] == "cpu"}
     assert (nan["onnxruntime"], nan["openvino"]) == (False, True)
+
+
+def test_the_profile_says_which_operator_takes_the_time(tmp_path, ready):
+    """Planted: two LSTM layers, of which one has a hundred times the weights of the other, and small products."""
+    shape = LstmShape(1, 16, 32)
+    small, large = (export_onnx(replace(shape, hidden=hidden), tmp_path).path for hidden in (16, 256))
+    model = onnx.compose.merge_models(
+        *(onnx.compose.add_prefix(onnx.load(path), f"{path.stem}/") for path in (small, large)), io_map=[]
+    )
+    path = saved(model, tmp_path)
+    found = inspection.inspect(path, profile=True)
+    shares = {share["name"]: share for share in found.profile}
+    assert sum(share["time"] for share in found.profile) == pytest.approx(1)
+    assert all(0 <= share["time"] <= 1 for share in found.profile) and "profile" in found.as_dict()
+    first, second = (
+        next(
+            share
+            for share in found.profile
+            if share["name"].startswith(f"{each.stem}/") and share["operator"] == "LSTM"
+        )
+        for each in (small, large)
+    )
+    assert found.profile[0] == second and second["time"] > first["time"]
+    if found.roofline["floor_ns"]:
+        assert second["bound"] > 0.9 > 0.1 > first["bound"] > 0 and first["bound"] + second["bound"] < 1
+    else:
+        assert first["bound"] is second["bound"] is None
+    assert all(share["bound"] is None for share in shares.values() if share["operator"] != "LSTM")
+    assert "\nshares of the operators in the time of ONNX Runtime" in str(found)
+    plain = inspection.inspect(path)
+    assert "profile" not in plain.as_dict() and "shares of the operators" not in str(plain)
+
+
+def test_a_profile_leaves_no_file_and_is_refused_in_one_line(tmp_path, ready, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = inspection.inspect(saved(lstm(), tmp_path), profile=True)
+    assert [share["operator"] for share in found.profile] == ["LSTM"] and found.profile[0]["time"] == 1
+    (layer,) = found.network.recurrent_layers
+    model = lstm()
+    model.graph.node[0].name = ""
+    unnamed = inspection.inspect(saved(model, tmp_path, "unnamed.onnx"), profile=True)
+    assert (found.profile[0]["name"], unnamed.profile[0]["name"]) == (layer.name, "Y")
+    assert {path.name for path in tmp_path.iterdir()} == {"one.onnx", "unnamed.onnx"}
+    with pytest.raises(BuildFailed, match="ONNX Runtime does not run two") as refusal:
+        inspection.inspect(saved(recurrent("GRU", layout=1, states=False), tmp_path, "two.onnx"), profile=True)
+    assert "\n" not in str(refusal.value)

@@ -23,6 +23,7 @@ from lstm_trt.runtimes.base import PreparedStep
 from tests.conftest import rest_is_heavy
 from tests.support import own_networks
 from tests.support.own_networks import saved, stream
+from tests.support.planted_faults import FAULTS, drawn_network, is_refused
 from tests.support.rounded_lstm import half, significant
 
 SHORT = lab.Protocol(trials=40, warmup=2)
@@ -177,8 +178,8 @@ def test_a_network_that_looks_beyond_a_call_is_no_stream(tmp_path):
 def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
     model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
-    name, outputs, checked = own.reference_outputs(network, model, sets)
-    assert (name, checked) == (own.ONNX_RUNTIME, own.NUMPY) and len(outputs) == len(sets) == 4
+    name, outputs, checked, limit = own.reference_outputs(network, model, sets)
+    assert limit == 1e-5 and (name, checked) == (own.ONNX_RUNTIME, own.NUMPY) and len(outputs) == len(sets) == 4
 
     def unknown(model, inputs):
         raise UsageError("an operator that numpy does not know")
@@ -194,11 +195,11 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     run = own.run_onnxruntime
     with monkeypatch.context() as patch:
         patch.setattr(own, "run_onnxruntime", slightly_wrong)
-        with pytest.raises(ParityFailed, match=r"differ from an evaluation in numpy by 0\.001"):
+        with pytest.raises(ParityFailed, match=r"Y of ONNX Runtime differs from an evaluation in numpy by 0\.001"):
             own.reference_outputs(network, model, sets)
     with monkeypatch.context() as patch:
         patch.setattr(own, "run_onnxruntime", refuses)
-        name, evaluated, checked = own.reference_outputs(network, model, sets)
+        name, evaluated, checked, _ = own.reference_outputs(network, model, sets)
         assert (name, checked) == (own.NUMPY, None)
         assert np.allclose(evaluated[0]["Y"], outputs[0]["Y"], atol=1e-6)
     monkeypatch.setattr(own.evaluate, "evaluate", unknown)
@@ -208,7 +209,7 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     if runtimes.load_runtime("openvino").availability("cpu").ready:
         assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
     monkeypatch.setattr(own, "run_onnxruntime", refuses)
-    assert own.reference_outputs(network, model, sets) == (None, [], None)
+    assert own.reference_outputs(network, model, sets) == (None, [], None, 1e-5)
 
 
 def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
@@ -289,3 +290,40 @@ def test_a_recording_can_be_read_without_the_file(tmp_path):
     assert read.configuration == recording.configuration and read.configuration.workload == network
     assert read.provenance["network_sha256"] == network.sha256 and shows_bound(read.provenance)
     assert onnx.load(network.path)
+
+
+def test_planted_faults_are_found_and_right_networks_are_not_refused():
+    """The first 20 networks of `benchmarks/reference_limit.py`, whose 300 are the long version."""
+    drawn = [(seed, np.random.default_rng(seed)) for seed in range(20)]
+    networks = [(rng, drawn_network(rng), seed) for seed, rng in drawn]
+    assert not any(is_refused(*network) for network in networks)
+    for fault in FAULTS:
+        assert sum(is_refused(*network, fault) for network in networks) >= 19, fault
+
+
+def test_the_limit_follows_the_rounding_errors_of_a_network(tmp_path):
+    """Where a Sigmoid gives small numbers, or sums cancel; at most 1e-3, and never for what is large anyway."""
+
+    def limits(model):
+        network = OnnxNetwork(saved(model, tmp_path), sizes={})
+        content, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 3)
+        narrow = own._evaluated(content, sets, ())
+        return own.limits_of(network, narrow, own._evaluated(content, sets, (), in_float64=True))
+
+    def ending(*nodes, **constants):
+        given = [onnx.numpy_helper.from_array(np.array(number, np.float32), name) for name, number in constants.items()]
+        made = [onnx.helper.make_node("LSTM", ["x", "W", "R"], ["Y"], hidden_size=4), *nodes]
+        weights = [own_networks.numbers("W", 1, 16, 3), own_networks.numbers("R", 1, 16, 4), *given]
+        inputs, outputs = ([own_networks.value(name, sizes)] for name, sizes in (("x", [9, 1, 3]), ("y", [9, 1, 1, 4])))
+        return own_networks.model_of(made, inputs, outputs, weights)
+
+    make = onnx.helper.make_node
+    assert limits(ending(make("Identity", ["Y"], ["y"]))) == {"y": 1e-5}
+    small = ending(make("Sub", ["Y", "c"], ["z"]), make("Sigmoid", ["z"], ["y"]), c=7)
+    assert 1e-5 < limits(small)["y"] < 1e-3
+    cancelled = ending(make("Add", ["Y", "c"], ["z"]), make("Sub", ["z", "c"], ["y"]), c=3e4)
+    assert limits(cancelled) == {"y": 1e-3}
+    converted = ending(
+        make("Cast", ["Y"], ["z"], to=1), make("Sub", ["z", "c"], ["s"]), make("Sigmoid", ["s"], ["y"]), c=7
+    )
+    assert limits(converted) == limits(small)  # a conversion to float32 is one to float64 in the evaluation

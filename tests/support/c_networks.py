@@ -12,8 +12,7 @@ from onnx import helper, numpy_helper
 
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
-from lstm_trt.export.evaluate import evaluate
-from lstm_trt.export.to_c import in_float64
+from lstm_trt.export.evaluate import evaluate, in_float64
 from tests.support.own_networks import model_of, value
 
 KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}

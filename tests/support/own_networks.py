@@ -133,6 +133,40 @@ def of_another_domain():
     return model_of([node], [value("x", [2])], [value("y", [2])], domains=["my.company"])
 
 
+def branch(name, nodes, result, constants=()):
+    return helper.make_graph(nodes, name, [], [value(result, None)], constants)
+
+
+def rates(kind=TensorProto.INT64, shape=()):
+    """As Silero VAD: an If on the sampling rate. One branch has an LSTM, the other a GRU; both begin with a product."""
+    names = {"LSTM": ("W", "R", "lstm_16k", 16), "GRU": ("Wg", "Rg", "gru_8k", 12)}
+    first, second = (
+        branch(
+            name,
+            [helper.make_node(kind, ["P", w, r], ["a"], hidden_size=4, name=name)],
+            "a",
+            [numbers(w, 1, gates, 3), numbers(r, 1, gates, 4)],
+        )
+        for kind, (w, r, name, gates) in names.items()
+    )
+    nodes = [
+        helper.make_node("MatMul", ["X", "A"], ["P"]),
+        helper.make_node("Equal", ["sr", "high"], ["fits"]),
+        helper.make_node("Squeeze", ["fits"], ["is_high"]),
+        helper.make_node("If", ["is_high"], ["Y"], then_branch=first, else_branch=second),
+    ]
+    inputs = [value("X", ["time", 1, 3]), value("sr", list(shape), kind)]
+    stored = [
+        numbers("A", 3, 3),
+        numpy_helper.from_array(np.array(16000, helper.tensor_dtype_to_np_dtype(kind)), "high"),
+    ]
+    return model_of(nodes, inputs, [value("Y", ["time", 1, 1, 4])], stored)
+
+
+#: Operations of `rates` at 5 steps: of its product, and of each branch.
+PRODUCT, LSTM_FLOPS, GRU_FLOPS = 2 * 5 * 9, 2 * 5 * 16 * 7, 2 * 5 * 12 * 7
+
+
 def saved(model, folder, name="network"):
     """Write `model` as `name`.onnx; returns the path."""
     path = folder / f"{name}.onnx"

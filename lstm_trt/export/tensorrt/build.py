@@ -20,11 +20,12 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import layers
 from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
 from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_module, logger, starting
-from lstm_trt.export.to_onnx import export_network, static_model
+from lstm_trt.export.to_onnx import export_network
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache

@@ -22,13 +22,18 @@ from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
-from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
+from lstm_trt.export.sizes import fix_inputs, static_model
+from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error, stacked, to_bfloat16
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
 EVALUATED_CALLS = 10
+
+#: The limit of an output in float32 is this multiple of the difference of its evaluation in float32 from that in
+#: float64, if that is more than the usual bound, and at most the second number: rounding errors grow in some networks,
+#: and are large in comparison with outputs near 0.
+ROUNDING_MULTIPLE, MOST_ROUNDING = 8, 1e-3
 
 #: Before the names of the outputs of the rounded network in the file of answers.
 ROUNDED = "rounded "
@@ -55,7 +60,8 @@ class OwnPreparer(Preparer):
         super().check(configuration)
         rules = getattr(self.runtime(configuration.runtime), "ONNX_RULES", None)
         if rules:
-            onnx_checks.checked(configuration.workload.path.read_bytes(), rules, configuration.options.precision)
+            network = configuration.workload
+            onnx_checks.checked(static_model(network.path, network), rules, configuration.options.precision)
 
     def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         network, options = configuration.workload, configuration.options
@@ -65,9 +71,9 @@ class OwnPreparer(Preparer):
         states = network.states if configuration.mode == "stream" else ()
         path = network.path  # each time, its content is checked against its hash
         model = static_model(path, network)
-        name, every, checked_by = reference_outputs(network, model, sets, states)
+        name, every, checked_by, limit = reference_outputs(network, model, sets, states)
         if states and every:
-            _check_against_one_run(network, sets, every)
+            _check_against_one_run(network, sets, every, limit)
         answers: dict[str, Any] = stacked(every) if every else {}
         if name == ONNX_RUNTIME and options.precision != Options.precision:
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
@@ -79,7 +85,7 @@ class OwnPreparer(Preparer):
         return {
             "onnx_path": str(path),
             "provenance": {"network_sha256": network.sha256, **bound},
-            "named": {"reference": name, "checked_by": checked_by},
+            "named": {"reference": name, "checked_by": checked_by, "least_bound": limit},
             # Compared with itself, ONNX Runtime would be right by definition.
             "compared": bool(every) and not (same and checked_by is None),
         }
@@ -97,8 +103,7 @@ class OwnPreparer(Preparer):
                 expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
                 rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        bounds = {"rounded": rounded or None, "least_bound": limit_of(configuration.workload)}
-        return Gate(tuple(sets), expected, seed, every=True, **reference["named"], **bounds)
+        return Gate(tuple(sets), expected, seed, every=True, rounded=rounded or None, **reference["named"])
 
 
 PREPARER = OwnPreparer()
@@ -129,49 +134,69 @@ def _rounded(model: bytes, precision: str) -> bytes:
 
 def reference_outputs(
     network: OnnxNetwork, model: bytes, sets: Sequence[Mapping[str, np.ndarray]], states: Sequence[State] = ()
-) -> tuple[str | None, list[Outputs], str | None]:
-    """The name of the reference, its outputs for each set of inputs, and what has confirmed it.
+) -> tuple[str | None, list[Outputs], str | None, float]:
+    """The name of the reference, its outputs for each set of inputs, what has confirmed it, and its largest limit.
 
     The reference is the evaluation in numpy if ONNX Runtime does not run the network; without either there are no
     outputs. Raises `ParityFailed` if ONNX Runtime disagrees with PyTorch or with the evaluation.
     """
+    answers = torch_answers(network)
+    given = (network.path.read_bytes(), [answers[0]], ()) if answers else (model, sets[:EVALUATED_CALLS], states)
     try:
         found = run_onnxruntime(model, sets, states)
     except Exception:  # the package's own classes; a network that it does not run can still be run by others
-        evaluated = _evaluated(model, sets, states)
-        return (NUMPY, evaluated, None) if evaluated else (None, [], None)
-    answers = torch_answers(network)
-    if answers:
-        name, expected = PYTORCH, [answers[1]]
-        compared = run_onnxruntime(network.path.read_bytes(), [answers[0]])
-    else:
-        name, expected = NUMPY, _evaluated(model, sets[:EVALUATED_CALLS], states)
-        compared = found[:EVALUATED_CALLS]
+        found, answers, given = [], None, (model, sets, states)
+    narrow, wide = _evaluated(*given), _evaluated(*given, in_float64=True)
+    limits, evaluated = limits_of(network, narrow, wide), wide or narrow
+    limit = max(limits.values())
+    if not found:
+        return NUMPY if evaluated else None, evaluated, None, limit
+    name, expected = (PYTORCH, [answers[1]]) if answers else (NUMPY, evaluated)
     if not expected:
-        return ONNX_RUNTIME, found, None
+        return ONNX_RUNTIME, found, None, limit
     # Over all sets at once: a single number near zero has a large relative error.
-    worst, limit = largest_error(stacked(compared), stacked(expected)), limit_of(network)
-    if not worst <= limit:
-        differ = f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}"
-        raise ParityFailed(f"{differ}: nothing can be compared with them")
-    return ONNX_RUNTIME, found, name
+    compared = stacked(run_onnxruntime(*given) if answers else found[:EVALUATED_CALLS])
+    for output, right in stacked(expected).items():
+        error = relative_error(compared[output], right)
+        if not error <= limits[output]:
+            differs = f"{output} of ONNX Runtime differs from {name} by {error:.2g} (relative, by norm)"
+            raise ParityFailed(f"{differs}; limit: {limits[output]:.2g}: nothing can be compared with it")
+    return ONNX_RUNTIME, found, name, limit
 
 
-def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State]) -> list[Outputs]:
+def _evaluated(
+    model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State], in_float64: bool = False
+) -> list[Outputs]:
     """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
     import onnx
 
+    graph = onnx.load_from_string(model)
+    if in_float64:
+        graph, wider = evaluate.in_float64(graph), {"float32": "float64"}
+        sets = [{name: x.astype(wider.get(x.dtype.name, x.dtype)) for name, x in inputs.items()} for inputs in sets]
     with suppress(LabError):
-        return in_sequence(partial(evaluate.evaluate, onnx.load_from_string(model)), sets, states)
+        return in_sequence(partial(evaluate.evaluate, graph), sets, states)
     return []
 
 
-def limit_of(network: OnnxNetwork) -> float:
-    """Largest relative error between implementations that compute the network as it is in the file."""
-    return PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
+def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()) -> dict[str, float]:
+    """Output -> the largest relative error between implementations that compute the network as it is in the file.
+
+    `narrow` and `wide`: its outputs evaluated in float32 and in float64, whose difference counts `ROUNDING_MULTIPLE`
+    times.
+    """
+    least = PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
+    outputs, exact = (stacked(narrow), stacked(wide)) if narrow and wide and not network.facts.half else ({}, {})
+    errors = {name: relative_error(outputs[name], array) for name, array in exact.items()}
+    return {
+        name: max(least, min(ROUNDING_MULTIPLE * errors.get(name, 0.0), MOST_ROUNDING))
+        for name in network.output_shapes
+    }
 
 
-def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs]) -> None:
+def _check_against_one_run(
+    network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs], limit: float
+) -> None:
     """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
 
     Nothing is compared if the file fixes the number of samples, be it inside the graph.
@@ -179,14 +204,15 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
     symbol = network.facts.time_symbol
     if symbol is None:
         return
-    content = network.path.read_bytes()
-    shapes = symbolic_shapes(checked(content, network.name))
+    model = checked(network.path.read_bytes(), network.name)
+    fix_inputs(model, network.constants)
+    shapes = symbolic_shapes(model)
     whole = {state.input: state.zeros() for state in network.states}
     for name, first in sets[0].items():
         parts, shape = [inputs[name] for inputs in sets], shapes[name]
         whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else first
     try:
-        (outputs,) = run_onnxruntime(content, [whole])
+        (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
         return
     for name, array in every[-1].items():
@@ -194,7 +220,7 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
         grown = [axis for axis, (one, all_) in enumerate(sizes) if one != all_]
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
-        if not error <= limit_of(network):
+        if not error <= limit:
             called = f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g}"
             why = "the network depends on earlier samples in other ways than through its states"
             whole_run = f"from one run over all {STREAM_SAMPLES} samples"

@@ -12,10 +12,9 @@ import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError
-from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, ExportedNetwork, export_network
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 
@@ -111,7 +110,9 @@ def _module(network: LstmShape, seed: int, precision: str = Options.precision):
 
 
 @lru_cache(maxsize=256)
-def _exported(network: LstmShape, seed: int, mode: str) -> ExportedNetwork:
+def _exported(network: LstmShape, seed: int, mode: str):
+    from lstm_trt.export.to_onnx import export_network
+
     return export_network(network, seed, _weights(network, seed), mode)
 
 
@@ -130,7 +131,10 @@ def announced_bound(configuration: Configuration, send: Send) -> dict:
 
 
 def roofline_of(workload: Workload, threads: int) -> dict:
-    """The roofline bound of a workload on this machine's cores; `missing` says why there is none."""
+    """The roofline bound of a workload on this machine's cores; `missing` says why there is none.
+
+    `at_least`: whether a part of the network is not counted.
+    """
     from lstm_trt.machine import roofline
 
     try:
@@ -139,4 +143,5 @@ def roofline_of(workload: Workload, threads: int) -> dict:
         # If the cache cannot be written, the export reports it with its path, which no recording may have.
         reason = str(error) if isinstance(error, roofline.NoBound) else "the rates of a core could not be measured"
         return {"floor_ns": None, "limited_by": None, "missing": reason}
-    return {"floor_ns": found.total_ns, "limited_by": found.limited_by}
+    partial = {"at_least": True} if workload.flops is None else {}
+    return {"floor_ns": found.total_ns, "limited_by": found.limited_by, **partial}
