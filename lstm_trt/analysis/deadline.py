@@ -118,6 +118,11 @@ class Question:
         """Allowed miss rate and confidence, as the tests in `quantiles` and `bursts` take them."""
         return 1 - self.share, self.confidence
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What a verdict states of the question: deadline in us, percentile and confidence."""
+        return {"deadline_us": self.deadline_us, "percentile": float(100 * self.share), "confidence": self.confidence}
+
     def decide(self, misses: int, n: int) -> Outcome:
         """The verdict on independent trials."""
         if quantiles.proves_below(misses, n, *self.test):
@@ -411,9 +416,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         verdict=verdict,
         n=n,
         misses=missed,
-        deadline_us=question.deadline_us,
-        percentile=float(100 * question.share),
-        confidence=question.confidence,
+        **question.stated,
         max_us=max(part.max_us for part in rounds),
         max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
         percentile_us=quantiles.percentile(ordered_us, question.share),
@@ -449,14 +452,8 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
 def failed(reason: object, question: Question) -> Verdict:
     """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
     clean = quantiles.trials_for_share(0, 1, *question.test)
-    return Verdict(
-        deadline_us=question.deadline_us,
-        percentile=float(100 * question.share),
-        confidence=question.confidence,
-        trials_needed=clean,
-        trials_needed_if_independent=clean,
-        reasons=(str(reason),),
-    )
+    needed = {"trials_needed": clean, "trials_needed_if_independent": clean}
+    return Verdict(**question.stated, **needed, reasons=(str(reason),))
 
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:

@@ -190,9 +190,7 @@ class OutlierAnswers(Answers):
 
     def _row(self, answer: Outliers) -> dict:
         return {
-            "n": answer.n,
-            "median_us": answer.median_us,
-            "outliers": answer.outliers,
+            **{name: getattr(answer, name) for name in ("n", "median_us", "outliers")},
             "outliers_percent": 100 * answer.outliers / answer.n,
             **answer.partition,
             "steady_state": answer.steady_state,

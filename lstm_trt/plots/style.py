@@ -209,7 +209,7 @@ def plain(value: float) -> str:
 
 def folded(label: str, width: int = 18) -> str:
     """A long label on several lines, so that a legend stays narrow."""
-    return "\n".join(textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(textwrap.wrap(label, width, **text.WHOLE_WORDS))
 
 
 def brightness(color: Any) -> float:

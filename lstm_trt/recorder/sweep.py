@@ -192,21 +192,15 @@ class SweepReport:
         return self.seconds.preparing / attempted if attempted else None
 
     def as_dict(self) -> dict:
+        names = ("shape", "runtime", "precision", "stage", "reason")
+        configured = [(each, each.configuration) for each in self.failures]
+        failed = [(of.name, of.runtime, of.options.precision, each.stage, each.reason) for each, of in configured]
         counted = ("total", "done_before", "failed_before", "recorded", "left", "stopped", "wall_s", "preparing_s_each")
         return {
             **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
             **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
             "failed": len(self.failures),
-            "failures": [
-                {
-                    "shape": failure.configuration.name,
-                    "runtime": failure.configuration.runtime,
-                    "precision": failure.configuration.options.precision,
-                    "stage": failure.stage,
-                    "reason": failure.reason,
-                }
-                for failure in self.failures
-            ],
+            "failures": [dict(zip(names, values, strict=True)) for values in failed],
         }
 
     def __str__(self) -> str:

@@ -103,12 +103,9 @@ class Runs(Sequence[Group]):
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
         keys = {group.key for group in groups if group.key}
         of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
-        kept = tuple(
-            item
-            for item in self.recordings
-            if (key := group_key(item)) in keys or (isinstance(item, Failure) and key[:2] in of_failures)
-        )
-        return replace(self, groups=groups, recordings=kept)
+        every = [(item, group_key(item)) for item in self.recordings]
+        kept = [item for item, key in every if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)]
+        return replace(self, groups=groups, recordings=tuple(kept))
 
 
 def group_fields(group: Group) -> dict:

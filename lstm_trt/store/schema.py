@@ -230,14 +230,11 @@ _first, _last = itemgetter(0), itemgetter(-1)
 
 #: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording become one: what is
 #: built and checked once is that of the first part. The kind of a workload can add entries, which are the first's too.
-PROVENANCE = dict.fromkeys(
-    (
-        *("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector", "parity"),
-        *("device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing", "gpu_before", "costs_s"),
-        *("started_unix_ns", "threads", "runtime", "warnings", "control", "until"),
-    ),
-    _first,
-) | {
+PROVENANCE = {
+    **dict.fromkeys(("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector"), _first),
+    **dict.fromkeys(("parity", "device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing"), _first),
+    **dict.fromkeys(("gpu_before", "costs_s", "started_unix_ns", "threads", "runtime", "warnings"), _first),
+    **dict.fromkeys(("control", "until"), _first),
     "blocks": _blocks,
     "gpu_after": _last,
     "others": _others,
