@@ -452,8 +452,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
 def failed(reason: object, question: Question) -> Verdict:
     """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
     clean = quantiles.trials_for_share(0, 1, *question.test)
-    needed = {"trials_needed": clean, "trials_needed_if_independent": clean}
-    return Verdict(**question.stated, **needed, reasons=(str(reason),))
+    return Verdict(**question.stated, trials_needed=clean, trials_needed_if_independent=clean, reasons=(str(reason),))
 
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:

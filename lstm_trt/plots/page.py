@@ -57,6 +57,9 @@ SENTENCE_WIDTH = int((style.WIDTH_IN - BADGE_IN - 0.45) * 13.2)
 #: Rows of the table beside the tail: (name, value); a row without a value is a heading.
 Rows = list[tuple[str, str]]
 
+#: Names of configurations and their pages.
+Pages = Sequence[tuple[str, Draw]]
+
 
 def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
     """Verdict with reasons, tail with deadline and evidence line, (m,k)-firm statistics, and trials in order.
@@ -273,7 +276,7 @@ def _urgency(verdict: Verdict) -> tuple:
     return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(verdict.max_us or 0.0)
 
 
-def _write_pages(kind: str, pages: list[tuple[str, Draw]], folder: str | Path, formats: Iterable[str]) -> list[Path]:
+def _write_pages(kind: str, pages: Pages, folder: str | Path, formats: Iterable[str]) -> list[Path]:
     """Write pages as `<kind>-<name>.<format>`; pages with equal names are numbered."""
     files: dict[str, Draw] = {}
     for name, draw in pages:
