@@ -297,9 +297,8 @@ def _present(counts: np.ndarray) -> np.ndarray:
 
 def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> Table:
     """Numbers of trials or blocks inside, with and without the cause, and the same outside."""
-    return tuple(
-        int(np.count_nonzero(part & present)) for part, present in itertools.product((inside, outside), (has, ~has))
-    )
+    cells = itertools.product((inside, outside), (has, ~has))
+    return tuple(int(np.count_nonzero(part & present)) for part, present in cells)
 
 
 def _by_run(counted: Counted, kind: int) -> Table | None:

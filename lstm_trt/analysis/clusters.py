@@ -365,11 +365,7 @@ def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[B
         found = _joined(found, cluster.place, left[inside])
         left = left[~inside]
     beyond = left[left > WELL_BEYOND * spread]
-    whole = [(place, _with_stragglers(members, beyond)) for place, members in found]
-    # Widen the ranges by a rounding error, because multiples are computed from distances.
-    return [
-        Bump(_place(place, members), float(members[0]) - 1e-12, float(members[-1]) + 1e-12) for place, members in whole
-    ]
+    return [_bump(place, _with_stragglers(members, beyond)) for place, members in found]
 
 
 def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
@@ -381,10 +377,12 @@ def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
     return np.sort(members)
 
 
-def _place(place: float, members: np.ndarray) -> float:
-    """The fitted place, or the median of the trials if they differ significantly (the cluster is not normal)."""
+def _bump(place: float, members: np.ndarray) -> Bump:
+    """A cluster at the fitted place, or at the median of its trials if they differ significantly (it is not normal)."""
     median = float(np.median(members))
-    return place if abs(place - median) <= 2.5 * float(members.std()) / math.sqrt(len(members)) else median
+    near = abs(place - median) <= 2.5 * float(members.std()) / math.sqrt(len(members))
+    # Widen the range by a rounding error, because multiples are computed from distances.
+    return Bump(place if near else median, float(members[0]) - 1e-12, float(members[-1]) + 1e-12)
 
 
 def _joined(found: list[tuple[float, np.ndarray]], place: float, members: np.ndarray) -> list[tuple[float, np.ndarray]]:

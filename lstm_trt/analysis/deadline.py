@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,11 @@ class Question:
     def test(self) -> tuple[Fraction, float]:
         """Allowed miss rate and confidence, as the tests in `quantiles` and `bursts` take them."""
         return 1 - self.share, self.confidence
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What a verdict states of the question: deadline in us, percentile and confidence."""
+        return {"deadline_us": self.deadline_us, "percentile": float(100 * self.share), "confidence": self.confidence}
 
     def decide(self, misses: int, n: int) -> Outcome:
         """The verdict on independent trials."""
@@ -347,21 +352,22 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         raise UsageError("there are no trials after warm-up")
     if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in timed):
         raise UsageError("latencies must be finite and positive")
-    burst_length = question.burst_length
     if question.burst_ms is not None:
         spacings = [sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) for sample in samples]
         burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(list(map(np.mean, spacings)))))
+        question = replace(question, burst_length=burst_length, burst_ms=None)
     late_ns = limit_ns(question.deadline_us)
     misses = [np.flatnonzero(latency_ns > late_ns) for latency_ns in timed]
     sizes = [len(latency_ns) for latency_ns in timed]
     n, missed = sum(sizes), sum(map(len, misses))
     evidence: list[Evidence] = []
     if until is not None:
-        burst_length = burst_length if burst_length > 1 else until
-        evidence = [Evidence(float(1 - question.share), burst_length, question.confidence) for _ in timed]
+        question = question if question.burst_length > 1 else replace(question, burst_length=until)
+        evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
         for seen, latency_ns in zip(evidence, timed, strict=True):
             seen.add(latency_ns > late_ns)
     rounds, slow_parts = rounds_of(question, samples, timed, misses)
+    burst_length = question.burst_length
 
     independent = effective = question.decide(missed, n)
     dependence = assess(timed, misses, float(1 - question.share))
@@ -398,7 +404,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.
         drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
         factor = 1.0 if drifting else dependence.factor
-        trials_needed = _trials_needed(question, needed, timed, misses, None if bursty else factor, burst_length)
+        trials_needed = _trials_needed(question, needed, timed, misses, None if bursty else factor)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
         reasons.append(f"{count(n, 'trial')} did not decide it")
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
@@ -410,9 +416,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         verdict=verdict,
         n=n,
         misses=missed,
-        deadline_us=question.deadline_us,
-        percentile=float(100 * question.share),
-        confidence=question.confidence,
+        **question.stated,
         max_us=max(part.max_us for part in rounds),
         max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
         percentile_us=quantiles.percentile(ordered_us, question.share),
@@ -448,14 +452,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
 def failed(reason: object, question: Question) -> Verdict:
     """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
     clean = quantiles.trials_for_share(0, 1, *question.test)
-    return Verdict(
-        deadline_us=question.deadline_us,
-        percentile=float(100 * question.share),
-        confidence=question.confidence,
-        trials_needed=clean,
-        trials_needed_if_independent=clean,
-        reasons=(str(reason),),
-    )
+    return Verdict(**question.stated, trials_needed=clean, trials_needed_if_independent=clean, reasons=(str(reason),))
 
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
@@ -467,12 +464,7 @@ def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE
 
 
 def _trials_needed(
-    question: Question,
-    needed: int | None,
-    timed: Sequence[np.ndarray],
-    misses: Sequence[np.ndarray],
-    factor: float | None,
-    burst_length: float,
+    question: Question, needed: int | None, timed: Sequence[np.ndarray], misses: Places, factor: float | None
 ) -> int | None:
     """Length of a new recording that proves MET; `needed` of independent trials.
 
@@ -488,9 +480,10 @@ def _trials_needed(
             return math.ceil(quantiles.trials_for(math.ceil(factor * expected - 1e-9), *question.test) / factor)
 
         trials = _settled(math.ceil(needed / factor), missed, n, dependent)
-    if trials is None or burst_length == 1:
+    if trials is None or question.burst_length == 1:
         return trials
-    return _settled(trials, missed, n, lambda expected: bursts.trials_for(expected, *question.test, burst_length))
+    tested = (*question.test, question.burst_length)
+    return _settled(trials, missed, n, lambda expected: bursts.trials_for(expected, *tested))
 
 
 def _settled(trials: int, misses: int, n: int, least: Callable[[int], int]) -> int | None:

@@ -157,14 +157,16 @@ class Outliers:
         bulk = self.n - clusters - tail
         return {"bulk": bulk, "slow_clusters": clusters - fast, "fast_clusters": fast, "tail": tail}
 
+    @property
+    def segments(self) -> list[tuple[Segment, int]]:
+        """The segments of all rounds, each with the number of its round."""
+        return [(segment, part.round) for part in self.rounds for segment in part.segments]
+
     def as_dict(self) -> dict:
         """JSON values."""
         found = {name: json_value(value) for name, value in vars(self).items() if name not in ("labels", "levels_ns")}
-        segments = [
-            segment.as_dict() | ({"round": part.round} if len(self.rounds) > 1 else {})
-            for part in self.rounds
-            for segment in part.segments
-        ]
+        several = len(self.rounds) > 1
+        segments = [segment.as_dict() | ({"round": number} if several else {}) for segment, number in self.segments]
         return {**found, "partition": self.partition, "steady_state": self.steady_state, "segments": segments}
 
 
@@ -188,9 +190,7 @@ class OutlierAnswers(Answers):
 
     def _row(self, answer: Outliers) -> dict:
         return {
-            "n": answer.n,
-            "median_us": answer.median_us,
-            "outliers": answer.outliers,
+            **{name: getattr(answer, name) for name in ("n", "median_us", "outliers")},
             "outliers_percent": 100 * answer.outliers / answer.n,
             **answer.partition,
             "steady_state": answer.steady_state,
@@ -297,18 +297,17 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
                 counts=tuple(int(np.count_nonzero(part == place)) for part in by_sample),
             )
         )
-    course_of = [(course.steady_state, course.drift, course.segments) for course in courses]
-    rounds = tuple(
-        OutlierRound(sample.round, len(latency), count_outliers(latency), median(latency) / 1e3, *level)
-        for sample, latency, level in zip(samples, timed, course_of, strict=True)
-    )
+    rounds = []
+    for sample, latency, course in zip(samples, timed, courses, strict=True):
+        level = course.steady_state, course.drift, course.segments
+        rounds.append(OutlierRound(sample.round, len(latency), count_outliers(latency), median(latency) / 1e3, *level))
     return Outliers(
         n=n,
         outliers=count_outliers(pooled),
         median_us=median_ns / 1e3,
         clusters=tuple(clusters),
         tail=tail,
-        rounds=rounds,
+        rounds=tuple(rounds),
         labels=tuple(by_sample),
         levels_ns=tuple(levels),
     )

@@ -113,11 +113,8 @@ def slowest(samples: Sequence[Latencies]) -> Excess | None:
 
 def of_control(samples: Sequence[Latencies]) -> Excess | None:
     """`slowest` of the control run, an empty step, whose waiting can only be a late wake-up."""
-    runs = [
-        Latencies.of(sample.control_ns, off_core=sample.control_off_core, switches=sample.switches)
-        for sample in samples
-        if sample.control_ns is not None
-    ]
+    with_runs = [sample for sample in samples if sample.control_ns is not None]
+    runs = [Latencies.of(each.control_ns, off_core=each.control_off_core, switches=each.switches) for each in with_runs]
     return slowest(runs) if runs else None
 
 

@@ -141,12 +141,8 @@ class Evidence:
         whole = min(0.5, 1.05 * self.allowed / (1 - self.confidence))
         if self.n and self.misses == self.n:
             return math.log(whole / self.allowed)
-        return (
-            math.log(1 - whole)
-            + mixed
-            - _log_likelihood((begun, ok_ok), begin)
-            - _log_likelihood((ended, gone_on), end)
-        )
+        of_begin, of_end = _log_likelihood((begun, ok_ok), begin), _log_likelihood((ended, gone_on), end)
+        return math.log(1 - whole) + mixed - of_begin - of_end
 
     def _likeliest(self, ok_ok: int, begun: int, ended: int, gone_on: int) -> tuple[float, float]:
         """The chances a, b that a burst begins and ends, of the largest likelihood with a rate up to the allowed one.

@@ -15,10 +15,8 @@ from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile
 from lstm_trt.export.tensorrt.trt import FLAVOURS
 
-EXAMPLE = (
-    "lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines\n"
-    "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table"
-)
+EXAMPLE = """lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines
+  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table"""
 
 #: Sizes that may be symbolic.
 _RANGES = ("sequence", "batch")

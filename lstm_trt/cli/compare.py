@@ -11,11 +11,9 @@ from lstm_trt.cli import common
 from lstm_trt.config.errors import NotATable
 from lstm_trt.store.runs import Runs, load
 
-EXAMPLE = (
-    "lstm-trt compare before after\n"
-    "  lstm-trt compare before.csv after.csv --column latency --unit us\n"
-    "exit status: 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS (the worst of median and tail), 2 invalid input"
-)
+EXAMPLE = """lstm-trt compare before after
+  lstm-trt compare before.csv after.csv --column latency --unit us
+exit status: 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS (the worst of median and tail), 2 invalid input"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

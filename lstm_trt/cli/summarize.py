@@ -8,10 +8,8 @@ from lstm_trt.analysis.summary import summarize
 from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
 
-EXAMPLE = (
-    "lstm-trt summarize recordings --format csv > summary.csv\n"
-    "  lstm-trt summarize times.csv --column latency --unit ms --group-by runtime hidden"
-)
+EXAMPLE = """lstm-trt summarize recordings --format csv > summary.csv
+  lstm-trt summarize times.csv --column latency --unit ms --group-by runtime hidden"""
 
 FORMATS = ("table", "csv", "json")
 

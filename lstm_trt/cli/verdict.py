@@ -7,11 +7,9 @@ import argparse
 from lstm_trt.analysis.deadline import Question, verdict
 from lstm_trt.cli import common
 
-EXAMPLE = (
-    "lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95\n"
-    "  lstm-trt verdict times.csv --column latency --unit us --deadline-us 1000\n"
-    "exit status: 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE, 2 invalid input"
-)
+EXAMPLE = """lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95
+  lstm-trt verdict times.csv --column latency --unit us --deadline-us 1000
+exit status: 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE, 2 invalid input"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

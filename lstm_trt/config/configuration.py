@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from lstm_trt.config.errors import UsageError, one_of, refused
@@ -104,6 +104,10 @@ class Options:
         return identity_fields(self)
 
 
+#: A field of recordings that end when they are decided.
+_of_until = partial(described, None, tells=Tells.MINOR, added=True)
+
+
 @dataclass(frozen=True)
 class Protocol:
     """How the trials are run; the number of trials is fixed beforehand, unless `until` is "decided".
@@ -138,25 +142,14 @@ class Protocol:
     period_us: float | None = described(None, help="period of periodic arrivals", unit="us")
     pause_ms: float | None = described(None, help="idle time before each call of paused arrivals", unit="ms")
     for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
-    until: str | None = described(
-        None,
+    until: str | None = _of_until(
         help="stop as soon as the verdict on the deadline is MET or MISSED, at the latest after --at-most trials",
         choices=("decided",),
-        tells=Tells.MINOR,
-        added=True,
     )
-    deadline_us: float | None = described(
-        None, help="deadline of --until decided", unit="us", tells=Tells.MINOR, added=True
-    )
-    percentile: float | None = described(
-        None, help="percentile that must meet the deadline (default 99.9)", unit="p", tells=Tells.MINOR, added=True
-    )
-    burst_length: float | None = described(
-        None,
-        help="mean length of bursts of misses for which MET must hold, in calls",
-        unit="b",
-        tells=Tells.MINOR,
-        added=True,
+    deadline_us: float | None = _of_until(help="deadline of --until decided", unit="us")
+    percentile: float | None = _of_until(help="percentile that must meet the deadline (default 99.9)", unit="p")
+    burst_length: float | None = _of_until(
+        help="mean length of bursts of misses for which MET must hold, in calls", unit="b"
     )
 
     def __post_init__(self) -> None:

@@ -23,6 +23,9 @@ WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
 #: Thousands separator in figures.
 THIN_SPACE = "\u2009"
 
+#: How `textwrap` breaks lines at spaces only.
+WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
 #: Escape sequences of colours in a terminal.
 _COLOUR = re.compile("\033\\[[0-9]*m")
 
@@ -186,14 +189,8 @@ def _wrapped_line(line: str, width: int) -> str:
     indent = len(line) - len(line.lstrip())
     gap = re.match(r" *\S+ {2,}", line)
     hanging = gap.end() if gap and gap.end() <= width // 2 else indent + 2
-    parts = textwrap.wrap(
-        line.lstrip(),
-        width - 2 * is_command,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    indents = {"initial_indent": " " * indent, "subsequent_indent": " " * hanging}
+    parts = textwrap.wrap(line.lstrip(), width - 2 * is_command, **indents, **WHOLE_WORDS)
     return (" \\\n" if is_command else "\n").join(parts).replace("\0", " ")
 
 

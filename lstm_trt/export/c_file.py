@@ -44,6 +44,9 @@ HEAD = 16
 #: Time steps of which `kernel.c` computes the input's products at once.
 CHUNK = 24
 
+#: The alignment of what vectors are read from, in C.
+ALIGNED = "__attribute__((aligned(64)))"
+
 
 @dataclass(frozen=True)
 class Target:
@@ -362,8 +365,7 @@ class CFile:
             side = "INPUTS" if key.startswith("x") else "OUTPUTS"
             macros[side + key[1:]] = size // rows if size % rows == 0 else size
         defines = "\n".join(f"#define {name}_{key} {value}" for key, value in macros.items() if value is not None)
-        aligned = "__attribute__((aligned(64)))"
-        fields = "\n".join(f"    float {key}[{size}] {aligned};" for key, size in self.fields().items())
+        fields = "\n".join(f"    float {key}[{size}] {ALIGNED};" for key, size in self.fields().items())
         given = f"{name}_weights" if self.included else f"the content of {name}.bin"
         comments = {
             "run": "A window of time steps, from states of zero. The state after it is kept, for step.",
@@ -371,10 +373,8 @@ class CFile:
         }
         functions = "".join(f"\n/* {comments[key]} */\n{self.prototype(key)};\n" for key in self.passes)
         if "step" in self.passes:
-            functions += (
-                "\n/* Optional, between two steps: computes the part of the next step that needs no input, so that it\n"
-                f"   answers sooner. */\nvoid {name}_prepare_next(struct {name} *net);\n"
-            )
+            what = "computes the part of the next step that needs no input, so that it\n   answers sooner."
+            functions += f"\n/* Optional, between two steps: {what} */\nvoid {name}_prepare_next(struct {name} *net);\n"
         weights = f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if self.included else ""
         return f"""{self.head}
 #ifndef {name}_H
@@ -389,7 +389,7 @@ extern "C" {{
 
 /* One instance: states and buffers. Instances are independent of each other. */
 struct {name} {{
-    const float *weights {aligned};
+    const float *weights {ALIGNED};
     int prepared;
 {fields}
 }};
@@ -418,11 +418,8 @@ void {name}_reset(struct {name} *net);
         kernel = resources.files("lstm_trt.export").joinpath("kernel.c").read_text()
         functions = {key: text for each in self.passes.values() for key, text in each.functions.items()}
         numbers = ", ".join(str(int(value)) for value in self.content[:HEAD])
-        resets = "".join(
-            f"    memset(net->{field}{number}, 0, sizeof net->c{number});\n"
-            for number in range(len(self.layers))
-            for field in "hc"
-        )
+        reset = "    memset(net->{0}{1}, 0, sizeof net->c{1});\n"
+        resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
         parts = [
             self.head,
             f'#include "{name}.h"\n\n{check if macro else ""}#define VL {target.vector_length}\n\n{kernel}',
@@ -445,18 +442,15 @@ void {name}_reset(struct {name} *net);
             *map(self._definition, self.passes),
         ]
         if "step" in self.passes:
-            calls = "".join(
-                f"    prepare({layer.kind}, {layer.features}, {layer.units},"
-                f" net->weights + {offset}, net->h{number}, net->sums{number});\n"
-                for number, (layer, offset) in enumerate(self.layers)
-            )
+            calls = ""
+            for number, (layer, offset) in enumerate(self.layers):
+                places = f"net->weights + {offset}, net->h{number}, net->sums{number}"
+                calls += f"    prepare({layer.kind}, {layer.features}, {layer.units}, {places});\n"
             parts.append(f"void {name}_prepare_next(struct {name} *net)\n{{\n{calls}    net->prepared = 1;\n}}\n")
         if self.included:
             rows = (", ".join(f"{value.hex()}f" for value in row) for row in self.content.reshape(-1, 16).tolist())
             values = ",\n".join(rows)
-            parts.append(
-                f"const float {name}_weights[{name}_WEIGHTS] __attribute__((aligned(64))) = {{\n{values}\n}};\n"
-            )
+            parts.append(f"const float {name}_weights[{name}_WEIGHTS] {ALIGNED} = {{\n{values}\n}};\n")
         return "\n".join(parts)
 
     def _definition(self, function: str) -> str:

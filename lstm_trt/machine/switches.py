@@ -191,9 +191,8 @@ def mappings_of(addresses: np.ndarray, root: Path = ROOT) -> Counter:
     names = [os.path.basename(line[5]) if len(line) > 5 else "anonymous memory" for line in lines]
     places = np.searchsorted(bounds[:, 1], addresses, "right")
     gone, starts = "not mapped any more", np.append(bounds[:, 0], np.uint64(0))
-    return Counter(
-        [*names, gone][place] if starts[place] <= at else gone for place, at in zip(places, addresses, strict=True)
-    )
+    names.append(gone)
+    return Counter(names[place] if starts[place] <= at else gone for place, at in zip(places, addresses, strict=True))
 
 
 class Ring:

@@ -80,10 +80,8 @@ def curves(
     looks = style.system_looks([*data.systems(every), *dict.fromkeys(point.system for point in others)])
     plan = CurvePlan([*points, *others], (axis, facet, line), statistic, looks)
     if len(plan.panels) > MOST_PANELS:
-        raise UsageError(
-            f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
-            f" at most {MOST_PANELS} are possible: select fewer recordings"
-        )
+        needed = f"{len(plan.panels)} panels for {len(plan.systems)} systems, at most {MOST_PANELS} are possible"
+        raise UsageError(f"curves against {AXIS_NAMES[axis]} would need {needed}: select fewer recordings")
     varied = [name for name in (axis, facet, line) if len(data.values(points, name)) > 1]
     title = f"Latency against {AXIS_NAMES[axis]}: {' and '.join(data.STATISTIC_NAMES[name] for name in plan.kinds)}"
     notes = [

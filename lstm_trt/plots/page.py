@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_trt.plots.over_time import timeline
-from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
+from lstm_trt.plots.style import Draw, Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.tail import draw_tail
 from lstm_trt.plots.trials import calls_of, draw_order
 from lstm_trt.store.runs import as_runs
@@ -56,6 +56,9 @@ SENTENCE_WIDTH = int((style.WIDTH_IN - BADGE_IN - 0.45) * 13.2)
 
 #: Rows of the table beside the tail: (name, value); a row without a value is a heading.
 Rows = list[tuple[str, str]]
+
+#: Names of configurations and their pages.
+Pages = Sequence[tuple[str, Draw]]
 
 
 def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
@@ -273,11 +276,9 @@ def _urgency(verdict: Verdict) -> tuple:
     return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(verdict.max_us or 0.0)
 
 
-def _write_pages(
-    kind: str, pages: Sequence[tuple[str, Callable[[], Picture]]], folder: str | Path, formats: Iterable[str]
-) -> list[Path]:
+def _write_pages(kind: str, pages: Pages, folder: str | Path, formats: Iterable[str]) -> list[Path]:
     """Write pages as `<kind>-<name>.<format>`; pages with equal names are numbered."""
-    files: dict[str, Callable[[], Picture]] = {}
+    files: dict[str, Draw] = {}
     for name, draw in pages:
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", name.replace("µ", "u")).strip("-.")[:80]
         stem = "-".join(filter(None, (kind, slug)))

@@ -103,9 +103,11 @@ def image_bytes(picture: Picture, form: str = "png") -> bytes:
     return buffer.getvalue()
 
 
-def write_pictures(
-    pictures: Mapping[str, Callable[[], Picture]], folder: str | Path, formats: Iterable[str] = ("png",)
-) -> list[Path]:
+#: A function that draws a figure when it is needed.
+Draw = Callable[[], Picture]
+
+
+def write_pictures(pictures: Mapping[str, Draw], folder: str | Path, formats: Iterable[str] = ("png",)) -> list[Path]:
     """Draw each of `pictures` (name -> function that draws it) into `folder`, in each format; returns the paths.
 
     Files are written atomically. Raises `UsageError` for an unknown format, and if the folder cannot be written.
@@ -133,21 +135,15 @@ def style() -> Iterator[None]:
         "font.size": 9,
         "axes.titlesize": 10,
         "axes.labelsize": 9.5,
-        "axes.edgecolor": "0.6",
-        "axes.linewidth": 0.8,
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "0.6"),
+        **dict.fromkeys(("axes.linewidth", "hatch.linewidth"), 0.8),
         "grid.color": "0.9",
         "grid.linewidth": 0.7,
-        "xtick.bottom": True,
-        "ytick.left": True,
-        "xtick.color": "0.6",
-        "ytick.color": "0.6",
-        "xtick.labelcolor": "0.15",
-        "ytick.labelcolor": "0.15",
-        "xtick.major.size": 3,
-        "ytick.major.size": 3,
+        **dict.fromkeys(("xtick.bottom", "ytick.left"), True),
+        **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), "0.15"),
+        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
         "legend.frameon": False,
         "lines.linewidth": 1.6,
-        "hatch.linewidth": 0.8,
         "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
         "text.parse_math": False,  # reasons and device names may contain $
     }
@@ -213,7 +209,7 @@ def plain(value: float) -> str:
 
 def folded(label: str, width: int = 18) -> str:
     """A long label on several lines, so that a legend stays narrow."""
-    return "\n".join(textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(textwrap.wrap(label, width, **text.WHOLE_WORDS))
 
 
 def brightness(color: Any) -> float:
@@ -476,9 +472,7 @@ class FittingTicks(Locator):
         return self._choose(fit)
 
 
-def size_ticks(
-    axis: Axis, sizes: Sequence[int], places: Sequence[float] | None = None, labels: Sequence[str] | None = None
-) -> None:
+def size_ticks(axis: Axis, sizes: Sequence[int], places: Sequence[float] = (), labels: Sequence[str] = ()) -> None:
     """Label the sizes on an axis, at `places` if these are not the sizes themselves, without overlaps."""
     place_of = dict(zip(sizes, map(float, places or sizes), strict=True))
     written = dict(zip(place_of.values(), labels or map(str, sizes), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lstm_trt.plots.curve import curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
 from lstm_trt.plots.precision import precisions
 from lstm_trt.plots.runtime import runtimes
-from lstm_trt.plots.style import Picture, count, figure, write_pictures
+from lstm_trt.plots.style import Draw, Picture, count, figure, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
 from lstm_trt.plots.trials import trials_in_order
 from lstm_trt.plots.version import by_version, versions
@@ -41,13 +41,13 @@ def draw_sweep(
     return write_pictures({f"sweep-{name}": draw for name, draw in plan.items()}, folder, formats)
 
 
-def _plan(runs: Any, deadline_us: float | None) -> dict[str, Callable[[], Picture]]:
+def _plan(runs: Any, deadline_us: float | None) -> dict[str, Draw]:
     """Name of each figure -> function that draws it."""
     points = data.points_of(runs)
     if not any(point.ok for point in points):
         return {"failures": partial(failures, runs)}
     axes = data.varied(points)
-    plan: dict[str, Callable[[], Picture]] = {}
+    plan: dict[str, Draw] = {}
     for axis in axes:
         plan[f"latency-by-{axis}"] = partial(curves, runs, axis, deadline_us=deadline_us)
     if len(axes) > 1:

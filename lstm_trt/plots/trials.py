@@ -75,11 +75,10 @@ def trials_in_order(
     group = data.one_group(runs)
     calls = calls_of(group, outliers, round_number)
     timed, warm = calls.timed, int(calls.warm.sum())
-    notes = [
-        f"n = {whole(timed.n)} after {whole(warm)} warm-up trials; median {number(timed.median_us)} µs, maximum"
-        f" {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)}); {whole(calls.outliers)} of"
-        f" {whole(timed.n)} are outside 1.5 × IQR (box plot)."
-    ]
+    trials = f"n = {whole(timed.n)} after {whole(warm)} warm-up trials; median {number(timed.median_us)} µs"
+    largest = f"maximum {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)})"
+    outside = f"{whole(calls.outliers)} of {whole(timed.n)} are outside 1.5 × IQR (box plot)"
+    notes = [f"{trials}, {largest}; {outside}."]
     if len(calls.middles) > 1:
         notes[0] += f" {len(calls.middles)} rounds in sequence."
     elif round_number is not None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
-from lstm_trt.config.format import WIDTH, count, table_lines
+from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
 from lstm_trt.machine.linux import ROOT
@@ -29,8 +29,6 @@ from lstm_trt.runtimes.base import Availability, Preparer, ReportLine, ReportSec
 PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
 
 BELOW = " " * 13
-
-_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "unknown": "2"}
 
@@ -134,7 +132,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorRepo
 def _indented(text: str, mark: str, width: int) -> list[str]:
     """Text below a row; words are not broken, so that commands can be copied."""
     first = BELOW + mark
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), **_WHOLE_WORDS)
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), **WHOLE_WORDS)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colour: Any) -> list[str]:
@@ -162,7 +160,7 @@ def _heading(report: DoctorReport, width: int) -> list[str]:
     lines = [first, f"{machine['cpu']}, {cores}, {gpus}"]
     for label, text in (("packages: ", present), ("not installed: ", absent)):
         if text:
-            lines += textwrap.wrap(label + text, width, subsequent_indent="  ", **_WHOLE_WORDS)
+            lines += textwrap.wrap(label + text, width, subsequent_indent="  ", **WHOLE_WORDS)
     return lines
 
 

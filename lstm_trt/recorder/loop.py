@@ -382,9 +382,8 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
     if protocol.period_us is not None and protocol.period_us < median_us:
-        raise PeriodTooShort(
-            f"the period of {protocol.period_us:g} us is shorter than the step's median latency of {median_us:.1f} us"
-            f" (pilot of {len(taken)} calls): delays would grow without limit;"
-            f" use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
-        )
+        median = f"the step's median latency of {median_us:.1f} us (pilot of {len(taken)} calls)"
+        remedy = f"use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
+        short = f"the period of {protocol.period_us:g} us is shorter than {median}"
+        raise PeriodTooShort(f"{short}: delays would grow without limit; {remedy}")
     return {"calls": len(taken), "median_us": median_us}

@@ -56,21 +56,18 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     if found != wanted:
         raise ParityFailed(f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}")
     error = largest_error(outputs, gate.expected)
+    far = f"{gate.reference} by {error:.2g} (relative, by norm)"
     if gate.rounded is not None:
         typical = FINER_THAN_BF16.get(precision)
         least, of_rounded = 4 * typical if typical else bound, largest_error(gate.rounded, gate.expected)
         bound = min(max(MULTIPLES[precision] * of_rounded, least), MOST_ERROR)
         to_rounded = largest_error(outputs, gate.rounded)
         if typical and max(to_rounded, typical) < error <= bound:
-            raise ParityFailed(
-                f"{of} are not those of {precision}: they differ from {gate.reference} by {error:.2g} (relative, by"
-                f" norm), and only by {to_rounded:.2g} from those of the network rounded to bf16"
-            )
+            near = f"only by {to_rounded:.2g} from those of the network rounded to bf16"
+            raise ParityFailed(f"{of} are not those of {precision}: they differ from {far}, and {near}")
     if not error <= bound:
         differ = "differ" if of == "outputs" else "differs"
-        raise ParityFailed(
-            f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); limit for {precision}: {bound:g}"
-        )
+        raise ParityFailed(f"{of} {differ} from {far}; limit for {precision}: {bound:g}")
     return result | {"error": error, "bound": bound}
 
 

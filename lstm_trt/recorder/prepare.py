@@ -228,9 +228,8 @@ def record_into(
     import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
 
     protocol, options, clock = configuration.protocol, configuration.options, time.perf_counter_ns
-    soaks, whole_ns, part_ns = False, UNLIMITED, UNLIMITED
-    if asked_s is not None:
-        soaks, whole_ns, part_ns = True, int(1e9 * asked_s), int(1e9 * part_s)
+    soaks = asked_s is not None
+    whole_ns, part_ns = (int(1e9 * asked_s), int(1e9 * part_s)) if soaks else (UNLIMITED, UNLIMITED)
     timed, rows, totals = 0, 0, Counter()
     loop: Any = None
     evidence = None

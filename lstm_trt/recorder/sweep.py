@@ -192,21 +192,15 @@ class SweepReport:
         return self.seconds.preparing / attempted if attempted else None
 
     def as_dict(self) -> dict:
+        names = ("shape", "runtime", "precision", "stage", "reason")
+        configured = [(each, each.configuration) for each in self.failures]
+        failed = [(of.name, of.runtime, of.options.precision, each.stage, each.reason) for each, of in configured]
         counted = ("total", "done_before", "failed_before", "recorded", "left", "stopped", "wall_s", "preparing_s_each")
         return {
             **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
             **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
             "failed": len(self.failures),
-            "failures": [
-                {
-                    "shape": failure.configuration.name,
-                    "runtime": failure.configuration.runtime,
-                    "precision": failure.configuration.options.precision,
-                    "stage": failure.stage,
-                    "reason": failure.reason,
-                }
-                for failure in self.failures
-            ],
+            "failures": [dict(zip(names, values, strict=True)) for values in failed],
         }
 
     def __str__(self) -> str:
@@ -215,13 +209,11 @@ class SweepReport:
         counts += [f"{number} {what}" for what, number in others.items() if number]
         lines = [f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"]
         if self.efficiency is not None:
-            lines.append(
-                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s per configuration, including"
-                f" the start of workers), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it"
-                f" inside trials), "
-                + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
-                + f"storing {self.seconds.storing:.1f} s"
-            )
+            seconds, each = self.seconds, f"{self.preparing_s_each:.2f} s per configuration"
+            preparing = f"preparing {seconds.preparing:.1f} s ({each}, including the start of workers)"
+            timing = f"timing {seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials)"
+            control = f"control runs {seconds.control:.1f} s, " if seconds.control else ""
+            lines.append(f"{preparing}, {timing}, {control}storing {seconds.storing:.1f} s")
         shown = self.failures[:FAILURES_LISTED]
         lines += [f"failed: {each.configuration.title} at {each.stage}: {each.reason}" for each in shown]
         more = len(self.failures) - FAILURES_LISTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from lstm_trt.config.errors import StoreError, file_errors, refused
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
 from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
+from lstm_trt.store.schema import Asked, Key, Stored
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
@@ -45,9 +46,7 @@ def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], di
         return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
 
 
-def read_pair(
-    folder: Path, known: set[tuple[str, int]], columns: Collection[str] | None = None
-) -> Iterator[Callable[[], schema.Recording | schema.Failure]]:
+def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[Callable[[], Stored]]:
     """A reader for each recording and failure of a consolidated pair, except for the (config_id, round) in `known`.
 
     Raises `StoreError` if a file is damaged or the two files do not belong together, as the readers do; these also
@@ -62,7 +61,7 @@ def read_pair(
     if described.get("pair") != of_trials.get("pair"):
         raise StoreError(apart)
 
-    def read(row: dict) -> schema.Recording | schema.Failure:
+    def read(row: dict) -> Stored:
         group, first, length = row["row_group"], row["first_row"], row["rows"]
         with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
             configuration = configuration_of(json.loads(row["configuration"]), path)
@@ -80,9 +79,7 @@ def read_pair(
     return (partial(read, row) for row in rows if (row["config_id"], row["round"]) not in known)
 
 
-def consolidate(
-    items: Iterable[schema.Recording | schema.Failure], folder: Path, group_rows: int = 200_000
-) -> tuple[int, int]:
+def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000) -> tuple[int, int]:
     """Write `trials.parquet` and `configs.parquet` into `folder`; returns (recordings, failures).
 
     Memory use is one row group of about `group_rows` trials, or one recording if that is longer. Both files carry the

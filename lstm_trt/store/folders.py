@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,16 +22,12 @@ from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
 from lstm_trt.store.files import make_folder, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
-from lstm_trt.store.schema import Failure, Recording, joined
+from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
 _NAME = re.compile(
     r"^(?P<id>[0-9a-f]{64})-r(?P<round>\d+)(?:(?:-p(?P<part>\d+))?\.parquet|(?P<failure>\.failure\.json))$"
 )
-
-
-#: (config_id, round)
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -72,11 +68,8 @@ def contents(folder: Path) -> Contents:
 
 
 def read_many(
-    path: Path,
-    columns: Collection[str] | None = None,
-    skipped: list[UnknownConfiguration] | None = None,
-    command: str = "record",
-) -> Iterator[Recording | Failure]:
+    path: Path, columns: Asked = None, skipped: list[UnknownConfiguration] | None = None, command: str = "record"
+) -> Iterator[Stored]:
     """All recordings and failures of a file, a folder, or a consolidated pair (its folder or either file).
 
     With `columns`, only these columns of the trials are loaded: 200 million trials take 17 GB
@@ -111,7 +104,7 @@ def read_many(
             yield item
 
 
-def _readers(found: Contents, columns: Collection[str] | None) -> Iterator[Callable[[], Recording | Failure]]:
+def _readers(found: Contents, columns: Asked) -> Iterator[Callable[[], Stored]]:
     """A reader for each recording and failure of a folder."""
     known = found.recordings.keys() | found.parts.keys()
     for file in (*found.recordings.values(), *found.others):
@@ -150,7 +143,7 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
         return Consolidated(folder, *consolidate(read_many(path), folder))
 
 
-def read_parts(numbered: dict[int, Path], columns: Collection[str] | None, failure: Path | None) -> Recording:
+def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None) -> Recording:
     """Join the parts of a long recording: `numbered` is number of the part -> file, ascending.
 
     Trials and blocks are numbered consecutively. Missing parts are named in the warnings of the

@@ -83,10 +83,10 @@ def groups_of_table(
         warnings.append(f"{name} seems to hold averages: they hide the tail of the latencies")
     warmup = _warmup(table, warnings)
     counts = _counts(table, options.causes, {name, *keys}, warnings)
-    round_name, trial_name = _round_column(table, keys), table.find("trial")
-    parts = _parts(table, keys, round_name, trial_name, warnings)
+    round_name = _round_column(table, keys)
+    parts = _parts(table, keys, round_name, warnings)
     if not options.one_group:
-        read = {name, *keys, round_name, trial_name, table.find("warmup", "warm_up"), *counts}
+        read = {name, *keys, round_name, table.find("trial"), table.find("warmup", "warm_up"), *counts}
         _refuse_mixtures(table, read, keys, parts, warnings)
     start_ns = _start_ns(table, {name, *keys}, parts, warnings)
     groups = []
@@ -174,15 +174,14 @@ def _counts(table: Table, causes: Sequence[str] | None, taken: set, warnings: li
     return found
 
 
-def _parts(
-    table: Table, keys: Sequence[str], round_name: str | None, trial_name: str | None, warnings: list[str]
-) -> Parts:
+def _parts(table: Table, keys: Sequence[str], round_name: str | None, warnings: list[str]) -> Parts:
     """The rows of each round of each group; groups are in the order of their first rows."""
     rounds = table.cells(round_name) if round_name else [0] * table.data.num_rows
     numbers = {cell: cell if isinstance(cell, int) else place for place, cell in enumerate(dict.fromkeys(rounds))}
     rows_by: dict[tuple, list[int]] = {}
     for row, values in enumerate(zip(*map(table.cells, keys), rounds, strict=True)):
         rows_by.setdefault(values, []).append(row)
+    trial_name = table.find("trial")
     trials = table.numbers(trial_name) if trial_name and table.kind(trial_name) == "number" else None
     parts: Parts = {}
     for (*values, cell), in_order in rows_by.items():

@@ -18,7 +18,7 @@ from lstm_trt.config.format import count
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
-from lstm_trt.store.schema import Failure, Recording
+from lstm_trt.store.schema import Failure, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Runs(Sequence[Group]):
     group_by: tuple[str, ...] = ()
     grouped: bool = True
     own: bool = True
-    recordings: tuple[Recording | Failure, ...] = field(default=(), repr=False)
+    recordings: tuple[Stored, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -103,12 +103,9 @@ class Runs(Sequence[Group]):
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
         keys = {group.key for group in groups if group.key}
         of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
-        kept = tuple(
-            item
-            for item in self.recordings
-            if (key := group_key(item)) in keys or (isinstance(item, Failure) and key[:2] in of_failures)
-        )
-        return replace(self, groups=groups, recordings=kept)
+        every = [(item, group_key(item)) for item in self.recordings]
+        kept = [item for item, key in every if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)]
+        return replace(self, groups=groups, recordings=tuple(kept))
 
 
 def group_fields(group: Group) -> dict:
@@ -130,12 +127,12 @@ def as_runs(source: Any) -> Runs:
         return source
     if is_path(source):
         return load(source)
-    items: list[Any] = [source] if isinstance(source, Group | Recording | Failure) else list(source)
+    items: list[Any] = [source] if isinstance(source, Group | Stored) else list(source)
     groups = [item for item in items if isinstance(item, Group)]
     if len(groups) == len(items):
         own = all(group.configuration is not None for group in groups)
         return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
-    wrong = next((item for item in items if not isinstance(item, Recording | Failure)), None)
+    wrong = next((item for item in items if not isinstance(item, Stored)), None)
     if wrong is not None:
         raise UsageError(f"expected paths, Runs, groups or recordings, not {type(wrong).__name__}; see lab.load")
     return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
@@ -245,10 +242,8 @@ def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")
-        warnings.append(
-            f"{counted} recorded until decided: the number of trials depended on the data,"
-            " which intervals and comparisons do not allow for"
-        )
+        why = "the number of trials depended on the data, which intervals and comparisons do not allow for"
+        warnings.append(f"{counted} recorded until decided: {why}")
     grouped = len(paths) > 1 or paths[0].name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
     if not grouped and paths[0].is_dir():
         found = folders.contents(paths[0])

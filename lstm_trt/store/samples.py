@@ -15,7 +15,7 @@ import numpy as np
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.labels import flat, labels, telling
-from lstm_trt.store.schema import Failure, Recording
+from lstm_trt.store.schema import Failure, Recording, Stored
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -178,7 +178,7 @@ def of_recording(recording: Recording) -> Latencies:
     return replace(sample, block_causes=sample.of_blocks(BLOCK_CAUSES))
 
 
-def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
+def groups_of(items: Iterable[Stored]) -> list[Group]:
     """Group recordings by configuration and machine, sorted by shape and runtime; each round is a sample.
 
     Recordings of different machines are never pooled, nor those with a CUDA graph and those whose capture was
@@ -238,7 +238,7 @@ def fields_of(configuration: Configuration, machine: str | None) -> dict[str, An
     }
 
 
-def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:
+def group_key(item: Stored) -> tuple[str, str | None, bool]:
     """What recordings of one group share: configuration id, machine (None if not known), and a refused CUDA graph."""
     refused = (item.provenance.get("runtime") or {}).get("graph_fallback") is not None
     return item.configuration.id, item.provenance.get("machine_fingerprint"), refused

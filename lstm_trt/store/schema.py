@@ -87,7 +87,17 @@ class Failure:
             raise TypeError("stage and reason must be text")
 
 
-def validate(recording: Recording, where: object, asked: Collection[str] | None = None) -> None:
+#: What a folder has of a configuration and round.
+Stored = Recording | Failure
+
+#: (config_id, round)
+Key = tuple[str, int]
+
+#: Names of the columns to read; None for all.
+Asked = Collection[str] | None
+
+
+def validate(recording: Recording, where: object, asked: Asked = None) -> None:
     """Raise `StoreError` if columns (by default all, else those `asked`) are missing, of unequal length, or invalid."""
     columns = recording.columns
     for name in REQUIRED:
@@ -161,7 +171,7 @@ def _arrow_array(values, type):
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(packed)])
 
 
-def with_trials(recording: Recording, table, path: Path, asked: Collection[str] | None) -> Recording:
+def with_trials(recording: Recording, table, path: Path, asked: Asked) -> Recording:
     """A recording with the trials of a table that was read with the columns `asked`, by default all.
 
     A column that is entirely null was not measured and is left out. Raises `StoreError` for values that are missing,
@@ -220,14 +230,11 @@ _first, _last = itemgetter(0), itemgetter(-1)
 
 #: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording become one: what is
 #: built and checked once is that of the first part. The kind of a workload can add entries, which are the first's too.
-PROVENANCE = dict.fromkeys(
-    (
-        *("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector", "parity"),
-        *("device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing", "gpu_before", "costs_s"),
-        *("started_unix_ns", "threads", "runtime", "warnings", "control", "until"),
-    ),
-    _first,
-) | {
+PROVENANCE = {
+    **dict.fromkeys(("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector"), _first),
+    **dict.fromkeys(("parity", "device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing"), _first),
+    **dict.fromkeys(("gpu_before", "costs_s", "started_unix_ns", "threads", "runtime", "warnings"), _first),
+    **dict.fromkeys(("control", "until"), _first),
     "blocks": _blocks,
     "gpu_after": _last,
     "others": _others,

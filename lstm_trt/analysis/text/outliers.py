@@ -19,17 +19,7 @@ from lstm_trt.analysis.outliers import (
     hint_text,
 )
 from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, Excess, ran
-from lstm_trt.config.format import (
-    count,
-    listed,
-    microseconds,
-    multiple,
-    number,
-    percent,
-    percent_number,
-    signed_percent,
-    table_lines,
-)
+from lstm_trt.config import format as fmt
 
 #: Fast trials and a segment are at the same level if their medians differ by at most this share.
 SAME_STATE = 0.02
@@ -61,14 +51,14 @@ def text(answers: OutlierAnswers) -> str:
 def outliers_text(outliers: Outliers, name: str = "") -> str:
     """Several lines: number of outliers, course of the level, clusters, and tail."""
     over = f" in {len(outliers.rounds)} rounds" * (len(outliers.rounds) > 1)
-    trials = f"{count(outliers.n, 'trial')}{over}, median {microseconds(outliers.median_us)} us"
+    trials = f"{fmt.count(outliers.n, 'trial')}{over}, median {fmt.microseconds(outliers.median_us)} us"
     lines = [f"{name}:"] if name else []
     lines.append(f"{trials}; {_box_plot_count(outliers)}")
     lines += [f"Trials: {_partition(outliers)}", *_course(outliers.rounds)]
     if outliers.clusters:
         fast = sum(cluster.fast for cluster in outliers.clusters)
         kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
-        clusters = " and ".join(count(size, kind) for size, kind in kinds if size)
+        clusters = " and ".join(fmt.count(size, kind) for size, kind in kinds if size)
         lines.append(f"{clusters}, as multiples of the local median (with the 95 % interval of the share):")
         lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
         lines += _uneven(outliers)
@@ -83,12 +73,12 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
 
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
-    found = f"{count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
+    found = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
     return f"{name}: {found}; clusters: {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
 
 
 def _box_plot_count(outliers: Outliers) -> str:
-    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {percent(outliers.outliers / outliers.n)})"
+    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {fmt.percent(outliers.outliers / outliers.n)})"
 
 
 def _partition(outliers: Outliers) -> str:
@@ -111,35 +101,31 @@ def _segments(part: OutlierRound) -> str:
         return ""
     texts = []
     for segment in part.segments[:MOST_SEGMENTS]:
-        change = f" (drift {signed_percent(segment.change)})" if segment.change else ""
+        change = f" (drift {fmt.signed_percent(segment.change)})" if segment.change else ""
         trials = f"trials {segment.start + 1} to {segment.stop}"
-        texts.append(f"{microseconds(segment.median_us)} us in {trials}{change}")
+        texts.append(f"{fmt.microseconds(segment.median_us)} us in {trials}{change}")
     more = len(part.segments) - len(texts)
-    texts += [f"and {count(more, 'more segment')}"] if more else []
-    return f", {signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
+    texts += [f"and {fmt.count(more, 'more segment')}"] if more else []
+    return f", {fmt.signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
 
 
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
-    text = f"{multiple(cluster.multiplier)} ({microseconds(cluster.time_us)} us): {count(cluster.count, 'trial')},"
-    text += f" {percent(cluster.share)} ({percent_number(cluster.share_low)} to {percent(cluster.share_high)})"
-    text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers.rounds)
+    place = f"{fmt.multiple(cluster.multiplier)} ({fmt.microseconds(cluster.time_us)} us)"
+    interval = f"{fmt.percent_number(cluster.share_low)} to {fmt.percent(cluster.share_high)}"
+    text = f"{place}: {fmt.count(cluster.count, 'trial')}, {fmt.percent(cluster.share)} ({interval})"
+    text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers)
     return text if outliers.period_by is None else f"{text}, {_causes(cluster)}"
 
 
-def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
+def _level_elsewhere(cluster: Cluster, outliers: Outliers) -> str:
     """For a cluster of fast trials, the longest segment at the same level, if there is one."""
     if cluster.multiplier >= 1:
         return ""
-    near = [
-        (segment, part.round)
-        for part in rounds
-        for segment in part.segments
-        if abs(segment.median_us / cluster.time_us - 1) <= SAME_STATE
-    ]
+    near = [found for found in outliers.segments if abs(found[0].median_us / cluster.time_us - 1) <= SAME_STATE]
     if not near:
         return ""
     segment, number_of_round = max(near, key=lambda found: found[0].trials)
-    of_round = f" of round {number_of_round}" * (len(rounds) > 1)
+    of_round = f" of round {number_of_round}" * (len(outliers.rounds) > 1)
     return f", close to the median of trials {segment.start + 1} to {segment.stop}{of_round}"
 
 
@@ -156,8 +142,8 @@ def _uneven(outliers: Outliers) -> list[str]:
             continue
         square = sum((observed - mean) ** 2 / mean for observed, mean in zip(cluster.counts, expected, strict=True))
         if chdtrc(len(expected) - 1, square) < 0.001:
-            counts = ", ".join(map(str, cluster.counts))
-            lines.append(f"  the frequency of {multiple(cluster.multiplier)} differs between rounds: {counts} trials")
+            place, counts = fmt.multiple(cluster.multiplier), ", ".join(map(str, cluster.counts))
+            lines.append(f"  the frequency of {place} differs between rounds: {counts} trials")
     return lines
 
 
@@ -167,8 +153,8 @@ def _tail(outliers: Outliers) -> list[str]:
         return []
     few = tail.count < LEAST_TAIL
     text = ("Stragglers" if few else "A smooth tail") + " outside clusters" * bool(outliers.clusters)
-    text += f": {count(tail.count, 'trial')}, {percent(tail.share)}, from {multiple(tail.start)}"
-    text += f" to {multiple(tail.stop)}" if tail.count > 1 else ""
+    text += f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)}, from {fmt.multiple(tail.start)}"
+    text += f" to {fmt.multiple(tail.stop)}" if tail.count > 1 else ""
     text += "" if few else f", {tail.shape}"
     return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail)}" if tail.causes or tail.hint else "")]
 
@@ -176,7 +162,7 @@ def _tail(outliers: Outliers) -> list[str]:
 def _parts(outliers: Outliers) -> list[str]:
     """What slow calls spent their time on: a table, and what ran meanwhile."""
     named = [("the {} slowest calls", outliers.slowest)]
-    named += [(f"cluster at {multiple(cluster.multiplier)}", cluster.excess) for cluster in outliers.clusters]
+    named += [(f"cluster at {fmt.multiple(cluster.multiplier)}", cluster.excess) for cluster in outliers.clusters]
     named += [("tail", outliers.tail.excess)] if outliers.tail else []
     named += [("empty step, the {} slowest", outliers.control)]
     found = [(name.format(excess.n), excess) for name, excess in named if excess]
@@ -184,17 +170,17 @@ def _parts(outliers: Outliers) -> list[str]:
         return []
     kinds = [kind for kind in PARTS if any(kind in excess.parts_us for _, excess in found)]
     rows = [
-        (name, *map(microseconds, (excess.excess_us, *map(excess.parts_us.get, kinds))), _seen(excess))
+        (name, *map(fmt.microseconds, (excess.excess_us, *map(excess.parts_us.get, kinds))), _seen(excess))
         for name, excess in found
     ]
     header = ("longer on average, us", "in all", *(PARTS[kind][0] for kind in kinds), "more in these calls or blocks")
     why = "Of the time on the core the cause is not observed; a guest cannot see its hypervisor:"
     lines = [f"Time of slow calls, and of an empty step, which shows the machine without the network. {why}"]
-    lines += table_lines(header, rows, indent=2, right=header[1:-1], wrap=True)
+    lines += fmt.table_lines(header, rows, indent=2, right=header[1:-1], wrap=True)
     turns = []
     for name, each in sorted(ran(outliers.switches).items(), key=lambda item: -item[1]["total_ns"]):
-        shortest, longest = (number(each[bound] / 1e3) for bound in ("shortest_ns", "longest_ns"))
-        turns.append(f"{name} ({count(each['times'], 'time')}, {shortest} to {longest} us)")
+        shortest, longest = (fmt.number(each[bound] / 1e3) for bound in ("shortest_ns", "longest_ns"))
+        turns.append(f"{name} ({fmt.count(each['times'], 'time')}, {shortest} to {longest} us)")
     mapped = sum((Counter(each["faults"]) for each in outliers.switches), Counter())
     refused = {what: each[name] for each in outliers.switches for name, what in REFUSED.items() if each[name]}
     more = {
@@ -202,7 +188,7 @@ def _parts(outliers: Outliers) -> list[str]:
         "Page faults of timed calls": [f"{name} {times}" for name, times in mapped.most_common()],
         **{what: [f"{why} (lstm-trt doctor)"] for what, why in refused.items()},
     }
-    return lines + [f"{name}: {listed(items, 8)}" for name, items in more.items() if items]
+    return lines + [f"{name}: {fmt.listed(items, 8)}" for name, items in more.items() if items]
 
 
 def _seen(excess: Excess) -> str:
@@ -210,7 +196,7 @@ def _seen(excess: Excess) -> str:
     texts = []
     for name, values in excess.seen.items():
         scale, unit = {"ns": (1e3, " us"), "khz": (1e3, " MHz")}.get(name.rpartition("_")[2], (1, ""))
-        here, there = (number(value / scale) for value in values)
+        here, there = (fmt.number(value / scale) for value in values)
         per = " per block" if name in OF_BLOCKS else " per call"
         texts.append(f"{CAUSE_NAMES.get(name, name)} {here} instead of {there}{unit}{per}")
     return ", ".join(texts) or "none seen"
@@ -220,7 +206,7 @@ def _period(period_ms: float | None, outliers: Outliers) -> str:
     if period_ms is None:
         return ""
     by = " (start times estimated by summing latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
-    return f", every {number(period_ms)} ms{by}"
+    return f", every {fmt.number(period_ms)} ms{by}"
 
 
 def _causes(part: Cluster | Tail) -> str:
@@ -230,10 +216,10 @@ def _causes(part: Cluster | Tail) -> str:
 def _cause(cause: Cause) -> str:
     if cause.by == CountedBy.CONTROL:
         noise = "consistent with machine noise: the control run (an empty step) has similar delays"
-        return f"{noise} in {percent(cause.share_bulk)} of its calls"
+        return f"{noise} in {fmt.percent(cause.share_bulk)} of its calls"
     partly = "" if cause.share >= MOSTLY else "partly "
-    shares = f"in {percent(cause.share)} of these trials, {percent(cause.share_bulk)} of the bulk"
-    odds = f"odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p)}"
+    shares = f"in {fmt.percent(cause.share)} of these trials, {fmt.percent(cause.share_bulk)} of the bulk"
+    odds = f"odds ratio {fmt.number(cause.odds_ratio)}, p {_p_value(cause.p)}"
     return f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)} ({shares}; {odds})"
 
 

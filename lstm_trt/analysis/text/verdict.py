@@ -8,16 +8,7 @@ from collections import Counter
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parts import PARTS, Excess
-from lstm_trt.config.format import (
-    count,
-    microseconds,
-    percent,
-    percent_at_least,
-    percent_at_most,
-    percent_certified,
-    short_number,
-    signed_percent,
-)
+from lstm_trt.config import format as fmt
 
 
 def text(verdicts: Verdicts) -> str:
@@ -41,8 +32,8 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _percentile(verdict),
         _misses(verdict),
         *_excess(verdict.miss_excess),
-        f"{proven} {percent_certified(verdict.certifies)} % of calls meet the deadline",
-        f"{proven} {percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
+        f"{proven} {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline",
+        f"{proven} {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
         " there is a 50 % chance that the next n trials contain a longer one",
         *_evidence(verdict),
         *_assumption(verdict),
@@ -63,11 +54,11 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     end = f"  {name}" if name else ""
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {microseconds(verdict.max_us)} us, {count(verdict.misses, 'miss')} in {verdict.n} trials"
+    text = f"max {fmt.microseconds(verdict.max_us)} us, {fmt.count(verdict.misses, 'miss')} in {verdict.n} trials"
     if verdict.verdict == Outcome.MET:
         text += f", assuming that {_assumed(verdict)}"
     else:
-        text += f", proven for {percent_certified(verdict.certifies)} % of calls"
+        text += f", proven for {fmt.percent_certified(verdict.certifies)} % of calls"
     if verdict.miss_excess and verdict.miss_excess.mostly:
         text += f", the excess of misses is mostly {PARTS[verdict.miss_excess.mostly][0]}"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
@@ -77,16 +68,17 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
 
 def sentence(verdict: Verdict) -> str:
     """The verdict in one or two sentences, for figures."""
-    percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
+    percentile, deadline_us = fmt.short_number(verdict.percentile), fmt.short_number(verdict.deadline_us)
     confidence = f"{_confidence(verdict)} confidence"
     if verdict.n == 0:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
-    observed = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, maximum {microseconds(verdict.max_us)} us"
+    misses = f"{fmt.count(verdict.misses, 'miss')} in {verdict.n} trials"
+    observed = f"{misses}, maximum {fmt.microseconds(verdict.max_us)} us"
     if verdict.verdict == Outcome.MET:
         met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
         return f"{met}, assuming that {_assumed(verdict)}: {observed}."
     if verdict.verdict == Outcome.MISSED:
-        late = f"at least {percent_at_least(verdict.miss_rate_low)} of calls miss the deadline"
+        late = f"at least {fmt.percent_at_least(verdict.miss_rate_low)} of calls miss the deadline"
         exceeds = f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}"
         return f"{exceeds}: {observed}; {late}, {_allowed(verdict)} are allowed."
     first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
@@ -97,7 +89,7 @@ def sentence(verdict: Verdict) -> str:
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
     bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
-    within = f"p{short_number(verdict.percentile)} within {short_number(verdict.deadline_us)} us"
+    within = f"p{fmt.short_number(verdict.percentile)} within {fmt.short_number(verdict.deadline_us)} us"
     return f"{within} at {_confidence(verdict)} confidence{bursts}"
 
 
@@ -132,28 +124,28 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 
 def _maximum(verdict: Verdict) -> str:
-    text = f"max {microseconds(verdict.max_us)} us in n = {verdict.n} trials"
-    text += f" (with warm-up {microseconds(verdict.max_with_warmup_us)} us)"
+    text = f"max {fmt.microseconds(verdict.max_us)} us in n = {verdict.n} trials"
+    text += f" (with warm-up {fmt.microseconds(verdict.max_with_warmup_us)} us)"
     if len(verdict.rounds) > 1:
-        text += "; by round " + " ".join(map(microseconds, verdict.max_us_rounds))
+        text += "; by round " + " ".join(map(fmt.microseconds, verdict.max_us_rounds))
     return text
 
 
 def _percentile(verdict: Verdict) -> str:
     low_us, high_us, none = verdict.percentile_low_us, verdict.percentile_high_us, f"bound at n = {verdict.n}"
-    low = f"no lower {none}" if low_us is None else f"at least {microseconds(low_us)} us"
-    high = f"no upper {none}" if high_us is None else f"at most {microseconds(high_us)} us"
-    measured = f"p{short_number(verdict.percentile)} {microseconds(verdict.percentile_us)} us, {low}, {high}"
-    deadline = f"deadline {short_number(verdict.deadline_us)} us"
+    low = f"no lower {none}" if low_us is None else f"at least {fmt.microseconds(low_us)} us"
+    high = f"no upper {none}" if high_us is None else f"at most {fmt.microseconds(high_us)} us"
+    measured = f"p{fmt.short_number(verdict.percentile)} {fmt.microseconds(verdict.percentile_us)} us, {low}, {high}"
+    deadline = f"deadline {fmt.short_number(verdict.deadline_us)} us"
     return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
 
 
 def _misses(verdict: Verdict) -> str:
-    text = f"{count(verdict.misses, 'miss')} in {verdict.n} trials: miss rate "
+    text = f"{fmt.count(verdict.misses, 'miss')} in {verdict.n} trials: miss rate "
     if verdict.misses:
-        text += f"{percent(verdict.misses / verdict.n)}, at least {percent_at_least(verdict.miss_rate_low)}, "
+        text += f"{fmt.percent(verdict.misses / verdict.n)}, at least {fmt.percent_at_least(verdict.miss_rate_low)}, "
     bound = "one-sided bounds" if verdict.misses else "one-sided bound"
-    text += f"at most {percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
+    text += f"at most {fmt.percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
     return f"{text}; allowed {_allowed(verdict)}"
 
 
@@ -161,10 +153,10 @@ def _excess(excess: Excess | None) -> list[str]:
     """What the misses spent more time on than the other calls, and what would help."""
     if excess is None:
         return []
-    spent = ", ".join(f"{PARTS[kind][0]} {microseconds(time_us)} us" for kind, time_us in excess.parts_us.items())
+    spent = ", ".join(f"{PARTS[kind][0]} {fmt.microseconds(time_us)} us" for kind, time_us in excess.parts_us.items())
     helps = f"; {PARTS[excess.mostly][1]}" if excess.mostly else ""
     longer = " longer than the other calls" if excess.others else ""
-    return [f"the misses took {microseconds(excess.excess_us)} us{longer} on average: {spent}{helps}"]
+    return [f"the misses took {fmt.microseconds(excess.excess_us)} us{longer} on average: {spent}{helps}"]
 
 
 def _dependence(verdict: Verdict) -> str:
@@ -172,9 +164,10 @@ def _dependence(verdict: Verdict) -> str:
     if not found.how:
         return f"dependence: slow calls do not cluster more than by chance; effective sample size {verdict.n}"
     index = f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" * (found.extremal_index < 1)
-    text = f"dependence: {found.how}{index}; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
+    sizes = f"{fmt.count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
+    text = f"dependence: {found.how}{index}; {sizes}"
     if verdict.misses:
-        text += f" ({count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
+        text += f" ({fmt.count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
     if verdict.verdict_if_effective == verdict.verdict_if_independent:
         return f"{text}: this does not change the verdict"
     return f"{text}: {verdict.verdict_if_effective} instead of {verdict.verdict_if_independent}"
@@ -183,7 +176,7 @@ def _dependence(verdict: Verdict) -> str:
 def _drift(verdict: Verdict) -> list[str]:
     several = len(verdict.rounds) > 1
     return [
-        f"drift of the bulk {signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
+        f"drift of the bulk {fmt.signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
         for part in verdict.rounds
         if part.steady_state != SteadyState.FLAT or part.segments > 1
     ]
@@ -192,8 +185,8 @@ def _drift(verdict: Verdict) -> list[str]:
 def _firm(firm: FirmStatistics) -> str:
     worst = ", ".join(f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None)
     text = "(m,k)-firm: " + (f"misses at most {worst} consecutive trials; " if worst else "")
-    text += f"longest run of misses {firm.longest_run}; P(miss) {percent(firm.p_miss)}"
-    return text + ("" if firm.p_miss_after_miss is None else f", after a miss {percent(firm.p_miss_after_miss)}")
+    text += f"longest run of misses {firm.longest_run}; P(miss) {fmt.percent(firm.p_miss)}"
+    return text + ("" if firm.p_miss_after_miss is None else f", after a miss {fmt.percent(firm.p_miss_after_miss)}")
 
 
 def _recommendation(verdict: Verdict) -> str:
@@ -210,7 +203,7 @@ def _trials_needed(verdict: Verdict, kind: str = "") -> str:
 
 
 def _confidence(verdict: Verdict) -> str:
-    return f"{short_number(100 * verdict.confidence)} %"
+    return f"{fmt.short_number(100 * verdict.confidence)} %"
 
 
 def _allowed(verdict: Verdict) -> str:
