@@ -17,7 +17,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import bodies, graphs, known_sizes
+from lstm_trt.export.sizes import fit, graphs, known_sizes
 
 if TYPE_CHECKING:
     import onnx
@@ -136,12 +136,9 @@ def _is_utf8(message) -> bool:
     return True
 
 
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All operators of a graph, those in the bodies of Loop, If and Scan included."""
-    for node in graph.node:
-        yield node
-        for inner in bodies(node):
-            yield from nodes(inner)
+def nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """All operators of a graph, and after them those in the bodies of Loop, If and Scan."""
+    return [node for each in graphs(graph) for node in each.node]
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -338,9 +335,8 @@ def _faults_in_sizes(kind: str, found: dict[str, Any], hidden: int, direction: s
     others = {"initial_h": state, "initial_c": state, "P": (layer.directions, 3 * hidden)}
     for name, needed in {**layer.weight_shapes, "sequence_lens": (batch,), **others}.items():
         sizes = found.get(name, needed)
-        same = len(sizes) == len(needed)
-        if not same or any(a != b for a, b in zip(sizes, needed, strict=True) if a is not None and b is not None):
+        if not fit(sizes, needed):
             fault = f"{name} has shape {list(sizes)}, expected {[size or '?' for size in needed]}"
-            if name == "R" and same and sizes[2] is not None and sizes[2] < hidden:
+            if name == "R" and len(sizes) == 3 and sizes[2] is not None and sizes[2] < hidden:
                 fault += f"; ONNX's {kind} has no projection (PyTorch's proj_size): multiply its output instead"
             yield fault + ": export it again"

@@ -22,7 +22,7 @@ from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.sizes import Sizes, bodies, fix_inputs, known_sizes, resolved, sizes_of, with_sizes
+from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 
@@ -45,13 +45,7 @@ _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), 
 FOREIGN = (
     ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
     ("a file of weights without a network", (".safetensors",), b'{"', 8, f"load them {_MODULE}"),
-    (
-        "a Keras file",
-        (".keras", ".h5"),
-        b"\x89HDF",
-        0,
-        'load it in Keras, then model.export("model.onnx", format="onnx")',
-    ),
+    ("a Keras file", (".keras", ".h5"), b"\x89HDF", 0, 'load it, then model.export("model.onnx", format="onnx")'),
     ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
 )
 
@@ -143,21 +137,6 @@ def checked(content: bytes, name: str) -> onnx.ModelProto:
     return model
 
 
-def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
-    """Input -> its sizes, a number or a symbol each; sizes without a symbol are `INPUT.AXIS`."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    found = {}
-    for value in model.graph.input:
-        if value.name not in constants:
-            if not value.type.HasField("tensor_type"):
-                raise UsageError(
-                    f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported"
-                )
-            dims = enumerate(value.type.tensor_type.shape.dim)
-            found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
-    return found
-
-
 def read_shapes(path: Path) -> dict[str, tuple[int | str, ...]]:
     """`symbolic_shapes` of a file; raises `UsageError` if it cannot be read."""
     return symbolic_shapes(checked(read_file(path)[0], path.name))
@@ -174,8 +153,8 @@ def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> t
     The latter are single whole numbers that decide between branches. Raises `UsageError` for an invalid file.
     """
     model = checked(content, name)
-    whole = {key: array for key, array in given.items() if array.size == 1 and array.dtype.kind in "iub"}
-    constants = {key: whole[key].item() for key in deciding(model) if key in whole}
+    whole = {key: array.item() for key, array in given.items() if array.size == 1 and array.dtype.kind in "iub"}
+    constants = {key: whole[key] for key in (deciding(model) if whole else ()) if key in whole}
     sized = {key: size for key, size in symbolic_shapes(model).items() if key in given and key not in constants}
     pairs = [pair for key, sizes in sized.items() for pair in zip(sizes, given[key].shape, strict=False)]
     return {symbol: size for symbol, size in pairs if isinstance(symbol, str)}, constants
@@ -186,17 +165,15 @@ def deciding(model: onnx.ModelProto) -> dict[str, Any]:
     from onnx import numpy_helper
 
     graph, found = resolved(model).graph, {}
-    stored = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
-    numbers = {tensor.name: numpy_helper.to_array(tensor).item() for tensor in stored}
-    every = list(onnx_checks.nodes(graph))
-    makers = {name: node for node in every if node.op_type not in ("Shape", "Size") for name in node.output}
-    open_ends = [(node.input[0], "N") for node in every if node.op_type == "If"]
-    for tensor, number in open_ends:  # grows
-        if tensor not in found:
-            found[tensor] = number
-            before = makers[tensor].input if tensor in makers else ()
-            compared = [numbers[name] for name in before if name in numbers] if number == "N" else []
-            open_ends += [(name, (compared or [number])[0]) for name in before]
+    single = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
+    numbers = {tensor.name: numpy_helper.to_array(tensor).item() for tensor in single}
+    for node in reversed(onnx_checks.nodes(graph)):  # those that use a tensor before that which makes it
+        if node.op_type == "If":
+            found.setdefault(node.input[0], "N")
+        ahead = [found[name] for name in node.output if name in found and node.op_type not in ("Shape", "Size")]
+        compared = [numbers[name] for name in node.input if name in numbers and "N" in ahead]
+        for name in filter(None, node.input) if ahead else ():
+            found.setdefault(name, (compared or ahead)[0])
     return {value.name: found[value.name] for value in graph.input if value.name in found}
 
 
@@ -223,7 +200,7 @@ def network_facts(
     inputs, with which sizes of outputs are measured that cannot be derived, or all of them if `measured`.
     """
     model = checked(content, name)
-    _fix(model, name, constants)
+    fix_inputs(model, constants, name)
     symbols = symbolic_shapes(model)
     missing = _checked_sizes(symbols_in(symbols), name, sizes)
     if missing:
@@ -236,17 +213,16 @@ def network_facts(
         inferred = with_sizes(model, shapes)
     graph = inferred.graph
     known: dict[str, Any] = known_sizes(graph)
-    inputs = []
-    for value in model.graph.input:
-        if value.name in shapes:
-            kind = _numpy_type(value, name, "input")
-            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(graph, value.name, kind)))
+    types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
+    inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
     outputs = [
         Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, (None,))) for value in graph.output
     ]
     if measured or any(None in tensor.shape for tensor in outputs):
         outputs = _measured_outputs(model, name, inputs, outputs, given)
-    outputs = [_with_declared(tensor, value) for tensor, value in zip(outputs, model.graph.output, strict=True)]
+    stated: dict[str, Any] = known_sizes(model.graph)
+    wrong = {each.name: stated[each.name] for each in outputs if not fit(stated.get(each.name, each.shape), each.shape)}
+    outputs = [replace(tensor, declared=wrong.get(tensor.name)) for tensor in outputs]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:
@@ -315,9 +291,8 @@ def _operators(
     known = {**(outer or {}), **known_sizes(graph)}
     for node in graph.node:
         yield node, known, within
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _operators(attribute.g, known, f"{onnx_checks.label(node)}, {attribute.name}")
+        for name, body in bodies(node).items():
+            yield from _operators(body, known, f"{onnx_checks.label(node)}, {name}")
 
 
 def _three(known: Sizes, name: str) -> Sequence[int | None]:
@@ -351,7 +326,7 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
     """
     known, varying, least, complete = {**outer, **known_sizes(graph)}, set(varying), 0, True
     for node in graph.node:
-        inner = bodies(node)
+        inner = bodies(node).values()
         if inner or varying & {*node.input}:
             varying |= {*filter(None, node.output)}
             counts = [_count_flops(body, known, varying | {value.name for value in body.input}) for body in inner]
@@ -413,19 +388,6 @@ def _symbols_of_layers(
     return found
 
 
-def _fix(model: onnx.ModelProto, name: str, constants: Mapping[str, float]) -> None:
-    """`fix_inputs`; raises `UsageError` for an input that does not exist or that cannot be this number."""
-    inputs = {value.name: value for value in model.graph.input if value.name in symbolic_shapes(model)}
-    for key, number in constants.items():
-        if key not in inputs:
-            raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
-        kind = np.dtype(_numpy_type(inputs[key], name, "input"))
-        fits = kind.kind in "fb" or np.can_cast(np.min_scalar_type(number), kind)
-        if not fits or math.prod(size or 1 for size in sizes_of(inputs[key])) > 1:
-            raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
-    fix_inputs(model, constants)
-
-
 def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
     """Flags of the first call that ONNX Runtime computes with random inputs, or nothing.
 
@@ -442,13 +404,6 @@ def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Seque
 
 def _flags(flag: str, values: Mapping[str, Any]) -> str:
     return " ".join(f"{flag} {name}={value}" for name, value in values.items())
-
-
-def _with_declared(tensor: Tensor, value: onnx.ValueInfoProto) -> Tensor:
-    """The output with what the file states of it, if that is not what it is: some exporters state too few axes."""
-    stated = sizes_of(value)
-    same = len(stated) == len(tensor.shape) and all(a in (None, b) for a, b in zip(stated, tensor.shape, strict=True))
-    return tensor if same or not value.type.tensor_type.HasField("shape") else replace(tensor, declared=stated)
 
 
 def _measured_outputs(
