@@ -261,8 +261,8 @@ def TorchNetwork(
         module.train(training)
     if any(getattr(part, "proj_size", 0) for part in module.modules()):
         raise ExportFailed(f"{name} has an LSTM with proj_size, which ONNX does not have: record it with --step")
-    given = (dynamic_axes or {}).items()
-    axes = {key: {axis: getattr(size, "__name__", size) for axis, size in each.items()} for key, each in given}
+    of_names = (dynamic_axes or {}).items()
+    axes = {key: {axis: getattr(size, "__name__", size) for axis, size in each.items()} for key, each in of_names}
     parameters: Iterable[str] = (f"input{index}" for index in range(len(example)))
     with suppress(ValueError):  # a traced module has no signature
         parameters = inspect.signature(module.forward).parameters

@@ -228,13 +228,12 @@ def network_facts(
     if size > available:
         needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
         raise UsageError(f"{name} does not fit into the memory: {needs}")
-    tensors, every = list(onnx_checks.tensors(model.graph)), list(onnx_checks.nodes(model.graph))
-    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
+    tensors, every = list(onnx_checks.tensors(model.graph)), onnx_checks.nodes(model.graph)
+    fills = [a.t.data_type for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]
     quantized = [tensor for tensor in tensors if tensor.data_type in INT8 and len(tensor.dims) > 1]
     stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
-        fill.data_type in FLOATS.values() for fill in fills
-    )
+    no_parameters = sum(kind in FLOATS.values() for kind in fills)
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
     layers, (least_flops, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
     return NetworkFacts(
         tuple(inputs),
@@ -248,26 +247,21 @@ def network_facts(
     )
 
 
-def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Shapes with these values of their symbols."""
-    return {
-        value: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
-        for value, shape in symbols.items()
-    }
+    return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     import onnx
 
     number = value.type.tensor_type.elem_type
-    try:
+    with suppress(KeyError):
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-    except KeyError:
-        kind = np.dtype(object)
-    if kind.kind not in "fiub" or kind.isbuiltin != 1:
-        text = onnx_checks.type_name(number)
-        raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
-    return kind.name
+        if kind.kind in "fiub" and kind.isbuiltin == 1:
+            return kind.name
+    text = onnx_checks.type_name(number)
+    raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
 
 
 def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int] | None:
@@ -284,9 +278,7 @@ def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int]
     return (0, 1)
 
 
-def _operators(
-    graph: onnx.GraphProto, outer: Sizes | None = None, within: str = ""
-) -> Iterator[tuple[onnx.NodeProto, Sizes, str]]:
+def _operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
     """All operators, each with the sizes that are known where it is, and the body that it is in."""
     known = {**(outer or {}), **known_sizes(graph)}
     for node in graph.node:
@@ -368,23 +360,18 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
 
 
 def _symbols_of_layers(
-    model: onnx.ModelProto,
-    symbols: Mapping[str, Sequence[int | str]],
-    sizes: Mapping[str, int],
-    layers: Sequence[RecurrentLayer],
+    model: onnx.ModelProto, symbols: Mapping, sizes: Mapping[str, int], layers: Sequence[RecurrentLayer]
 ) -> dict[str, str]:
     """Which symbol is the sequence, and which the batch, of the first recurrent operator: those that change it."""
     found = {}
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
-        try:
+        with suppress(Exception):  # not every size is possible: an addition of two inputs, for example
             other = _layers(with_sizes(model, _sized(symbols, larger)).graph)[0]
-        except Exception:  # not every size is possible: an addition of two inputs, for example
-            continue
-        if other.sequence != layers[0].sequence:
-            found["time_symbol"] = symbol
-        elif other.batch != layers[0].batch:
-            found["batch_symbol"] = symbol
+            if other.sequence != layers[0].sequence:
+                found["time_symbol"] = symbol
+            elif other.batch != layers[0].batch:
+                found["batch_symbol"] = symbol
     return found
 
 

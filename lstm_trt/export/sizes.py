@@ -70,9 +70,8 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     for value in model.graph.input:
         if value.name not in constants:
             if not value.type.HasField("tensor_type"):
-                raise UsageError(
-                    f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported"
-                )
+                others = "sequences, maps and optionals are not supported"
+                raise UsageError(f"the input {value.name} is not a tensor: {others}")
             dims = enumerate(value.type.tensor_type.shape.dim)
             found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
     return found
@@ -80,12 +79,10 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
 
 def write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Give inputs or outputs these shapes, whatever number of axes they are declared with."""
-    for value in values:
-        if value.name in shapes:
-            shape = value.type.tensor_type.shape
-            del shape.dim[:]
-            for size in shapes[value.name]:
-                shape.dim.add().dim_value = size
+    from onnx import helper
+
+    for value in [value for value in values if value.name in shapes]:
+        value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shapes[value.name]))
 
 
 def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str = "network") -> None:
@@ -220,9 +217,7 @@ def _take(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto)
     graph.node.extend(helper.make_node("Identity", [end.name], [name]) for end, name in ends if name)
 
 
-def _small_outputs(
-    node: onnx.NodeProto, known: Sizes, values: dict[str, Any], opsets: dict[str, int]
-) -> dict[str, Any]:
+def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: dict[str, int]) -> dict[str, Any]:
     """The outputs of an operator of known inputs, or of `Shape` and `Size` at known sizes; empty if they are large."""
     if node.op_type in ("Shape", "Size") and None not in known.get(node.input[0], (None,)):
         values = {node.input[0]: np.broadcast_to(np.float32(0), known[node.input[0]])}
@@ -235,7 +230,7 @@ def _small_outputs(
     return {}
 
 
-def evaluated(node: onnx.NodeProto, values: dict[str, Any], opsets: dict[str, int]) -> list[Any]:
+def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:
     """The outputs of one operator, by ONNX's reference evaluator; raises any class."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
