@@ -212,10 +212,8 @@ def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network"
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
             where = f", read by {label(reader)}," if reader is not None else ""
-            raise BuildFailed(
-                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
-                " onnx.save(onnx.load(path), path)"
-            )
+            remedy = f"save {name} with its weights included, onnx.save(onnx.load(path), path)"
+            raise BuildFailed(f"the values of {tensor.name!r}{where} are in another file: {remedy}")
     reason = refusal(model, rules, precision)
     if reason:
         raise BuildFailed(reason)
@@ -258,10 +256,8 @@ def _faults(
     if direction not in ("forward", "reverse", "bidirectional"):
         yield f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
-        yield (
-            f"layout={has['layout']} {rules.layout}: export it time-major"
-            " (PyTorch adds Transpose operators), or transpose X and Y yourself"
-        )
+        remedy = "export it time-major (PyTorch adds Transpose operators), or transpose X and Y yourself"
+        yield f"layout={has['layout']} {rules.layout}: {remedy}"
     if has.get("input_forget", 0) != 0 and rules.input_forget:
         yield f"input_forget {rules.input_forget}"
     if "clip" in has and node.op_type == "LSTM":
@@ -298,10 +294,8 @@ def _faults_in_activations(kind: str, has: dict, directions: int, rules: Rules) 
     values = (names, *(list(has.get(f"activation_{parameter}", ())) for parameter in ("alpha", "beta")))
     differ = any(given[: len(given) // 2] != given[len(given) // 2 :] for given in values)
     if directions == 2 and not rules.different_directions and differ:
-        yield (
-            f"the two directions have different activations, which {rules.title} does not support: use the same for"
-            " both"
-        )
+        remedy = f"which {rules.title} does not support: use the same for both"
+        yield f"the two directions have different activations, {remedy}"
 
 
 def type_name(number: int) -> str:

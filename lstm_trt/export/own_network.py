@@ -84,8 +84,8 @@ class OnnxNetwork(Workload):
         else:
             (content, sha256), name = read_file(Path(path)), name or Path(path).stem
         given = {} if inputs is None else _given(Path(inputs))
-        found = from_inputs(content, name, given)
-        sizes, constants = ({**own, **(other or {})} for own, other in zip(found, (sizes, constants), strict=True))
+        own_sizes, own_constants = from_inputs(content, name, given)
+        sizes, constants = {**own_sizes, **(sizes or {})}, {**own_constants, **(constants or {})}
         facts = network_facts(content, name, sizes, constants, given)
         carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
         inputs_sha256 = None if inputs is None else _keep_inputs(name, facts, constants, Path(inputs))
@@ -252,9 +252,8 @@ def TorchNetwork(
 
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     if not all(isinstance(tensor, torch.Tensor) for tensor in example):
-        raise UsageError(
-            "example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters"
-        )
+        order = "in the order of the module's parameters"
+        raise UsageError(f"example_inputs must be a tensor or a sequence of tensors, {order}")
     name = name or type(module).__name__
     with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
         training = module.training
@@ -377,11 +376,10 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
 
 def _given(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file of a user; raises `UsageError`."""
-    with file_errors(f"read {path}"):
-        content = path.read_bytes()
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-    with any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"):
-        return _arrays(io.BytesIO(content))
+    invalid = any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it")
+    with invalid, file_errors(f"read {path}"):
+        return _arrays(path)
 
 
 def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], path: Path) -> str:
@@ -394,9 +392,7 @@ def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float],
         if tensor is None:
             raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(list(tensors))}")
         if array.shape != tensor.shape or array.dtype.name != tensor.type:
-            raise UsageError(
-                f"{key} in {path} is {array.dtype.name} {list(array.shape)}, but {name} needs"
-                f" {tensor.type} {list(tensor.shape)}"
-            )
+            found, needed = f"{array.dtype.name} {list(array.shape)}", f"{tensor.type} {list(tensor.shape)}"
+            raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")
     content = path.read_bytes()
     return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content)[1]

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ from lstm_trt.store import cache
 if TYPE_CHECKING:
     import onnx
 
+
+#: Inputs or outputs of a call by name.
+Arrays = dict[str, np.ndarray]
 
 #: ONNX's numbers of the element types that parameters have.
 FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
@@ -210,19 +213,16 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        inferred = with_sizes(model, shapes)
-    graph = inferred.graph
+        graph = with_sizes(model, shapes).graph
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
     inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
-    outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, (None,))) for value in graph.output
-    ]
-    if measured or any(None in tensor.shape for tensor in outputs):
-        outputs = _measured_outputs(model, name, inputs, outputs, given)
+    types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
+    if measured or any(None in known.get(key, (None,)) for key in types):
+        known = _measured_shapes(model, name, inputs, given)
     stated: dict[str, Any] = known_sizes(model.graph)
-    wrong = {each.name: stated[each.name] for each in outputs if not fit(stated.get(each.name, each.shape), each.shape)}
-    outputs = [replace(tensor, declared=wrong.get(tensor.name)) for tensor in outputs]
+    wrong = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
+    outputs = [Tensor(key, kind, known[key], declared=wrong.get(key)) for key, kind in types.items()]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:
@@ -234,17 +234,10 @@ def network_facts(
     stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
     no_parameters = sum(kind in FLOATS.values() for kind in fills)
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
-    layers, (least_flops, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
-    return NetworkFacts(
-        tuple(inputs),
-        tuple(outputs),
-        layers,
-        parameters,
-        least_flops if complete else None,
-        half=any(tensor.data_type == FLOATS["float16"] for tensor in stored),
-        least_flops=least_flops,
-        **_symbols_of_layers(model, symbols, sizes, layers),
-    )
+    layers, (least, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
+    more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
+    more |= _symbols_of_layers(model, symbols, sizes, layers)
+    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
 
 
 def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -393,10 +386,8 @@ def _flags(flag: str, values: Mapping[str, Any]) -> str:
     return " ".join(f"{flag} {name}={value}" for name, value in values.items())
 
 
-def _measured_outputs(
-    model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], given: Mapping[str, Any]
-) -> list[Tensor]:
-    """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
+def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], given: Mapping) -> dict[str, tuple]:
+    """The shapes of the outputs that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
     generator = np.random.default_rng(0)
     arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
     try:
@@ -406,12 +397,10 @@ def _measured_outputs(
         if given.keys() >= arrays.keys():
             raise UsageError(f"{reason} the given inputs: {first_line(error)}") from error
         raise UsageError(f"{reason} random inputs: give real ones with --inputs FILE.npz{values}") from error
-    return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
+    return {key: array.shape for key, array in results.items()}
 
 
-def run_onnxruntime(
-    content: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State] = ()
-) -> list[dict[str, np.ndarray]]:
+def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[State] = ()) -> list[Arrays]:
     """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are carried by hand.
 
     Raises the package's errors.
@@ -429,11 +418,7 @@ def run_onnxruntime(
     return in_sequence(lambda inputs: dict(zip(names, session.run(names, inputs), strict=True)), sets, states)
 
 
-def in_sequence(
-    call: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
-    sets: Iterable[Mapping[str, np.ndarray]],
-    states: Sequence[State],
-) -> list[dict[str, np.ndarray]]:
+def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:
     """The outputs of `call` for sets of inputs, one after another, with `states` carried from call to call."""
     carried, found = {state.input: state.zeros() for state in states}, []
     for inputs in sets:
