@@ -6,7 +6,6 @@ runs first. Errors in a file are a `UsageError` of one line.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -287,7 +286,7 @@ def _three(known: Sizes, name: str) -> Sequence[int | None]:
 
 
 def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, itertools.starmap(_layer, _operators(graph))))
+    return tuple(filter(None, (_layer(*found) for found in _operators(graph))))
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
