@@ -92,8 +92,9 @@ def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str =
     """
     from onnx import helper, numpy_helper
 
+    known = symbolic_shapes(model)
+    inputs = {value.name: value for value in model.graph.input if value.name in known}
     for key, number in numbers.items():
-        inputs = {value.name: value for value in model.graph.input if value.name in symbolic_shapes(model)}
         if key not in inputs:
             raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
         kind = helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
