@@ -103,15 +103,14 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     """
     files = arguments.onnx or []
     grid, steps, state = (getattr(arguments, name, None) for name in ("grid", "step", "state"))
-    inputs, value = arguments.inputs, arguments.value
     axes = {f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()}
     chosen = {"--onnx": files, "--step": steps, "--grid": grid, **axes}
     flags = [flag for flag, value in chosen.items() if value]
     if (files or steps) and len(flags) > 1:
         raise UsageError(f"{flags[0]} and {flags[1]} exclude each other: give one of them")
     if not files:
-        for flag, text in (("size", arguments.size), ("value", value), ("state", state), ("inputs", inputs)):
-            if text:
+        for flag in ("size", "value", "state", "inputs"):
+            if getattr(arguments, flag, None):
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         here = os.getcwd()
         if steps and not {"", here} & set(sys.path):  # so that its modules can be imported, as with `python -m`
@@ -122,7 +121,7 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
 
     sizes = _size_values(arguments.size)
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
-    pairs = dict(_pair("--value", "INPUT=N", text) for text in value)
+    pairs = dict(_pair("--value", "INPUT=N", text) for text in arguments.value)
     with refused("--value needs numbers", ValueError):
         numbers = {name: int(text) if text.lstrip("+-").isdecimal() else float(text) for name, text in pairs.items()}
     shapes = {path: read_shapes(path) for path in files}
@@ -133,7 +132,7 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
             if name not in every:
                 raise UsageError(f"no {what} is called {name!r}: there are {listed(every)}")
     fixed = {path: {name: number for name, number in numbers.items() if name in shapes[path]} for path in files}
-    how: dict[str, Any] = {"states": states or None, "inputs": inputs}
+    how: dict[str, Any] = {"states": states or None, "inputs": arguments.inputs}
     networks = [
         OnnxNetwork(path, sizes=dict(zip(used, values, strict=True)), constants=fixed[path], **how)
         for path, symbols in known.items()

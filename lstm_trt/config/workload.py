@@ -170,11 +170,6 @@ class Workload(ABC):
         return ()
 
     @property
-    def constants(self) -> dict[str, float]:
-        """Inputs of a file that are constants of the network: name -> number."""
-        return {}
-
-    @property
     def types(self) -> dict[str, str]:
         """Name -> numpy type of the inputs, outputs and states that are not float32."""
         return {}

@@ -228,10 +228,12 @@ class Reader:
         inputs: list[Any] = [self.values[name] if name else None for name in node.input]
         arrays = [value.at if isinstance(value, Data) else value for value in inputs]
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        if kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs):
-            outputs = self._evaluated(node, arrays)
-        elif kind in MOVES and all(isinstance(value, Data) for value in inputs[: None if kind == "Concat" else 1]):
-            outputs = [Data(at) for at in self._evaluated(node, arrays)]
+        constant = kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs)
+        moved = kind in MOVES and all(isinstance(value, Data) for value in inputs[: None if kind == "Concat" else 1])
+        if constant or moved:
+            with any_error(BuildFailed, f"{label(node)} cannot be evaluated"):
+                found = evaluated(node, dict(zip(node.input, arrays, strict=True)), self.opsets)
+            outputs = found if constant else [Data(at) for at in found]
         elif kind == "Dropout":
             outputs = [Data(inputs[0].at)]
         elif kind in ("LSTM", "GRU"):
@@ -243,16 +245,9 @@ class Reader:
         elif kind in POINTWISE:
             outputs = [self._pointwise(node, has, inputs)]
         else:
-            others = ", ".join(POINTWISE)
-            raise BuildFailed(
-                f"{label(node)}: the C kernel has LSTM, GRU, dense layers, arithmetic with constants, and {others}"
-            )
+            known = f"LSTM, GRU, dense layers, arithmetic with constants, and {', '.join(POINTWISE)}"
+            raise BuildFailed(f"{label(node)}: the C kernel has {known}")
         self.values.update(zip(node.output, outputs, strict=False))
-
-    def _evaluated(self, node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        """The outputs of one operator, by ONNX's reference evaluator."""
-        with any_error(BuildFailed, f"{label(node)} cannot be evaluated"):
-            return evaluated(node, dict(zip(node.input, inputs, strict=True)), self.opsets)
 
     def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:

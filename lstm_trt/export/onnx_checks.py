@@ -17,7 +17,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import bodies, graphs, known_sizes
+from lstm_trt.export.sizes import fit, graphs, known_sizes
 
 if TYPE_CHECKING:
     import onnx
@@ -136,12 +136,9 @@ def _is_utf8(message) -> bool:
     return True
 
 
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All operators of a graph, those in the bodies of Loop, If and Scan included."""
-    for node in graph.node:
-        yield node
-        for inner in bodies(node):
-            yield from nodes(inner)
+def nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """All operators of a graph, and after them those in the bodies of Loop, If and Scan."""
+    return [node for each in graphs(graph) for node in each.node]
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -215,10 +212,8 @@ def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network"
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
             where = f", read by {label(reader)}," if reader is not None else ""
-            raise BuildFailed(
-                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
-                " onnx.save(onnx.load(path), path)"
-            )
+            remedy = f"save {name} with its weights included, onnx.save(onnx.load(path), path)"
+            raise BuildFailed(f"the values of {tensor.name!r}{where} are in another file: {remedy}")
     reason = refusal(model, rules, precision)
     if reason:
         raise BuildFailed(reason)
@@ -261,10 +256,8 @@ def _faults(
     if direction not in ("forward", "reverse", "bidirectional"):
         yield f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
-        yield (
-            f"layout={has['layout']} {rules.layout}: export it time-major"
-            " (PyTorch adds Transpose operators), or transpose X and Y yourself"
-        )
+        remedy = "export it time-major (PyTorch adds Transpose operators), or transpose X and Y yourself"
+        yield f"layout={has['layout']} {rules.layout}: {remedy}"
     if has.get("input_forget", 0) != 0 and rules.input_forget:
         yield f"input_forget {rules.input_forget}"
     if "clip" in has and node.op_type == "LSTM":
@@ -301,10 +294,8 @@ def _faults_in_activations(kind: str, has: dict, directions: int, rules: Rules) 
     values = (names, *(list(has.get(f"activation_{parameter}", ())) for parameter in ("alpha", "beta")))
     differ = any(given[: len(given) // 2] != given[len(given) // 2 :] for given in values)
     if directions == 2 and not rules.different_directions and differ:
-        yield (
-            f"the two directions have different activations, which {rules.title} does not support: use the same for"
-            " both"
-        )
+        remedy = f"which {rules.title} does not support: use the same for both"
+        yield f"the two directions have different activations, {remedy}"
 
 
 def type_name(number: int) -> str:
@@ -338,9 +329,8 @@ def _faults_in_sizes(kind: str, found: dict[str, Any], hidden: int, direction: s
     others = {"initial_h": state, "initial_c": state, "P": (layer.directions, 3 * hidden)}
     for name, needed in {**layer.weight_shapes, "sequence_lens": (batch,), **others}.items():
         sizes = found.get(name, needed)
-        same = len(sizes) == len(needed)
-        if not same or any(a != b for a, b in zip(sizes, needed, strict=True) if a is not None and b is not None):
+        if not fit(sizes, needed):
             fault = f"{name} has shape {list(sizes)}, expected {[size or '?' for size in needed]}"
-            if name == "R" and same and sizes[2] is not None and sizes[2] < hidden:
+            if name == "R" and len(sizes) == 3 and sizes[2] is not None and sizes[2] < hidden:
                 fault += f"; ONNX's {kind} has no projection (PyTorch's proj_size): multiply its output instead"
             yield fault + ": export it again"

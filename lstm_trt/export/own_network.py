@@ -67,6 +67,7 @@ class OnnxNetwork(Workload):
     recurrent_layers = property(attrgetter("facts.layers"))
     parameters = property(attrgetter("facts.parameters"))
     flops = property(attrgetter("facts.flops"))
+    least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
     constants = property(lambda self: dict(self.fixed))
 
     def __init__(
@@ -83,11 +84,9 @@ class OnnxNetwork(Workload):
             content, sha256, name = path, cache.sha256(path), name or "network"
         else:
             (content, sha256), name = read_file(Path(path)), name or Path(path).stem
-        sizes, constants, given = dict(sizes or {}), dict(constants or {}), {}
-        if inputs is not None:
-            given = _given(Path(inputs))
-            for chosen, found in zip((sizes, constants), from_inputs(content, name, given), strict=True):
-                chosen |= {key: number for key, number in found.items() if key not in chosen}
+        given = {} if inputs is None else _given(Path(inputs))
+        own_sizes, own_constants = from_inputs(content, name, given)
+        sizes, constants = {**own_sizes, **(sizes or {})}, {**own_constants, **(constants or {})}
         facts = network_facts(content, name, sizes, constants, given)
         carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
         inputs_sha256 = None if inputs is None else _keep_inputs(name, facts, constants, Path(inputs))
@@ -148,10 +147,6 @@ class OnnxNetwork(Workload):
     def types(self) -> dict[str, str]:
         tensors = (*self.facts.inputs, *self.facts.outputs)
         return {tensor.name: tensor.type for tensor in tensors if tensor.type != "float32"}
-
-    @property
-    def least_flops(self) -> int:
-        return self.facts.least_flops or super().least_flops
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -276,33 +271,28 @@ def TorchNetwork(
 
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     if not all(isinstance(tensor, torch.Tensor) for tensor in example):
-        raise UsageError(
-            "example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters"
-        )
+        order = "in the order of the module's parameters"
+        raise UsageError(f"example_inputs must be a tensor or a sequence of tensors, {order}")
     name = name or type(module).__name__
-    if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"{name} is no torch.nn.Module: give the module itself, not what was exported from it")
+    with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
+        training = module.training
+        module.train(training)
     if any(getattr(part, "proj_size", 0) for part in module.modules()):
         raise ExportFailed(f"{name} has an LSTM with proj_size, which ONNX does not have: record it with --step")
-    axes = {
-        key: {at: getattr(size, "__name__", size) for at, size in of.items()}
-        for key, of in (dynamic_axes or {}).items()
-    }
+    of_names = (dynamic_axes or {}).items()
+    axes = {key: {axis: getattr(size, "__name__", size) for axis, size in each.items()} for key, each in of_names}
     parameters: Iterable[str] = (f"input{index}" for index in range(len(example)))
     with suppress(ValueError):  # a traced module has no signature
         parameters = inspect.signature(module.forward).parameters
     named = list(input_names or [*parameters][: len(example)])
-    training = module.training
-    with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
-        module.eval()
+    module.eval()
     try:
         with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
             probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
             with torch.inference_mode():
                 runs = [_pytree.tree_leaves(module(*probe)) for _ in range(2)]
             results, again = ([leaf for leaf in run if isinstance(leaf, torch.Tensor)] for run in runs)
-            pairs = ((a.float().numpy(), b.float().numpy()) for a, b in zip(results, again, strict=True))
-            if not all(np.allclose(*pair, equal_nan=True) for pair in pairs):
+            if not all(a.float().allclose(b.float(), equal_nan=True) for a, b in zip(results, again, strict=True)):
                 raise ExportFailed(f"the outputs of {name} are random, by a dropout with training=True for example")
             several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
             answers = list(output_names or several)
@@ -414,11 +404,10 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
 
 def _given(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file of a user; raises `UsageError`."""
-    with file_errors(f"read {path}"):
-        content = path.read_bytes()
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-    with any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"):
-        return _arrays(io.BytesIO(content))
+    invalid = any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it")
+    with invalid, file_errors(f"read {path}"):
+        return _arrays(path)
 
 
 def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], path: Path) -> str:
@@ -431,9 +420,7 @@ def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float],
         if tensor is None:
             raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(list(tensors))}")
         if array.shape != tensor.shape or array.dtype.name != tensor.type:
-            raise UsageError(
-                f"{key} in {path} is {array.dtype.name} {list(array.shape)}, but {name} needs"
-                f" {tensor.type} {list(tensor.shape)}"
-            )
+            found, needed = f"{array.dtype.name} {list(array.shape)}", f"{tensor.type} {list(tensor.shape)}"
+            raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")
     content = path.read_bytes()
     return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content)[1]

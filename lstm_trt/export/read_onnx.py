@@ -6,11 +6,10 @@ runs first. Errors in a file are a `UsageError` of one line.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,16 @@ from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.sizes import Sizes, bodies, fix_inputs, known_sizes, resolved, sizes_of, with_sizes
+from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 
 if TYPE_CHECKING:
     import onnx
 
+
+#: Inputs or outputs of a call by name.
+Arrays = dict[str, np.ndarray]
 
 #: ONNX's numbers of the element types that parameters have.
 FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
@@ -45,13 +47,7 @@ _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), 
 FOREIGN = (
     ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
     ("a file of weights without a network", (".safetensors",), b'{"', 8, f"load them {_MODULE}"),
-    (
-        "a Keras file",
-        (".keras", ".h5"),
-        b"\x89HDF",
-        0,
-        'load it in Keras, then model.export("model.onnx", format="onnx")',
-    ),
+    ("a Keras file", (".keras", ".h5"), b"\x89HDF", 0, 'load it, then model.export("model.onnx", format="onnx")'),
     ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
 )
 
@@ -143,21 +139,6 @@ def checked(content: bytes, name: str) -> onnx.ModelProto:
     return model
 
 
-def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
-    """Input -> its sizes, a number or a symbol each; sizes without a symbol are `INPUT.AXIS`."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    found = {}
-    for value in model.graph.input:
-        if value.name not in constants:
-            if not value.type.HasField("tensor_type"):
-                raise UsageError(
-                    f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported"
-                )
-            dims = enumerate(value.type.tensor_type.shape.dim)
-            found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
-    return found
-
-
 def read_shapes(path: Path) -> dict[str, tuple[int | str, ...]]:
     """`symbolic_shapes` of a file; raises `UsageError` if it cannot be read."""
     return symbolic_shapes(checked(read_file(path)[0], path.name))
@@ -174,8 +155,8 @@ def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> t
     The latter are single whole numbers that decide between branches. Raises `UsageError` for an invalid file.
     """
     model = checked(content, name)
-    whole = {key: array for key, array in given.items() if array.size == 1 and array.dtype.kind in "iub"}
-    constants = {key: whole[key].item() for key in deciding(model) if key in whole}
+    whole = {key: array.item() for key, array in given.items() if array.size == 1 and array.dtype.kind in "iub"}
+    constants = {key: whole[key] for key in (deciding(model) if whole else ()) if key in whole}
     sized = {key: size for key, size in symbolic_shapes(model).items() if key in given and key not in constants}
     pairs = [pair for key, sizes in sized.items() for pair in zip(sizes, given[key].shape, strict=False)]
     return {symbol: size for symbol, size in pairs if isinstance(symbol, str)}, constants
@@ -186,17 +167,15 @@ def deciding(model: onnx.ModelProto) -> dict[str, Any]:
     from onnx import numpy_helper
 
     graph, found = resolved(model).graph, {}
-    stored = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
-    numbers = {tensor.name: numpy_helper.to_array(tensor).item() for tensor in stored}
-    every = list(onnx_checks.nodes(graph))
-    makers = {name: node for node in every if node.op_type not in ("Shape", "Size") for name in node.output}
-    open_ends = [(node.input[0], "N") for node in every if node.op_type == "If"]
-    for tensor, number in open_ends:  # grows
-        if tensor not in found:
-            found[tensor] = number
-            before = makers[tensor].input if tensor in makers else ()
-            compared = [numbers[name] for name in before if name in numbers] if number == "N" else []
-            open_ends += [(name, (compared or [number])[0]) for name in before]
+    single = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
+    numbers = {tensor.name: numpy_helper.to_array(tensor).item() for tensor in single}
+    for node in reversed(onnx_checks.nodes(graph)):  # those that use a tensor before that which makes it
+        if node.op_type == "If":
+            found.setdefault(node.input[0], "N")
+        ahead = [found[name] for name in node.output if name in found and node.op_type not in ("Shape", "Size")]
+        compared = [numbers[name] for name in node.input if name in numbers and "N" in ahead]
+        for name in filter(None, node.input) if ahead else ():
+            found.setdefault(name, (compared or ahead)[0])
     return {value.name: found[value.name] for value in graph.input if value.name in found}
 
 
@@ -223,7 +202,7 @@ def network_facts(
     inputs, with which sizes of outputs are measured that cannot be derived, or all of them if `measured`.
     """
     model = checked(content, name)
-    _fix(model, name, constants)
+    fix_inputs(model, constants, name)
     symbols = symbolic_shapes(model)
     missing = _checked_sizes(symbols_in(symbols), name, sizes)
     if missing:
@@ -233,65 +212,48 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        inferred = with_sizes(model, shapes)
-    graph = inferred.graph
+        graph = with_sizes(model, shapes).graph
     known: dict[str, Any] = known_sizes(graph)
-    inputs = []
-    for value in model.graph.input:
-        if value.name in shapes:
-            kind = _numpy_type(value, name, "input")
-            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(graph, value.name, kind)))
-    outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, (None,))) for value in graph.output
-    ]
-    if measured or any(None in tensor.shape for tensor in outputs):
-        outputs = _measured_outputs(model, name, inputs, outputs, given)
-    outputs = [_with_declared(tensor, value) for tensor, value in zip(outputs, model.graph.output, strict=True)]
+    types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
+    inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
+    types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
+    if measured or any(None in known.get(key, (None,)) for key in types):
+        known = _measured_shapes(model, name, inputs, given)
+    stated: dict[str, Any] = known_sizes(model.graph)
+    wrong = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
+    outputs = [Tensor(key, kind, known[key], declared=wrong.get(key)) for key, kind in types.items()]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:
         needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
         raise UsageError(f"{name} does not fit into the memory: {needs}")
-    tensors, every = list(onnx_checks.tensors(model.graph)), list(onnx_checks.nodes(model.graph))
-    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
+    tensors, every = list(onnx_checks.tensors(model.graph)), onnx_checks.nodes(model.graph)
+    fills = [a.t.data_type for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]
     quantized = [tensor for tensor in tensors if tensor.data_type in INT8 and len(tensor.dims) > 1]
     stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
-        fill.data_type in FLOATS.values() for fill in fills
-    )
-    layers, (least_flops, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
-    return NetworkFacts(
-        tuple(inputs),
-        tuple(outputs),
-        layers,
-        parameters,
-        least_flops if complete else None,
-        half=any(tensor.data_type == FLOATS["float16"] for tensor in stored),
-        least_flops=least_flops,
-        **_symbols_of_layers(model, symbols, sizes, layers),
-    )
+    no_parameters = sum(kind in FLOATS.values() for kind in fills)
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
+    layers, (least, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
+    more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
+    more |= _symbols_of_layers(model, symbols, sizes, layers)
+    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
 
 
-def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Shapes with these values of their symbols."""
-    return {
-        value: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
-        for value, shape in symbols.items()
-    }
+    return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     import onnx
 
     number = value.type.tensor_type.elem_type
-    try:
+    with suppress(KeyError):
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-    except KeyError:
-        kind = np.dtype(object)
-    if kind.kind not in "fiub" or kind.isbuiltin != 1:
-        text = onnx_checks.type_name(number)
-        raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
-    return kind.name
+        if kind.kind in "fiub" and kind.isbuiltin == 1:
+            return kind.name
+    text = onnx_checks.type_name(number)
+    raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
 
 
 def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int] | None:
@@ -308,16 +270,13 @@ def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int]
     return (0, 1)
 
 
-def _operators(
-    graph: onnx.GraphProto, outer: Sizes | None = None, within: str = ""
-) -> Iterator[tuple[onnx.NodeProto, Sizes, str]]:
+def _operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
     """All operators, each with the sizes that are known where it is, and the body that it is in."""
     known = {**(outer or {}), **known_sizes(graph)}
     for node in graph.node:
         yield node, known, within
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _operators(attribute.g, known, f"{onnx_checks.label(node)}, {attribute.name}")
+        for name, body in bodies(node).items():
+            yield from _operators(body, known, f"{onnx_checks.label(node)}, {name}")
 
 
 def _three(known: Sizes, name: str) -> Sequence[int | None]:
@@ -327,7 +286,7 @@ def _three(known: Sizes, name: str) -> Sequence[int | None]:
 
 
 def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, itertools.starmap(_layer, _operators(graph))))
+    return tuple(filter(None, (_layer(*found) for found in _operators(graph))))
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
@@ -351,7 +310,7 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
     """
     known, varying, least, complete = {**outer, **known_sizes(graph)}, set(varying), 0, True
     for node in graph.node:
-        inner = bodies(node)
+        inner = bodies(node).values()
         if inner or varying & {*node.input}:
             varying |= {*filter(None, node.output)}
             counts = [_count_flops(body, known, varying | {value.name for value in body.input}) for body in inner]
@@ -393,37 +352,19 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
 
 
 def _symbols_of_layers(
-    model: onnx.ModelProto,
-    symbols: Mapping[str, Sequence[int | str]],
-    sizes: Mapping[str, int],
-    layers: Sequence[RecurrentLayer],
+    model: onnx.ModelProto, symbols: Mapping, sizes: Mapping[str, int], layers: Sequence[RecurrentLayer]
 ) -> dict[str, str]:
     """Which symbol is the sequence, and which the batch, of the first recurrent operator: those that change it."""
     found = {}
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
-        try:
+        with suppress(Exception):  # not every size is possible: an addition of two inputs, for example
             other = _layers(with_sizes(model, _sized(symbols, larger)).graph)[0]
-        except Exception:  # not every size is possible: an addition of two inputs, for example
-            continue
-        if other.sequence != layers[0].sequence:
-            found["time_symbol"] = symbol
-        elif other.batch != layers[0].batch:
-            found["batch_symbol"] = symbol
+            if other.sequence != layers[0].sequence:
+                found["time_symbol"] = symbol
+            elif other.batch != layers[0].batch:
+                found["batch_symbol"] = symbol
     return found
-
-
-def _fix(model: onnx.ModelProto, name: str, constants: Mapping[str, float]) -> None:
-    """`fix_inputs`; raises `UsageError` for an input that does not exist or that cannot be this number."""
-    inputs = {value.name: value for value in model.graph.input if value.name in symbolic_shapes(model)}
-    for key, number in constants.items():
-        if key not in inputs:
-            raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
-        kind = np.dtype(_numpy_type(inputs[key], name, "input"))
-        fits = kind.kind in "fb" or np.can_cast(np.min_scalar_type(number), kind)
-        if not fits or math.prod(size or 1 for size in sizes_of(inputs[key])) > 1:
-            raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
-    fix_inputs(model, constants)
 
 
 def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
@@ -444,17 +385,8 @@ def _flags(flag: str, values: Mapping[str, Any]) -> str:
     return " ".join(f"{flag} {name}={value}" for name, value in values.items())
 
 
-def _with_declared(tensor: Tensor, value: onnx.ValueInfoProto) -> Tensor:
-    """The output with what the file states of it, if that is not what it is: some exporters state too few axes."""
-    stated = sizes_of(value)
-    same = len(stated) == len(tensor.shape) and all(a in (None, b) for a, b in zip(stated, tensor.shape, strict=True))
-    return tensor if same or not value.type.tensor_type.HasField("shape") else replace(tensor, declared=stated)
-
-
-def _measured_outputs(
-    model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], given: Mapping[str, Any]
-) -> list[Tensor]:
-    """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
+def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], given: Mapping) -> dict[str, tuple]:
+    """The shapes of the outputs that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
     generator = np.random.default_rng(0)
     arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
     try:
@@ -464,12 +396,10 @@ def _measured_outputs(
         if given.keys() >= arrays.keys():
             raise UsageError(f"{reason} the given inputs: {first_line(error)}") from error
         raise UsageError(f"{reason} random inputs: give real ones with --inputs FILE.npz{values}") from error
-    return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
+    return {key: array.shape for key, array in results.items()}
 
 
-def run_onnxruntime(
-    content: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State] = ()
-) -> list[dict[str, np.ndarray]]:
+def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[State] = ()) -> list[Arrays]:
     """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are carried by hand.
 
     Raises the package's errors.
@@ -487,11 +417,7 @@ def run_onnxruntime(
     return in_sequence(lambda inputs: dict(zip(names, session.run(names, inputs), strict=True)), sets, states)
 
 
-def in_sequence(
-    call: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
-    sets: Iterable[Mapping[str, np.ndarray]],
-    states: Sequence[State],
-) -> list[dict[str, np.ndarray]]:
+def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:
     """The outputs of `call` for sets of inputs, one after another, with `states` carried from call to call."""
     carried, found = {state.input: state.zeros() for state in states}, []
     for inputs in sets:

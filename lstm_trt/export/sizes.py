@@ -8,14 +8,15 @@ that is never taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, any_error
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error
+from lstm_trt.config.format import listed
 from lstm_trt.config.workload import Workload
 
 if TYPE_CHECKING:
@@ -34,15 +35,14 @@ CONSTANTS_ALONE = 4
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
-def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs inside a Loop, If or Scan."""
-    found = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
-    return [graph for graphs in found for graph in graphs]
+def bodies(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
+    """The graphs inside a Loop, If or Scan, by the names of their attributes."""
+    return {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
 
 
 def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     """A graph and those in the bodies of its operators."""
-    return [graph, *(inner for node in graph.node for body in bodies(node) for inner in graphs(body))]
+    return [graph, *(inner for node in graph.node for body in bodies(node).values() for inner in graphs(body))]
 
 
 def sizes_of(value: onnx.ValueInfoProto) -> tuple[int | None, ...]:
@@ -57,26 +57,54 @@ def known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
     return {**found, **{tensor.name: tuple(tensor.dims) for tensor in graph.initializer}}
 
 
+def fit(sizes: Sequence[int | None], others: Sequence[int | None]) -> bool:
+    """Whether two shapes can be the same, if sizes of them that are None are not known."""
+    pairs = zip(sizes, others, strict=False)
+    return len(sizes) == len(others) and all(one == other or None in (one, other) for one, other in pairs)
+
+
+def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
+    """Input -> its sizes, a number or a symbol each; sizes without a symbol are `INPUT.AXIS`."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    found = {}
+    for value in model.graph.input:
+        if value.name not in constants:
+            if not value.type.HasField("tensor_type"):
+                others = "sequences, maps and optionals are not supported"
+                raise UsageError(f"the input {value.name} is not a tensor: {others}")
+            dims = enumerate(value.type.tensor_type.shape.dim)
+            found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
+    return found
+
+
 def write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Give inputs or outputs these shapes, whatever number of axes they are declared with."""
-    for value in values:
-        if value.name in shapes:
-            shape = value.type.tensor_type.shape
-            del shape.dim[:]
-            for size in shapes[value.name]:
-                shape.dim.add().dim_value = size
+    from onnx import helper
+
+    for value in [value for value in values if value.name in shapes]:
+        value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shapes[value.name]))
 
 
-def fix_inputs(model: onnx.ModelProto, values: Mapping[str, float]) -> None:
-    """Make inputs that are single numbers constants of the graph; a symbolic size of such an input is 1."""
+def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str = "network") -> None:
+    """Make inputs that are single numbers constants of the graph; a symbolic size of such an input is 1.
+
+    Raises `UsageError` for an input that does not exist or that cannot be this number.
+    """
     from onnx import helper, numpy_helper
 
-    for value in [value for value in model.graph.input if value.name in values]:
+    known = symbolic_shapes(model)
+    inputs = {value.name: value for value in model.graph.input if value.name in known}
+    for key, number in numbers.items():
+        if key not in inputs:
+            raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
+        kind = helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
+        shape = [size or 1 for size in sizes_of(inputs[key])]
+        whole = kind.kind in "iu" and np.can_cast(np.min_scalar_type(number), kind)
+        if math.prod(shape) > 1 or not (whole or kind.kind in "fb"):
+            raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
         model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
-        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        array = np.full([size or 1 for size in sizes_of(value)], values[value.name], kind)
-        model.graph.initializer.append(numpy_helper.from_array(array, value.name))
-        model.graph.input.remove(value)
+        model.graph.initializer.append(numpy_helper.from_array(np.full(shape, number, kind), key))
+        model.graph.input.remove(inputs[key])
 
 
 def has_branches(model: onnx.ModelProto) -> bool:
@@ -124,7 +152,7 @@ def static_model(path: Path, workload: Workload) -> bytes:
     # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
     with any_error(ExportFailed, f"{file} cannot be made static at {workload.label}"):
         model = onnx.load(str(path))
-        fix_inputs(model, workload.constants)
+        fix_inputs(model, getattr(workload, "constants", {}))
         shapes = {**workload.input_shapes, **workload.output_shapes}
         shapes |= {name: state.shape for state in workload.states for name in (state.input, state.output)}
         branches = has_branches(model)
@@ -132,7 +160,7 @@ def static_model(path: Path, workload: Workload) -> bytes:
         for value in model.graph.output:
             expected = shapes[value.name]
             found = derived.get(value.name, expected)
-            if len(found) != len(expected) or any(a not in (None, b) for a, b in zip(found, expected, strict=True)):
+            if not fit(found, expected):
                 raise ExportFailed(f"{file} at {workload.label} gives {value.name} of {found}, not {expected}")
         del model.graph.value_info[:]
         write_sizes((*model.graph.input, *model.graph.output), shapes)
@@ -147,46 +175,41 @@ def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     import onnx
 
-    model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
+    model.ir_version, before = max(model.ir_version, CONSTANTS_ALONE), b""
     for graph in graphs(model.graph):
         del graph.value_info[:]
-    changed = True
-    while changed:
+    while model.SerializeToString() != before:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        changed = _fold(model.graph, {}, {}, {each.domain: each.version for each in model.opset_import})
+        before = model.SerializeToString()
+        _fold(model.graph, {}, {}, {each.domain: each.version for each in model.opset_import})
     return model
 
 
-def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: dict[str, int]) -> bool:
-    """One pass over a graph and its bodies; returns whether it changed. `outer` and `values`: those around it."""
+def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: dict[str, int]) -> None:
+    """One pass over a graph and its bodies; `outer` and `values`: the sizes and the small constants around it."""
     from onnx import numpy_helper
 
-    known, nodes, changed = {**outer, **known_sizes(graph)}, list(graph.node), False
+    known, nodes, results = {**outer, **known_sizes(graph)}, list(graph.node), {value.name for value in graph.output}
     small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= SMALL_ELEMENTS]
     values = values | {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
-    results = {value.name for value in graph.output}
     del graph.node[:]
     for node in nodes:
         found = _small_outputs(node, known, values, opsets)
         values |= found
         if node.op_type == "If" and node.input[0] in values:
-            _take(graph, node, "then_branch" if values[node.input[0]].all() else "else_branch")
+            _take(graph, node, bodies(node)["then_branch" if values[node.input[0]].all() else "else_branch"])
         elif found and not results & found.keys():
             graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in found.items())
         else:
-            inner = [_fold(body, known, values, opsets) for body in bodies(node)]
+            for body in bodies(node).values():
+                _fold(body, known, values, opsets)
             graph.node.append(node)
-            changed |= any(inner)
-            continue
-        changed = True
-    return changed
 
 
-def _take(graph: onnx.GraphProto, node: onnx.NodeProto, taken: str) -> None:
+def _take(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     """Append the operators of a branch of an If to the graph; their names may be used in other branches."""
     from onnx import helper
 
-    (branch,) = (attribute.g for attribute in node.attribute if attribute.name == taken)
     made = [tensor.name for tensor in branch.initializer] + [name for each in branch.node for name in each.output]
     _rename(branch, {name: f"{next(filter(None, node.output))}/{name}" for name in made if name})
     graph.initializer.extend(branch.initializer)
@@ -195,24 +218,20 @@ def _take(graph: onnx.GraphProto, node: onnx.NodeProto, taken: str) -> None:
     graph.node.extend(helper.make_node("Identity", [end.name], [name]) for end, name in ends if name)
 
 
-def _small_outputs(
-    node: onnx.NodeProto, known: Sizes, values: dict[str, Any], opsets: dict[str, int]
-) -> dict[str, Any]:
+def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: dict[str, int]) -> dict[str, Any]:
     """The outputs of an operator of known inputs, or of `Shape` and `Size` at known sizes; empty if they are large."""
     if node.op_type in ("Shape", "Size") and None not in known.get(node.input[0], (None,)):
         values = {node.input[0]: np.broadcast_to(np.float32(0), known[node.input[0]])}
-    wanted = [name for name in node.output if name]
-    large = any(None not in known.get(name, (None,)) and math.prod(known[name]) > SMALL_ELEMENTS for name in wanted)
-    if large or node.op_type in RANDOM or bodies(node) or not values.keys() | {""} >= {*node.input}:
-        return {}
-    with suppress(Exception):  # any class; an operator that it does not know is left as it is
-        found = dict(zip(wanted, evaluated(node, values, opsets), strict=True))
-        if all(isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in found.values()):
-            return found
+    large = any(math.prod(size or 1 for size in known.get(name, ())) > SMALL_ELEMENTS for name in node.output)
+    if not large and node.op_type not in RANDOM and not bodies(node) and values.keys() | {""} >= {*node.input}:
+        with suppress(Exception):  # any class; an operator that it does not know is left as it is
+            found = dict(zip(filter(None, node.output), evaluated(node, values, opsets), strict=True))
+            if all(isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in found.values()):
+                return found
     return {}
 
 
-def evaluated(node: onnx.NodeProto, values: dict[str, Any], opsets: dict[str, int]) -> list[Any]:
+def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:
     """The outputs of one operator, by ONNX's reference evaluator; raises any class."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
@@ -228,5 +247,5 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         for tensors in (node.input, node.output):
             tensors[:] = [names.get(name, name) for name in tensors]
-        for body in bodies(node):
+        for body in bodies(node).values():
             _rename(body, names)

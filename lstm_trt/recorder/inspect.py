@@ -236,11 +236,9 @@ def _lines(found: Inspection) -> Iterator[str]:
     else:
         bound = latency(found.roofline["floor_ns"] / 1e3)
         yield f"roofline bound: {at_least}{bound} on one core in fp32, limited by {found.roofline['limited_by']}"
-    rows = [
-        (answer.state, answer.runtime, answer.device or "-", answer.version or "-", _remark(answer))
-        for answer in sorted(found.runtimes, key=lambda answer: (RUNS, REFUSED, NOT_READY, NO_ONNX).index(answer.state))
-        if answer.state != NO_ONNX
-    ]
+    order = (RUNS, REFUSED, NOT_READY)
+    tried = sorted((each for each in found.runtimes if each.state in order), key=lambda each: order.index(each.state))
+    rows = [(each.state, each.runtime, each.device or "-", each.version or "-", _remark(each)) for each in tried]
     yield from ("", table(("state", "runtime", "device", "version", ""), rows, left=("version",), wrap=True))
     others = dict.fromkeys(answer.runtime for answer in found.runtimes if answer.state == NO_ONNX)
     if others:

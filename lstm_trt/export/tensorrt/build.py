@@ -243,9 +243,8 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
             if found is None:
                 raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: give --{axis}-range as well")
             return found
-    raise UsageError(
-        f"the input {tensor!r} has a symbolic size {symbol!r}: name it sequence or batch, or make it static"
-    )
+    remedy = "name it sequence or batch, or make it static"
+    raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: {remedy}")
 
 
 @contextmanager
