@@ -23,6 +23,7 @@ from lstm_trt.analysis.compare import compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.config.format import microseconds
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.own_network import OnnxNetwork
@@ -138,7 +139,8 @@ def test_what_is_there_is_used_again_and_a_path_of_ones_own_does_not_hide_it(rec
     assert f"median: the ratio over rounds is between {bounds}" in words.stdout
     assert re.search(rf"^  median .*  {float(new['median_ratio']):.3f}$", words.stdout, re.MULTILINE)
     for row in (old, new):  # the summary
-        assert re.search(rf"{LIBRARY} {row['version']} +6 +360 +{float(row['max_us']):.1f} ", words.stdout)
+        longest = microseconds(float(row["max_us"]))
+        assert re.search(rf"{LIBRARY} {row['version']} +6 +360 +{longest} ", words.stdout)
 
 
 @pytest.mark.heavy
