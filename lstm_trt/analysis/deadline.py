@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis import bursts, parts, quantiles, sequential
+from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
+from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.config.errors import UsageError
@@ -238,7 +239,7 @@ class Verdict(JsonFields):
     independent_misses: float = 0.0
     slow_burst_length: float | None = None
     slow_burst_length_low: float | None = None
-    miss_excess: parts.Excess | None = None
+    miss_excess: Excess | None = None
     until_decided: bool = False
     log_e_met: float | None = None
     log_e_missed: float | None = None
@@ -357,15 +358,16 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(list(map(np.mean, spacings)))))
         question = replace(question, burst_length=burst_length, burst_ms=None)
     late_ns = limit_ns(question.deadline_us)
-    misses = [np.flatnonzero(latency_ns > late_ns) for latency_ns in timed]
+    late = [latency_ns > late_ns for latency_ns in timed]
+    misses = list(map(np.flatnonzero, late))
     sizes = [len(latency_ns) for latency_ns in timed]
     n, missed = sum(sizes), sum(map(len, misses))
     evidence: list[Evidence] = []
     if until is not None:
         question = question if question.burst_length > 1 else replace(question, burst_length=until)
         evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
-        for seen, latency_ns in zip(evidence, timed, strict=True):
-            seen.add(latency_ns > late_ns)
+        for seen, each in zip(evidence, late, strict=True):
+            seen.add(each)
     rounds, slow_parts = rounds_of(question, samples, timed, misses)
     burst_length = question.burst_length
 
@@ -394,7 +396,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
             reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
         reasons += slow_parts
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
-    missing = [latency_ns > late_ns for latency_ns in timed] if verdict == Outcome.MISSED else []
+    excess = Spent(samples).excess(late, [~each for each in late]) if verdict == Outcome.MISSED else None
 
     needed = quantiles.trials_for_share(missed, n, *question.test)
     if evidence:
@@ -434,7 +436,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         effective_misses=effective_misses,
         burst_length=burst_length,
         assumed_burst_length=assumed if verdict == Outcome.MET else None,
-        miss_excess=parts.excess(samples, missing, [~each for each in missing]) if missing else None,
+        miss_excess=excess,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=max((seen.log_missed for seen in evidence), default=None),

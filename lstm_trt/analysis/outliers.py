@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lstm_trt.analysis import parts
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import Bump, find_bumps
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
-from lstm_trt.analysis.parts import Excess
+from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
 from lstm_trt.config.errors import UsageError
@@ -53,9 +52,8 @@ class Cluster(JsonFields):
 
     `low` and `high`: half-open range of its trials, as multiples. `share`: share of the timed
     trials, with its exact 95 % interval (Clopper and Pearson). `excess`: over the bulk, None if not
-    measured. `period_ms`: None if there is no
-    period. `hint`: what usually has this period, if no cause was found, else None. `counts`: trials
-    of each round.
+    measured. `period_ms`: None if there is no period. `hint`: what usually has this period, if no
+    cause was found, else None. `counts`: trials of each round.
     """
 
     multiplier: float
@@ -369,13 +367,13 @@ def explain(samples: Sequence[Latencies]) -> Outliers:
     ranges |= {TAIL: (found.tail.start, found.tail.stop)} if found.tail else {}
     excess_ns = {kind: ((low - 1) * scale_ns, (high - 1) * scale_ns) for kind, (low, high) in ranges.items()}
     causes, bulk = find_causes(samples, found.labels, excess_ns), [label == BULK for label in found.labels]
+    spent = Spent(samples)
 
     def explained(part: Cluster | Tail, kind: int) -> Any:
         inside = [label == kind for label in found.labels]
         period = find_period(starts, inside, scale_ns)
         ms, hint = (period.ms, None if causes[kind] else period.hint) if period else (None, None)
-        over = parts.excess(samples, inside, bulk)
-        return replace(part, causes=causes[kind], period_ms=ms, hint=hint, excess=over)
+        return replace(part, causes=causes[kind], period_ms=ms, hint=hint, excess=spent.excess(inside, bulk))
 
     counted = sorted({name for sample in samples for name in (*sample.causes, *sample.block_causes)})
     counted += [CONTROL] if any(sample.control_ns is not None for sample in samples) else []
@@ -388,8 +386,8 @@ def explain(samples: Sequence[Latencies]) -> Outliers:
         tail=tail,
         period_by=by,
         causes_counted=tuple(counted),
-        slowest=parts.slowest(samples),
-        control=parts.of_control(samples),
+        slowest=spent.slowest(),
+        control=Spent.of_control(samples).slowest(),
         switches=tuple(sample.switches for sample in samples if sample.switches),
     )
 

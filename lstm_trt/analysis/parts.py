@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,47 +76,68 @@ def parts_of(sample: Latencies, split: bool = True) -> dict[str, np.ndarray]:
     return parts | {"on_core" if split else "not_split": sample.latency_ns - sum(parts.values())}
 
 
-def excess(samples: Sequence[Latencies], slow: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Excess | None:
-    """The excess of the `slow` calls over `others`: masks of the timed trials of each sample.
+class Spent:
+    """What the timed calls of several samples spent their time on, to compare some of the calls with others."""
 
-    If there are no others, that over zero. None if a sample has no such calls, or was recorded before these times were.
-    """
-    n, n_others = (int(sum(map(np.count_nonzero, masks))) for masks in (slow, others))
-    if not n or any(sample.switches is None for sample in samples):
-        return None
+    def __init__(self, samples: Sequence[Latencies]) -> None:
+        self._samples, self._latency_ns = samples, [sample.timed_ns for sample in samples]
+        self._measured = all(sample.switches is not None for sample in samples)
 
-    def means(values: Iterable[np.ndarray]) -> tuple[float, float]:
-        timed = [sample.timed(each) for sample, each in zip(samples, values, strict=True)]
-        sums = (sum(part[mask].sum() for part, mask in zip(timed, masks, strict=True)) for masks in (slow, others))
-        return float(next(sums)) / n, float(next(sums)) / max(n_others, 1)
+    @classmethod
+    def of_control(cls, samples: Sequence[Latencies]) -> Spent:
+        """Of the control runs, an empty step, whose waiting can only be a late wake-up."""
+        runs = [sample for sample in samples if sample.control_ns is not None]
+        return cls(
+            [Latencies.of(each.control_ns, off_core=each.control_off_core, switches=each.switches) for each in runs]
+        )
 
-    seen = {}
-    counters = [{**sample.causes, **sample.off_core} for sample in samples]
-    for names, tables in (OF_TRIALS, counters), (OF_BLOCKS, [sample.of_blocks(OF_BLOCKS) for sample in samples]):
-        for name in (name for name in names if all(name in table for table in tables)):
-            here, there = means(table[name] for table in tables)
-            if there > SEEN * here if name == "cpu_khz" else here > max(SEEN * there, RARE):
-                seen[name] = here, there
-    latency_ns = means(sample.latency_ns for sample in samples)
-    split = all("off_core_ns" in sample.off_core for sample in samples)
-    parts = [parts_of(sample, split) for sample in samples]
-    named = {name: means(part[name] for part in parts) for name in parts[0]}
-    parts_us = {name: (here - there) / 1e3 for name, (here, there) in named.items()}
-    return Excess(n, n_others, (latency_ns[0] - latency_ns[1]) / 1e3, parts_us, seen)
+    @cached_property
+    def _parts(self) -> dict[str, list[np.ndarray]]:
+        split = all("off_core_ns" in sample.off_core for sample in self._samples)
+        return self._timed([parts_of(sample, split) for sample in self._samples])
+
+    @cached_property
+    def _counters(self) -> dict[str, list[np.ndarray]]:
+        return self._timed([sample.causes | sample.off_core | sample.of_blocks(OF_BLOCKS) for sample in self._samples])
+
+    def _timed(self, tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, list[np.ndarray]]:
+        """The timed trials of each sample by name, of what all samples have."""
+        pairs = list(zip(self._samples, tables, strict=True))
+        names = [name for name in (*PARTS, *OF_TRIALS, *OF_BLOCKS) if all(name in table for table in tables)]
+        return {name: [sample.timed(table[name]) for sample, table in pairs] for name in names}
+
+    def excess(self, slow: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Excess | None:
+        """The excess of the `slow` calls over `others`: masks of the timed trials of each sample.
+
+        If there are no others, that over zero. None if there are no such calls, or if a sample was recorded before
+        these times were.
+        """
+        n, n_others = (int(sum(map(np.count_nonzero, masks))) for masks in (slow, others))
+        if not n or not self._measured:
+            return None
+
+        def means(values: Sequence[np.ndarray]) -> tuple[float, float]:
+            sums = (sum(part[mask].sum() for part, mask in zip(values, masks, strict=True)) for masks in (slow, others))
+            return float(next(sums)) / n, float(next(sums)) / max(n_others, 1)
+
+        counted = {name: means(values) for name, values in self._counters.items()}
+        seen = {name: (here, there) for name, (here, there) in counted.items() if _is_seen(name, here, there)}
+        spent = {name: means(values) for name, values in self._parts.items()}
+        parts_us = {name: (here - there) / 1e3 for name, (here, there) in spent.items()}
+        here, there = means(self._latency_ns)
+        return Excess(n, n_others, (here - there) / 1e3, parts_us, seen)
+
+    def slowest(self) -> Excess | None:
+        """The excess of the slowest calls of all samples over the others."""
+        if not (self._measured and self._latency_ns):
+            return None
+        least = np.sort(np.concatenate(self._latency_ns))[-SLOWEST:][0]
+        return self.excess([part >= least for part in self._latency_ns], [part < least for part in self._latency_ns])
 
 
-def slowest(samples: Sequence[Latencies]) -> Excess | None:
-    """The excess of the slowest calls of all samples over the others."""
-    timed = [sample.timed_ns for sample in samples]
-    least = np.sort(np.concatenate(timed))[-SLOWEST:][0]
-    return excess(samples, [part >= least for part in timed], [part < least for part in timed])
-
-
-def of_control(samples: Sequence[Latencies]) -> Excess | None:
-    """`slowest` of the control run, an empty step, whose waiting can only be a late wake-up."""
-    with_runs = [sample for sample in samples if sample.control_ns is not None]
-    runs = [Latencies.of(each.control_ns, off_core=each.control_off_core, switches=each.switches) for each in with_runs]
-    return slowest(runs) if runs else None
+def _is_seen(name: str, here: float, there: float) -> bool:
+    """Whether a counter, or the clock, differs enough to be stated (`SEEN`)."""
+    return there > SEEN * here if name == "cpu_khz" else here > max(SEEN * there, RARE)
 
 
 def ran(switches: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, int]]:

@@ -11,6 +11,7 @@ import pytest
 from lstm_trt.analysis import parts
 from lstm_trt.analysis.deadline import Question, judge
 from lstm_trt.analysis.outliers import explain
+from lstm_trt.analysis.parts import Spent
 from lstm_trt.analysis.text.outliers import outliers_text
 from lstm_trt.analysis.text.verdict import verdict_line, verdict_text
 from lstm_trt.store.samples import Latencies
@@ -45,7 +46,7 @@ def sample(n: int = 1000, **slow_ns: int) -> Latencies:
 def test_the_parts_of_planted_calls_are_found():
     found = sample(preempted=70_000, waiting=20_000, on_core=5_000)
     slow = np.arange(1000) % 10 == 9
-    excess = parts.excess([found], [slow], [~slow])
+    excess = Spent([found]).excess([slow], [~slow])
     assert (excess.n, excess.others, excess.mostly) == (100, 900, "preempted")
     assert excess.parts_us["preempted"] == pytest.approx(70) and excess.parts_us["waiting"] == pytest.approx(20)
     assert excess.parts_us["on_core"] == pytest.approx(5, abs=0.1)
@@ -65,7 +66,7 @@ def test_the_parts_sum_to_the_excess_whatever_they_are(rng):
         samples.append(Latencies(latency_ns, warmup, starts, off_core=off_core, switches=SWITCHES))
     slow = [rng.random(len(each.timed_ns)) < 0.3 for each in samples]
     slow[0][0], slow[0][1] = True, False
-    excess = parts.excess(samples, slow, [~mask for mask in slow])
+    excess = Spent(samples).excess(slow, [~mask for mask in slow])
     assert set(excess.parts_us) == {"late", "behind", "preempted", "waiting", "on_core"}
     pooled, chosen = np.concatenate([each.timed_ns for each in samples]), np.concatenate(slow)
     assert excess.excess_us == pytest.approx((pooled[chosen].mean() - pooled[~chosen].mean()) / 1e3)
@@ -88,11 +89,11 @@ def test_without_times_off_the_core_nothing_is_split_and_the_reason_is_stated():
         refused, blocks=[{**refused.blocks[0], "runnable_ns": 7_000}, {**refused.blocks[1], "runnable_ns": 0}]
     )
     slow = np.arange(1000) < 500
-    excess = parts.excess([refused], [slow], [~slow])
+    excess = Spent([refused]).excess([slow], [~slow])
     assert list(excess.parts_us) == ["not_split"] and excess.seen == {"runnable_ns": (7_000, 0)}
     told = outliers_text(explain([refused]))
     assert "Times off the core were not measured: perf_event_open: Operation not permitted" in told
-    mixed = parts.excess([sample(), refused], [slow, slow], [~slow, ~slow])
+    mixed = Spent([sample(), refused]).excess([slow, slow], [~slow, ~slow])
     assert list(mixed.parts_us) == ["not_split"]
 
 
@@ -112,9 +113,9 @@ def test_counters_are_stated_where_they_were_higher():
     blocks = [{"rows": n // 2, "interrupts": 55, "cpu_khz": 2e6}, {"rows": n // 2, "interrupts": 40, "cpu_khz": 3e6}]
     faults = np.where(first, 2, 0)
     found = replace(found, blocks=blocks, causes={"minor_faults": faults, "major_faults": np.zeros(n, int)})
-    excess = parts.excess([found], [first], [~first])
+    excess = Spent([found]).excess([first], [~first])
     assert excess.seen == {"minor_faults": (2, 0), "interrupts": (55, 40), "cpu_khz": (2e6, 3e6)}
-    assert parts.excess([found], [~first], [first]).seen == {}
+    assert Spent([found]).excess([~first], [first]).seen == {}
 
 
 def test_the_control_run_has_the_same_parts():
@@ -122,11 +123,11 @@ def test_the_control_run_has_the_same_parts():
     stalls = np.arange(n) % 50 == 0
     off = {"preempted_ns": stalls * 40_000, "off_core_ns": stalls * 45_000}
     found = replace(sample(), control_ns=100.0 + stalls * 50_000, control_off_core=off)
-    excess = parts.of_control([found])
+    excess = Spent.of_control([found]).slowest()
     assert excess.n == 10 and excess.excess_us == pytest.approx(50)
     expected = {"preempted": 40, "waiting": 5, "on_core": 5}
     assert excess.parts_us == pytest.approx(expected)
-    assert parts.of_control([sample()]) is None
+    assert Spent.of_control([sample()]).slowest() is None
 
 
 def test_what_ran_is_pooled_over_recordings():
