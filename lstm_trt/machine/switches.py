@@ -175,7 +175,8 @@ def who_ran(
     into = np.flatnonzero(~_has(rows[:, 0], OUT))
     begins, ends = times[into], np.append(times[into], away.back_ns[-1:])[1:]
     turns = []
-    for at in np.flatnonzero((threads == thread) & _has(rows[:, 0], PREEMPTED) & within(times, start_ns, end_ns)):
+    left = (threads == thread) & _has(rows[:, 0], PREEMPTED) & within(times, start_ns, end_ns)
+    for at in np.flatnonzero(left) if len(away.back_ns) else ():  # the thread's own records can be lost
         back = away.back_ns[min(np.searchsorted(away.back_ns, times[at]), len(away.back_ns) - 1)]
         turn = int(np.searchsorted(into, at))
         while turn < len(ends) and threads[into[turn]] != thread and begins[turn] < back:

@@ -278,9 +278,9 @@ class Loop:
     `read_machine` is called before the first and after each block (`counters.difference` compares
     its results); `device_times` returns the device times of the block's rows. With more
     than one thread, context switches and page faults of the whole process are counted, else
-    those of this thread. `switches` measures the time off the core.
-    `first_pair` and `last_pair` are the two clocks before the first block
-    and after the last; `restart` resets them, to exclude time that was not spent in the loop.
+    those of this thread. `switches` measures the time off the core. `first_pair` and `last_pair`
+    are the two clocks before the first block and after the last; `restart` resets them, to exclude
+    time that was not spent in the loop.
     """
 
     def __init__(

@@ -148,8 +148,7 @@ def prepared(
         # The garbage collector is disabled from here on: a collection can take longer than the loop, so it
         # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
         # The rings are opened here, since the threads of the runtime exist by now.
-        watches = counters.Watcher(options.cores, options.device), Switches()
-        with quiet_collector(), watches[0] as watcher, watches[1] as switches:
+        with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher, Switches() as switches:
             if options.device != "cpu" and gate.repeatable:  # last, since a GPU lowers its clocks when it has no work
                 stage("warm-up")
                 highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")

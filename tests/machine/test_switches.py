@@ -187,6 +187,8 @@ def test_what_ran_ends_when_the_thread_goes_on_on_another_core():
     gone = Away(np.array([100]), np.array([130]), np.array([True]))
     assert who_ran(rows, 8, gone, np.array([50]), np.array([1000])) == [(91, 30)]
     assert who_ran(rows[:0], 8, gone, np.array([50]), np.array([1000])) == []
+    lost_all = Away(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool))
+    assert who_ran(rows, 8, lost_all, np.array([50]), np.array([1000])) == []
 
 
 def test_a_neighbour_on_its_own_core_did_not_run_there():
