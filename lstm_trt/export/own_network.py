@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,17 +199,9 @@ class OnnxNetwork(Workload):
 
     def in_mode(self, mode: str) -> OnnxNetwork:
         """Itself, or in the mode "stream" a network for windows with the added states (`export.streamed`)."""
-        time, batch = self.facts.time_symbol, self.facts.batch_symbol
-        if mode != "stream" or self.carried or not time or any(_candidates(self.facts).values()):
+        if mode != "stream" or self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()):
             return super().in_mode(mode)
-        from lstm_trt.export import streamed
-
-        sizes: dict[str, int] = dict(self.sizes)
-        more, one = {"name": self.name, "constants": self.constants}, sizes | ({batch: 1} if batch else {})
-        runs = [OnnxNetwork(self.path, sizes={**one, time: samples}, **more) for samples in streamed.SAMPLES]
-        content, states = streamed.streamed(*runs)
-        own = self.inputs_sha256 and _cached("inputs", self.inputs_sha256, ".npz", "its inputs are", "--inputs")
-        return OnnxNetwork(content, name=self.name, sizes=sizes, states=states, inputs=own)
+        return _with_states(self)
 
     def check_mode(self, mode: str) -> None:
         reason = self._why_no_stream() if mode == "stream" else ""
@@ -243,6 +236,20 @@ class OnnxNetwork(Workload):
         carried = {state.input for state in self.states} if mode == "stream" else ()
         wanted = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
         return {tensor.name: given.get(tensor.name, random_array(tensor, generator)) for tensor in wanted}
+
+
+@lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
+def _with_states(network: OnnxNetwork) -> OnnxNetwork:
+    """A network for windows as a stream; raises `UsageError` as `streamed.streamed`."""
+    from lstm_trt.export import streamed
+
+    sizes: dict[Any, int] = dict(network.sizes)
+    batch, more = network.facts.batch_symbol, {"name": network.name, "constants": network.constants}
+    one = sizes | ({batch: 1} if batch else {})
+    every = [{**one, network.facts.time_symbol: samples} for samples in streamed.SAMPLES]
+    content, states = streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
+    own = network.inputs_sha256 and _cached("inputs", network.inputs_sha256, ".npz", "its inputs are", "--inputs")
+    return OnnxNetwork(content, name=network.name, sizes=sizes, states=states, inputs=own)
 
 
 def TorchNetwork(

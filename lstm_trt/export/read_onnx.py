@@ -152,8 +152,11 @@ def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
 def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> tuple[dict[str, int], dict[str, float]]:
     """Symbolic sizes, and inputs that are constants of the network, by the inputs that a user gives.
 
-    The latter are single whole numbers that decide between branches. Raises `UsageError` for an invalid file.
+    The latter are single whole numbers that decide between branches. Raises `UsageError` for an invalid file, which is
+    not read if there are no inputs.
     """
+    if not given:
+        return {}, {}
     model = checked(content, name)
     whole = {key: array.item() for key, array in given.items() if array.size == 1 and array.dtype.kind in "iub"}
     constants = {key: whole[key] for key in (deciding(model) if whole else ()) if key in whole}

@@ -104,9 +104,8 @@ def inspect(
 ) -> Inspection:
     """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its symbolic sizes.
 
-    `profile`: also `operator_shares`. `listener` gets the messages of the
-    processes (stages, and `waiting` while another recording uses the core). Raises `UsageError` for an invalid file or
-    size.
+    `profile`: also `operator_shares`. `listener` gets the messages of the processes (stages, and `waiting` while
+    another recording uses the core). Raises `UsageError` for an invalid file or size.
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
@@ -164,22 +163,18 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
     `bound` is the share of a recurrent layer in the roofline bound; None for other operators, and where there is no
     bound. Raises `BuildFailed` if ONNX Runtime does not run the network.
     """
-    import onnxruntime
-
-    settings: Any = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
-    model, inputs, times = (
-        onnx_checks.read(static_model(network.path, network)),
-        network.make_inputs(0),
-        defaultdict(list),
-    )
+    model, inputs = onnx_checks.read(static_model(network.path, network)), network.make_inputs(0)
+    times: dict[tuple, list] = defaultdict(list)
     for node in onnx_checks.nodes(model.graph):
         node.name = node.name or next(filter(None, node.output), "")  # as layers are called
     with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+        import onnxruntime
+
+        settings: Any = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
         settings.profile_file_prefix = str(Path(folder) / "run")
-        session: Any = onnxruntime.InferenceSession(
-            model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-        )
+        content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
+        session: Any = onnxruntime.InferenceSession(content, settings, providers=providers)
         for _ in range(CALLS):
             session.run(None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())
