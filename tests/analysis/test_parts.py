@@ -116,6 +116,9 @@ def test_counters_are_stated_where_they_were_higher():
     excess = Spent([found]).excess([first], [~first])
     assert excess.seen == {"minor_faults": (2, 0), "interrupts": (55, 40), "cpu_khz": (2e6, 3e6)}
     assert Spent([found]).excess([~first], [first]).seen == {}
+    found = replace(found, latency_ns=found.latency_ns + first * 50_000)
+    told = outliers_text(explain([found]))
+    assert "minor page faults 2.00 instead of" in told and "MHz per block" not in told
 
 
 def test_the_control_run_has_the_same_parts():

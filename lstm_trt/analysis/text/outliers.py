@@ -192,12 +192,12 @@ def _parts(outliers: Outliers) -> list[str]:
 
 
 def _seen(excess: Excess) -> str:
-    """Counters that were higher, `interrupts 40 instead of 12`, with their units."""
+    """Counters that were higher, `interrupts 40 instead of 12 per block`, and a lower clock, with their units."""
     texts = []
     for name, values in excess.seen.items():
         scale, unit = {"ns": (1e3, " us"), "khz": (1e3, " MHz")}.get(name.rpartition("_")[2], (1, ""))
         here, there = (fmt.number(value / scale) for value in values)
-        per = " per block" if name in OF_BLOCKS else " per call"
+        per = {"cpu_khz": ""}.get(name, " per block" if name in OF_BLOCKS else " per call")
         texts.append(f"{CAUSE_NAMES.get(name, name)} {here} instead of {there}{unit}{per}")
     return ", ".join(texts) or "none seen"
 
