@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 import re
@@ -175,7 +176,10 @@ def libraries(statement: Statement) -> None:
 
 
 def time_of_the_set(statement: Statement) -> None:
-    """From the first preparation to the last batch of the rows of the plan that were recorded one after another."""
+    """From the first preparation to the last batch of the rows of the plan that were recorded one after another.
+
+    Rows that were added later were recorded in a session of their own.
+    """
     rows = schedule.plan().entries
     keys = {(row.workload, row.implementation, row.mode, row.batches, row.warmup) for row in rows}
     spans = []
@@ -185,7 +189,10 @@ def time_of_the_set(statement: Statement) -> None:
         if row["status"] == "ok" and key in keys:
             seconds, began_s = provenance["seconds"], provenance["started_unix_ns"] / 1e9
             spans.append((began_s - seconds["build"] - seconds["parity"], began_s + seconds["timing"]))
-    taken_s = max(end for _, end in spans) - min(began for began, _ in spans)
+    taken_s, until = 0.0, 0.0
+    for began, end in sorted(spans):
+        taken_s += end - (until if began < until + 120 else began)
+        until = end
     assert statement.numbers[:2] == [len(spans), round(taken_s / 60)]
 
 
@@ -200,6 +207,49 @@ def no_kinks(statement: Statement) -> None:
     rows = kinks_table(statement, "hidden")
     assert {layers for _, layers, _ in rows.index} == {1, 2, 3, 4, 6} and len(rows) == 30
     assert (rows[256] > rows[200]).all()
+
+
+def steps_down(statement: Statement) -> list:
+    """The larger networks that are faster than their neighbour."""
+    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
+    runs = lab.load(ROOT / name)
+    assert {group.configuration.runtime for group in runs} == {"c", "onnxruntime", "pytorch"} and len(runs) == 144
+    return lab.scaling(runs).findings.inversions
+
+
+def only_pytorch_has_steps_down(statement: Statement) -> None:
+    assert {each.system.split(",")[0] for each in steps_down(statement)} == {"pytorch"}
+
+
+def steps_to_multiples_of_32(statement: Statement) -> None:
+    """With 128 steps as with 256."""
+    every = steps_down(statement)
+    there = [each for each in every if each.larger["hidden"] % 32 == 0]
+    hidden = sorted({each.larger["hidden"] for each in there})
+    percents = [100 * (1 - each.ratio) for each in there]
+    assert statement.numbers == [len(every), 8, len(there), *hidden, round(min(percents)), round(max(percents))]
+    places = [(each.larger["layers"], each.larger["hidden"], each.larger["sequence"]) for each in there]
+    assert sorted(places) == sorted(itertools.product((3, 4), hidden, (128, 256)))
+
+
+def certain_steps(statement: Statement) -> None:
+    certain = [each.larger for each in steps_down(statement) if each.certain]
+    assert statement.numbers == [192, 4]
+    assert {(each["hidden"], each["layers"]) for each in certain} == {(192, 4)} and len(certain) == 2
+
+
+def page_faults_at_264(statement: Statement) -> None:
+    """In 3 layers and 256 steps, where the larger network is faster."""
+    larger, smaller = map(int, statement.numbers)
+    (step,) = (each for each in steps_down(statement) if each.larger["hidden"] == larger)
+    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
+    runs = lab.load(ROOT / name, runtime="pytorch", layers=3, sequence=256)
+    assert (step.larger["layers"], step.larger["sequence"]) == (3, 256)
+    faulty = {}
+    for hidden in (smaller, larger):
+        (group,) = runs.where(hidden=hidden)
+        faulty[hidden] = sum(np.median(sample.timed(sample.causes["minor_faults"])) > 1000 for sample in group.samples)
+    assert faulty[smaller] > faulty[larger]
 
 
 def proportional_to_sequence(statement: Statement) -> None:
@@ -297,7 +347,8 @@ CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
     no_kinks, proportional_to_sequence, not_carried_out, citation, below_the_bound, c_is_fastest,
     one_call_is_fastest, time_of_the_set, planted_program, not_explained, began_late,
-    page_faults, *map(of_the_published_times, inference_times.SENTENCES),
+    page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,
+    *map(of_the_published_times, inference_times.SENTENCES),
 )  # fmt: skip
 
 

@@ -251,6 +251,8 @@ def precision_switches(device: str) -> dict[str, str]:
     if device == "cuda":
         cublas, cudnn = backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision
         return {"cublas_matmul": cublas, "cudnn_rnn": cudnn}
+    if not hasattr(backends.mkldnn, "matmul"):  # before PyTorch 2.9
+        return {"float32_matmul": torch.get_float32_matmul_precision()}
     matmul, rnn = backends.mkldnn.matmul.fp32_precision, backends.mkldnn.rnn.fp32_precision
     return {"mkldnn_matmul": matmul, "mkldnn_rnn": rnn}
 
