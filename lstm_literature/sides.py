@@ -244,7 +244,7 @@ def order_text(then: Side, now: Side) -> str:
     sentences.append(f"Of {pairs}: {', '.join(f'{len(names)} {name}' for name, names in found.items() if names)}.")
     if reverse:
         named = reverse[:MOST_PAIRS] + ["and others"] * (len(reverse) > MOST_PAIRS)
-        sentences.append(f"Faster in {then.name}, and slower in {now.name}: {'; '.join(named)}.")
+        sentences.append(f"Faster in {then.name}, slower in the recordings of {now.name}: {'; '.join(named)}.")
     return "\n".join(sentences)
 
 

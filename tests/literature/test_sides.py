@@ -172,14 +172,14 @@ ORDERS = {
     "all slower": ({"a": 10.0, "b": 20.0, "c": 40.0}, ["Of 3 pairs: 3 in the same order."], "A"),
     "all reversed": (
         {"a": 4.0, "b": 2.0, "c": 1.0},
-        ["Of 3 pairs: 3 in the reverse order.", "Faster in then, and slower in today: A than B; A than C; B than C."],
+        ["Of 3 pairs: 3 in the reverse order.", "Faster in then, slower in the recordings of today: A than B; A than C; B than C."],
         "C",
     ),
     "mixed": (
         {"a": 3.0, "b": 1.0, "c": 3.1},
         [
             "Of 3 pairs: 1 in the same order, 1 in the reverse order, 1 tied (within 10 %).",
-            "Faster in then, and slower in today: A than B.",
+            "Faster in then, slower in the recordings of today: A than B.",
         ],
         "B",
     ),
@@ -191,7 +191,7 @@ ORDERS = {
     ),
     "just no tie": ({"a": 1.0, "b": 1.1001, "c": 4.0}, ["Of 3 pairs: 3 in the same order."], "A"),
     "one missing": ({"a": 2.0, "c": 1.0, "new": 0.1}, ["Of 1 pair: 1 in the reverse order.",
-                    "Faster in then, and slower in today: A than C."], "C"),
+                    "Faster in then, slower in the recordings of today: A than C."], "C"),
 }  # fmt: skip
 
 
