@@ -172,7 +172,10 @@ ORDERS = {
     "all slower": ({"a": 10.0, "b": 20.0, "c": 40.0}, ["Of 3 pairs: 3 in the same order."], "A"),
     "all reversed": (
         {"a": 4.0, "b": 2.0, "c": 1.0},
-        ["Of 3 pairs: 3 in the reverse order.", "Faster in then, slower in the recordings of today: A than B; A than C; B than C."],
+        [
+            "Of 3 pairs: 3 in the reverse order.",
+            "Faster in then, slower in the recordings of today: A than B; A than C; B than C.",
+        ],
         "C",
     ),
     "mixed": (
