@@ -8,6 +8,7 @@ import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +179,7 @@ def libraries(statement: Statement) -> None:
 def time_of_the_set(statement: Statement) -> None:
     """From the first preparation to the last batch of the rows of the plan that were recorded one after another.
 
-    Rows that were added later were recorded in a session of their own.
+    Rows that were added later were recorded in a session of their own: a pause of two minutes ends one.
     """
     rows = schedule.plan().entries
     keys = {(row.workload, row.implementation, row.mode, row.batches, row.warmup) for row in rows}
@@ -209,12 +210,18 @@ def no_kinks(statement: Statement) -> None:
     assert (rows[256] > rows[200]).all()
 
 
-def steps_down(statement: Statement) -> list:
-    """The larger networks that are faster than their neighbour."""
-    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
+@cache
+def small_steps(rests_on: str):
+    """The recordings in small steps of the hidden size, which several statements rest on."""
+    (name,) = re.findall(r"`([^`]+)`", rests_on)
     runs = lab.load(ROOT / name)
     assert {group.configuration.runtime for group in runs} == {"c", "onnxruntime", "pytorch"} and len(runs) == 144
-    return lab.scaling(runs).findings.inversions
+    return runs
+
+
+def steps_down(statement: Statement) -> list:
+    """The larger networks that are faster than their neighbour."""
+    return lab.scaling(small_steps(statement.rests_on)).findings.inversions
 
 
 def only_pytorch_has_steps_down(statement: Statement) -> None:
@@ -242,12 +249,11 @@ def page_faults_at_264(statement: Statement) -> None:
     """In 3 layers and 256 steps, where the larger network is faster."""
     larger, smaller = map(int, statement.numbers)
     (step,) = (each for each in steps_down(statement) if each.larger["hidden"] == larger)
-    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
-    runs = lab.load(ROOT / name, runtime="pytorch", layers=3, sequence=256)
     assert (step.larger["layers"], step.larger["sequence"]) == (3, 256)
     faulty = {}
     for hidden in (smaller, larger):
-        (group,) = runs.where(hidden=hidden)
+        where = {"runtime": "pytorch", "layers": 3, "sequence": 256, "hidden": hidden}
+        (group,) = small_steps(statement.rests_on).where(**where)
         faulty[hidden] = sum(np.median(sample.timed(sample.causes["minor_faults"])) > 1000 for sample in group.samples)
     assert faulty[smaller] > faulty[larger]
 
