@@ -23,10 +23,12 @@ significant dip, the mixture finds it by its likelihood (`shoulder`).
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Generator, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache, lru_cache
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -87,27 +89,42 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
     with np.errstate(divide="ignore", invalid="ignore"):
         log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
     dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
-    best = (0.0, 0, 0)
-    for j in range(1, len(chosen) - 1):
-        gains = log_likelihood[:j, j, None] - log_likelihood[:j, j + 1 :]
-        gains += dense[j, j + 1 :]
-        gains[density[:j, j, None] >= density[j, j + 1 :]] = 0.0
-        place = int(gains.argmax())
-        if gains.flat[place] > best[0]:
-            best = (float(gains.flat[place]), int(chosen[j]), int(chosen[j + 1 + place % (len(chosen) - j - 1)]))
-    return best
+    before, after, whole = _triples(len(chosen))
+    gains = log_likelihood.ravel()[before] - log_likelihood.ravel()[whole]
+    gains += dense.ravel()[after]
+    gains[density.ravel()[before] >= density.ravel()[after]] = 0.0
+    best = int(gains.argmax()) if len(gains) else 0
+    if not len(gains) or gains[best] <= 0:
+        return 0.0, 0, 0
+    first, last = divmod(int(after[best]), len(chosen))
+    return float(gains[best]), int(chosen[first]), int(chosen[last])
+
+
+@lru_cache(maxsize=32)
+def _triples(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For all a < b < c below `k`, by b, the places of (a, b), (b, c) and (a, c) in a flattened k x k table."""
+    numbers = np.arange(k)
+    b, a, c = np.nonzero((numbers < numbers[:, None])[:, :, None] & (numbers > numbers[:, None])[:, None, :])
+    return a * k + b, b * k + c, a * k + c
 
 
 def _ranks(spacings: np.ndarray) -> np.ndarray:
     """Indices at which intervals start and end: ranks from the top in steps of 12 %, each at the widest gap."""
-    k = len(spacings)
+    edges = _edges(len(spacings))
+    widest = np.repeat(np.maximum.reduceat(spacings, edges[:-1]), np.diff(edges))
+    places = np.flatnonzero(spacings == widest)
+    first = np.unique(np.searchsorted(edges, places, "right"), return_index=True)[1]
+    return np.unique(np.r_[0, places[first], len(spacings) - 1])
+
+
+@lru_cache(maxsize=4096)
+def _edges(k: int) -> np.ndarray:
+    """Bounds of the steps of `_ranks` for `k` spacings."""
     edges, rank = [0], 0
     while rank < k:
         rank = min(max(rank + 1, int(rank * GROWTH)), k)
         edges.append(rank)
-    edges = k - np.array(edges[::-1])
-    widest = [start + int(np.argmax(spacings[start:stop])) for start, stop in itertools.pairwise(edges)]
-    return np.unique([0, *widest, k - 1])
+    return k - np.array(edges[::-1])
 
 
 # A cluster and the tail as a mixture of two densities
@@ -131,6 +148,12 @@ SHOULDER = 2.5
 SETTLED = 1e-3
 
 
+T = TypeVar("T")
+
+#: A search for clusters: gives mixtures to be fitted, and returns what it found.
+Search = Generator[Sequence["Mixture"], None, T]
+
+
 @dataclass(frozen=True)
 class Bump:
     """A cluster: its place and the half-open range of its trials, as distance from the local level or as multiples."""
@@ -141,55 +164,36 @@ class Bump:
 
 
 class Mixture:
-    """A normal cluster, and a rest that decays exponentially in the reference's coordinate, within a window."""
+    """A normal cluster, and a rest that decays exponentially in the reference's coordinate, within a window.
 
-    def __init__(self, values: np.ndarray, start: float, stop: float, width: float, reference: Reference) -> None:
-        self.start, self.stop, self.reference = start, stop, reference
-        inside = values[(values >= start) & (values <= stop)]
-        self.values, self.counts = _binned(inside, width / 20)
-        self.origin = float(reference.cumulative(start))
-        self.length = float(reference.cumulative(stop)) - self.origin
+    `within` and `wide` bound the place and width of the cluster; `expected` is its width before any trial is seen.
+    """
+
+    def __init__(
+        self, values: np.ndarray, window: tuple, step: float, reference: Reference, *, within: tuple, wide: tuple,
+        expected: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.start, self.stop = window
+        self.reference, self.within, self.wide, self.expected = reference, within, wide, expected
+        inside = values[(values >= self.start) & (values <= self.stop)]
+        self.values, self.counts = _binned(inside, step) if len(inside) else (np.array([self.start]), np.zeros(1))
+        self.origin = float(reference.cumulative(self.start))
+        self.length = float(reference.cumulative(self.stop)) - self.origin
         self.coordinates = reference.cumulative(self.values) - self.origin
         self.rates = reference.rate(self.values)
 
-    def fit(
-        self, place: float, width: float, weight: float, *, turns: int, within: tuple, wide: tuple, expected: float = 0
-    ) -> Self:
-        """Expectation maximization from these start values; `within` and `wide` bound the cluster's place and width."""
-        self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
-        for _ in range(turns):
-            bump, rest = self._densities(self.values, self.coordinates, self.rates)
-            belongs = self.counts * bump / (bump + rest)
-            self.trials = float(belongs.sum())
-            if self.trials < 1:
-                break
-            before = self.place, self.weight
-            self.weight = self.trials / float(self.counts.sum())
-            self.place = min(max(float(belongs @ self.values) / self.trials, within[0]), within[1])
-            # A prior of two trials with the expected width, so that a few close trials do not make a narrow cluster.
-            squares = float(belongs @ (self.values - self.place) ** 2) + 2 * expected**2
-            width = math.sqrt(squares / (self.trials + (2 if expected else 0)))
-            self.width = min(max(width, wide[0]), wide[1])
-            others = self.counts - belongs
-            self.decay = _decay(float(others @ self.coordinates) / max(float(others.sum()), 1e-9), self.length)
-            moved, gained = abs(self.place - before[0]), abs(self.weight - before[1])
-            if moved < SETTLED * self.width and gained < SETTLED * self.weight:
-                break
+    def begin(self, place: float, width: float, weight: float, turns: int) -> Self:
+        """This mixture with these start values, and the maximum number of iterations of `fitted`."""
+        self.place, self.width, self.weight, self.decay, self.turns, self.trials = place, width, weight, 1.0, turns, 0.0
         return self
 
-    def _densities(self, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray):
-        """Densities of the cluster and of the rest at places with these coordinates and rates."""
-        away = (places - self.place) / self.width
-        bump = self.weight * np.exp(-(away**2) / 2) / (self.width * math.sqrt(2 * math.pi))
-        length, decay = self.length, self.decay
-        norm = 1 / length if decay * length < 1e-6 else decay / -math.expm1(-decay * length)
-        return bump, (1 - self.weight) * norm * np.exp(-decay * coordinates) * rates + 1e-300
-
     def _at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._densities(places, self.reference.cumulative(places) - self.origin, self.reference.rate(places))
+        fit = np.array([[self.place, self.width, self.weight, self.decay]]).T
+        coordinates = self.reference.cumulative(places) - self.origin
+        return _densities(fit, self.length, places, coordinates, self.reference.rate(places))
 
     def log_likelihood(self) -> float:
-        bump, rest = self._densities(self.values, self.coordinates, self.rates)
+        bump, rest = self._at(self.values)
         return float(self.counts @ np.log(bump + rest))
 
     def found(self) -> Bump:
@@ -225,7 +229,68 @@ class Mixture:
         return bool(inside[0] - inside[1] <= 1.7 * math.sqrt(inside.sum()))
 
 
-def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> Mixture:
+def _densities(fit: np.ndarray, length: Any, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray):
+    """Densities of the cluster and of the rest at places with these coordinates and rates.
+
+    `fit`: place, width, weight and decay, at each of them or one for all; `length`: of the window's coordinate.
+    """
+    place, width, weight, decay = fit
+    bump = weight / (width * math.sqrt(2 * math.pi)) * np.exp(-(((places - place) / width) ** 2) / 2)
+    turns = np.maximum(decay * length, 1e-9)
+    norm = (1 - weight) * turns / (-np.expm1(-turns) * length)
+    return bump, norm * np.exp(-decay * coordinates) * rates + 1e-300
+
+
+def fitted(mixtures: Sequence[Mixture]) -> None:
+    """Expectation maximization of several mixtures at once, from their start values.
+
+    The data are one array, and sums are those of its parts, so a mixture is fitted as if it were alone.
+    """
+
+    def each(name: str) -> np.ndarray:
+        return np.array([getattr(mixture, name) for mixture in mixtures])
+
+    fit = np.stack([each(name) for name in ("place", "width", "weight", "decay")])
+    (least, most), (narrowest, widest) = each("within").T, each("wide").T
+    prior, length, turns = each("expected"), each("length"), each("turns")
+    parts = [np.stack([m.values, m.counts, m.coordinates, m.rates]) for m in mixtures]
+    totals, trials = np.array([part[1].sum() for part in parts]), np.zeros(len(parts))
+    live, data = np.arange(len(parts)), np.empty(0)
+    for turn in range(turns.max()):
+        if not len(data):
+            data, sizes = np.concatenate([parts[place] for place in live], axis=1), [parts[k].shape[1] for k in live]
+            first = np.cumsum([0, *sizes[:-1]])
+            values, counts, coordinates, rates = data
+        now = fit[:, live]
+        bump, rest = _densities(
+            np.repeat(now, sizes, axis=1), np.repeat(length[live], sizes), values, coordinates, rates
+        )
+        belongs = counts * bump / (bump + rest)
+        n = trials[live] = np.add.reduceat(belongs, first)
+        moved = now.copy()
+        with np.errstate(divide="ignore", invalid="ignore"):  # where there are no trials
+            place = np.add.reduceat(belongs * values, first) / n
+        moved[0] = np.minimum(np.maximum(place, least[live]), most[live])
+        # A prior of two trials with the expected width, so that a few close trials do not make a narrow cluster.
+        squares = np.add.reduceat(belongs * (values - np.repeat(moved[0], sizes)) ** 2, first) + 2 * prior[live] ** 2
+        width = np.sqrt(squares / np.maximum(n + 2 * (prior[live] > 0), 1e-300))
+        moved[1], moved[2] = np.minimum(np.maximum(width, narrowest[live]), widest[live]), n / totals[live]
+        others = np.add.reduceat((counts - belongs) * coordinates, first)
+        moved[3] = _decay(others / np.maximum(np.add.reduceat(counts - belongs, first), 1e-9), length[live])
+        enough = n >= 1
+        fit[:, live[enough]] = moved[:, enough]
+        settled = np.abs(moved - now)[[0, 2]] < SETTLED * moved[1:3]
+        going = enough & ~settled.all(axis=0) & (turn + 1 < turns[live])
+        if not going.all():
+            live, data = live[going], np.empty(0)
+            if not len(live):
+                break
+    for mixture, row, number in zip(mixtures, fit.T.tolist(), trials.tolist(), strict=True):
+        mixture.place, mixture.width, mixture.weight, mixture.decay = row
+        mixture.trials = number
+
+
+def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> Search[Mixture]:
     """A mixture fitted around a dense interval, within five standard deviations."""
     core = ordered[first : last + 1]
     place = float(np.median(core))
@@ -235,14 +300,15 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
     expected, reach = width, float(core[-1] - core[0])
     within = (float(core[0]) - reach, float(core[-1]) + reach)
     for _ in range(4):
-        start, stop = max(BEYOND * reference.spread, place - 5 * width), place + 5 * width
-        mixture = Mixture(ordered, start, stop, width, reference)
-        mixture.fit(place, width, 0.5, turns=15, within=within, wide=(finest, 2 * width), expected=expected)
+        window = (max(BEYOND * reference.spread, place - 5 * width), place + 5 * width)
+        wide = (finest, 2 * width)
+        mixture = Mixture(ordered, window, width / 20, reference, within=within, wide=wide, expected=expected)
+        yield [mixture.begin(place, width, 0.5, 15)]
         place, width = mixture.place, mixture.width
     return mixture
 
 
-def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Bump | None:
+def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Search[Bump | None]:
     """A cluster of few trials that overlaps the bulk without a significant dip; None if there is none.
 
     The log likelihood of a normal bulk with a normal cluster must exceed that of every smooth tail
@@ -253,17 +319,21 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Bump | 
     far = ordered[ordered > (WELL_BEYOND - 0.25) * spread]
     if len(far) < max(LEAST, least / 2):
         return None
-    weight, bounds = 0.7 * len(far) / len(ordered), {"within": (0, math.inf), "wide": (0.5 * spread, math.inf)}
-    mixtures = []
-    for place in np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist():
-        mixture = Mixture(ordered, BEYOND * spread, 2 * float(ordered[-1]), 0.0, reference)
-        mixtures.append(mixture.fit(place, max(0.15 * place, 0.6 * spread), weight, turns=50, **bounds))
-    best = max(mixtures, key=Mixture.log_likelihood)
+    window, bounds = (
+        (BEYOND * spread, 2 * float(ordered[-1])),
+        {"within": (0, math.inf), "wide": (0.5 * spread, math.inf)},
+    )
+    mixture, weight = Mixture(ordered, window, 0.0, reference, **bounds), 0.7 * len(far) / len(ordered)
+    places = np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist()
+    mixtures = [copy(mixture).begin(place, max(0.15 * place, 0.6 * spread), weight, 50) for place in places]
+    yield mixtures
+    likelihoods = [mixture.log_likelihood() for mixture in mixtures]
+    best = mixtures[likelihoods.index(max(likelihoods))]
     narrow = 3 * best.width <= best.place and best.width <= WIDEST * (1 + best.place)
     if best.trials < LEAST - 1 or best.decay < 0.6 or not narrow or not best.stands_out(DIP):
         return None
     smooth = _smooth(best.coordinates) + float(np.log(best.rates).sum())
-    return best.found() if best.log_likelihood() - smooth > SHOULDER else None
+    return best.found() if max(likelihoods) - smooth > SHOULDER else None
 
 
 def _smooth(times: np.ndarray) -> float:
@@ -293,18 +363,22 @@ def _smooth(times: np.ndarray) -> float:
     return best
 
 
-def _decay(mean: float, length: float) -> float:
-    """Rate of an exponential truncated at `length` with this mean; 0 if the mean is half of `length` or more."""
-    share = mean / length
-    if share >= 0.499:
-        return 0.0
-    if share < 0.05:
-        return 1 / max(mean, 1e-12)
-    low, high = 0.0, 1 / share
-    for _ in range(25):
-        x = (low + high) / 2
-        low, high = (x, high) if (1 / x - 1 / math.expm1(x) if x > 1e-3 else 0.5 - x / 12) > share else (low, x)
-    return (low + high) / 2 / length
+def _decay(mean: np.ndarray, length: float) -> np.ndarray:
+    """Rates of exponentials truncated at `length` with these means; 0 if the mean is half of `length` or more."""
+    share = np.clip(mean / length, 1e-12, 0.499)
+    x, shares = _truncated()
+    x = np.interp(share, shares, x)
+    # One step of Newton's method from the table: f(x) = 1 / x - 1 / (e^x - 1).
+    grown = np.expm1(x)
+    x -= (1 / x - 1 / grown - share) / ((1 + grown) / grown**2 - 1 / x**2)
+    return np.where(share >= 0.499, 0.0, np.where(share < 0.05, 1 / share, x)) / length
+
+
+@cache
+def _truncated() -> tuple[np.ndarray, np.ndarray]:
+    """Rates times length from 20 to 0.01, and the means of the truncated exponentials as shares of the length."""
+    x = np.geomspace(20.2, 0.01, 2000)
+    return x, 1 / x - 1 / np.expm1(x)
 
 
 def _binned(values: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
@@ -335,7 +409,38 @@ TWO = 6.0
 CLEAR_DIP = 0.5
 
 
+#: Number of searches whose mixtures are fitted at once, and of trials or bins in a fit.
+TOGETHER, FITTED = 500, 20_000
+
+
+def together(searches: Iterable[Search[T]]) -> list[T]:
+    """The results of several searches, in their order; their mixtures are fitted at once, which takes half the time."""
+    found, searches = [], list(searches)
+    for first in range(0, len(searches), TOGETHER):
+        results: dict[int, T] = {}
+        left = dict(enumerate(searches[first : first + TOGETHER]))
+        while left:
+            asked: list[Mixture] = []
+            for number, search in list(left.items()):
+                try:
+                    asked += next(search)
+                except StopIteration as end:
+                    results[number] = end.value
+                    del left[number]
+            ends = np.cumsum([len(mixture.values) for mixture in asked]) // FITTED
+            for part in range(int(ends[-1]) + 1 if asked else 0):
+                if some := [mixture for mixture, place in zip(asked, ends, strict=True) if place == part]:
+                    fitted(some)
+        found += [results[number] for number in range(len(results))]
+    return found
+
+
 def find_bumps(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> tuple[Bump, ...]:
+    """As `search`, alone."""
+    return together([search(ratios, bulk, step)])[0]
+
+
+def search(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> Search[tuple[Bump, ...]]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 
     `bulk` (bool), if known, marks the trials from which the spread is computed. `step` is the clock's
@@ -345,20 +450,20 @@ def find_bumps(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float =
     spread = max(min(middle - quarter, three - middle) / 0.6745, 1e-7)
     shaped = step <= 1.2 * spread  # otherwise the bulk is a few clock steps: only gaps and dips are visible
     spread = max(spread, 0.6 * step)
-    slow = _side(ratios - 1, spread, LEAST, shaped)
+    slow = yield from _side(ratios - 1, spread, LEAST, shaped)
     slow = [Bump(1 + found.place, 1 + found.low, 1 + found.high) for found in slow]
-    fast = _side(-np.log(ratios), spread, max(LEAST, FAST_SHARE * len(ratios)), shaped)
+    fast = yield from _side(-np.log(ratios), spread, max(LEAST, FAST_SHARE * len(ratios)), shaped)
     fast = [Bump(math.exp(-found.place), math.exp(-found.high), math.exp(-found.low)) for found in fast]
     return tuple(sorted((*fast, *slow), key=lambda bump: bump.place))
 
 
-def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[Bump]:
+def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> Search[list[Bump]]:
     """Clusters on the side where `away`, the distance from the level, is positive."""
     left = np.sort(away[away > BEYOND * spread])
     found: list[tuple[float, np.ndarray]] = []
     reference = Reference(len(away), spread)
     for _ in range(MOST):
-        cluster = _largest(left, reference, least, shaped) if len(left) >= LEAST else None
+        cluster = (yield from _largest(left, reference, least, shaped)) if len(left) >= LEAST else None
         if cluster is None:
             break
         inside = (left >= cluster.low) & (left < cluster.high)
@@ -417,20 +522,20 @@ def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
     )
 
 
-def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bool) -> Bump | None:
+def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bool) -> Search[Bump | None]:
     """The most significant cluster of an ascending array; None if there is none.
 
     `shaped`: whether the shape of the bulk is known well enough to compare tails with it.
     """
     for dip in (DIP if shaped else CLEAR_DIP, None):
-        found = _scanned(ordered, reference, least, dip)
+        found = yield from _scanned(ordered, reference, least, dip)
         if found is not None:
             return found
-    found = shoulder(ordered, reference, least) if shaped and len(ordered) <= FEW else None
+    found = (yield from shoulder(ordered, reference, least)) if shaped and len(ordered) <= FEW else None
     return found if found and _enough(ordered, found, least) else None
 
 
-def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float | None) -> Bump | None:
+def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float | None) -> Search[Bump | None]:
     """The cluster at the scan's largest ratio or, if that is not one, beyond it; None if there is none.
 
     With a `dip` the hazard is scanned, and the density before a cluster must be at most this share of its own.
@@ -444,7 +549,7 @@ def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float
         gain, first, last = scan(spacings)
         if gain < LIMIT:
             return None
-        mixture = around(ordered, first, last, reference)
+        mixture = yield from around(ordered, first, last, reference)
         found, width, core = mixture.found(), mixture.width, ordered[first : last + 1]
         if dip is None and not core[0] <= mixture.place <= core[-1]:
             # The mixture does not describe the surroundings: use the dense interval itself.
