@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,10 +70,41 @@ class Segments:
 
 def find_segments(latency_ns: np.ndarray) -> Segments:
     """Segments of the timed trials of one process, in order (at least one trial)."""
-    latency_ns = np.asarray(latency_ns, dtype=np.float64)
-    logs = np.log(spread_ties(latency_ns))
+    return segments_of([latency_ns])[0]
+
+
+#: Trials whose segments are searched at once.
+AT_ONCE = 500_000
+
+
+def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
+    """`find_segments` of several processes; those with the same number of trials are rows of one table."""
+    found: dict[int, Segments] = {}
+    alike: dict[int, list[int]] = {}
+    for place, latency_ns in enumerate(several):
+        alike.setdefault(len(latency_ns), []).append(place)
+    for n, places in alike.items():
+        rows = max(1, AT_ONCE // n)
+        for some in (places[first : first + rows] for first in range(0, len(places), rows)):
+            table = np.array([several[place] for place in some], dtype=np.float64)
+            found |= zip(some, _of_table(table), strict=True)
+    return [found[place] for place in range(len(several))]
+
+
+def _of_table(latency_ns: np.ndarray) -> list[Segments]:
+    """Segments of the rows of a table (processes, trials)."""
+    logs = np.log([spread_ties(row) for row in latency_ns])
     edges, medians, noise = _block_medians(logs)
-    bounds, sloped = _partition(medians, noise)
+    found = []
+    for row, partition in enumerate(_partitions(medians, noise)):
+        found.append(_segments(latency_ns[row], logs[row], edges, medians[row], *partition))
+    return found
+
+
+def _segments(
+    latency_ns: np.ndarray, logs: np.ndarray, edges: np.ndarray, medians: np.ndarray, bounds: list, sloped: list
+) -> Segments:
+    """The segments of one process between these bounds in blocks."""
     places = [0, *(_place(logs, edges, *triple) for triple in zip(bounds, bounds[1:], bounds[2:], strict=False))]
     segments, levels = [], np.empty(len(logs))
     for start, stop, slope in zip(places, [*places[1:], len(logs)], sloped, strict=True):
@@ -89,7 +121,8 @@ def find_segments(latency_ns: np.ndarray) -> Segments:
         segments.append(Segment(start, stop, stop - start, median(latency_ns[start:stop]) / 1e3, change))
     levels = np.exp(levels)
     drift = float(levels[-1] / levels[0] - 1)
-    return Segments(tuple(segments), _steady_state(levels), drift, levels)
+    steady = SteadyState.FLAT if len(segments) == 1 and not sloped[0] else _steady_state(levels)
+    return Segments(tuple(segments), steady, drift, levels)
 
 
 def clock_step(values: np.ndarray) -> float:
@@ -118,59 +151,66 @@ def spread_ties(values: np.ndarray) -> np.ndarray:
     return np.maximum(values + step * places, values / 2)
 
 
-def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Edges of the blocks, their medians, and the standard error of a median.
+def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Edges of the blocks, their medians (processes, blocks), and the standard error of a median of each process.
 
     The error is the larger of two estimates: from the spread within blocks, for independent trials,
     and from the lower quartile of the differences of neighbouring blocks, since trials are dependent.
     """
-    blocks = max(1, min(BLOCKS, len(logs) // BLOCK_TRIALS))
-    edges = np.linspace(0, len(logs), blocks + 1).round().astype(np.int64)
+    n = logs.shape[1]
+    blocks = max(1, min(BLOCKS, n // BLOCK_TRIALS))
+    edges = np.linspace(0, n, blocks + 1).round().astype(np.int64)
     size = int(np.diff(edges).min())
-    rows = np.stack([logs[start : start + size] for start in edges[:-1]])
-    low, medians, high = np.percentile(rows, [25, 50, 75], axis=1)
-    spread = max(float(np.median(high - low)) / 1.349, 1e-9)
+    low, medians, high = np.percentile(logs[:, edges[:-1, None] + np.arange(size)], [25, 50, 75], axis=2)
+    spread = np.maximum(np.median(high - low, axis=1) / 1.349, 1e-9)
     noise = 1.2533 * spread / math.sqrt(size)
     if blocks > 4:
-        noise = max(noise, float(np.percentile(np.abs(np.diff(medians)), 25)) / (0.3186 * math.sqrt(2)))
+        between = np.percentile(np.abs(np.diff(medians, axis=1)), 25, axis=1)
+        noise = np.maximum(noise, between / (0.3186 * math.sqrt(2)))
     return edges, medians, noise
 
 
-def _partition(medians: np.ndarray, noise: float) -> tuple[list[int], list[bool]]:
-    """Bounds of the segments in blocks, and whether each has a slope.
+def _partitions(medians: np.ndarray, noise: np.ndarray) -> list[tuple[list[int], list[bool]]]:
+    """Of each process the bounds of the segments in blocks, and whether each has a slope.
 
     Optimal partitioning (Jackson et al., An algorithm for optimal partitioning of data on an
     interval, 2005) with squared errors from a constant or from a line. Blocks are clipped to three
     standard errors from the median of the five blocks around them, so that a burst of slow trials
     is not a level.
     """
-    blocks = len(medians)
+    rows, blocks = np.arange(len(medians)), medians.shape[1]
     if blocks < 2 * SHORTEST:
-        return [0, blocks], [False]
-    around = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(medians, 2, mode="reflect"), 5), axis=1)
+        return [([0, blocks], [False])] * len(medians)
+    noise = noise[:, None]
+    padded = np.pad(medians, ((0, 0), (2, 2)), mode="reflect")
+    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5, axis=1), axis=2)
     y = np.clip(medians, around - 3 * noise, around + 3 * noise) / noise
-    y -= y.mean()
+    y -= y.mean(axis=1, keepdims=True)
     x = np.arange(blocks, dtype=np.float64)
-    sum_y, sum_yy, sum_xy = (np.r_[0, np.cumsum(values)] for values in (y, y * y, x * y))
+    sum_y, sum_yy, sum_xy = (np.pad(np.cumsum(sums, axis=1), ((0, 0), (1, 0))) for sums in (y, y * y, x * y))
     change, slope = (penalty + math.log(blocks) for penalty in (CHANGE_PENALTY, SLOPE_PENALTY))
-    best, before = np.full(blocks + 1, np.inf), np.zeros(blocks + 1, dtype=np.int64)
-    sloped = np.zeros(blocks + 1, dtype=bool)
-    best[0] = -change
+    best, before = np.full((len(rows), blocks + 1), np.inf), np.zeros((len(rows), blocks + 1), dtype=np.int64)
+    sloped = np.zeros((len(rows), blocks + 1), dtype=bool)
+    best[:, 0] = -change
     for stop in range(SHORTEST, blocks + 1):
-        starts = np.arange(0, stop - SHORTEST + 1)
-        length = stop - starts
-        total = sum_y[stop] - sum_y[starts]
-        level = sum_yy[stop] - sum_yy[starts] - total**2 / length
-        covariance = sum_xy[stop] - sum_xy[starts] - total * (starts + stop - 1) / 2
+        starts = slice(0, stop - SHORTEST + 1)
+        first = np.arange(stop - SHORTEST + 1)
+        length = stop - first
+        total = sum_y[:, stop, None] - sum_y[:, starts]
+        level = sum_yy[:, stop, None] - sum_yy[:, starts] - total**2 / length
+        covariance = sum_xy[:, stop, None] - sum_xy[:, starts] - total * (first + stop - 1) / 2
         gain = covariance**2 / (length * (length**2 - 1.0) / 12) - slope
         lines = (gain > 0) & (length >= SHORTEST_SLOPE)
-        costs = best[starts] + level - np.where(lines, gain, 0) + change
-        chosen = int(np.argmin(costs))
-        best[stop], before[stop], sloped[stop] = costs[chosen], chosen, lines[chosen]
-    bounds = [blocks]
-    while bounds[-1] > 0:
-        bounds.append(int(before[bounds[-1]]))
-    return bounds[::-1], [bool(sloped[stop]) for stop in bounds[-2::-1]]
+        costs = best[:, starts] + level - np.where(lines, gain, 0) + change
+        chosen = costs.argmin(axis=1)
+        best[:, stop], before[:, stop], sloped[:, stop] = costs[rows, chosen], chosen, lines[rows, chosen]
+    found = []
+    for came_from, slopes in zip(before.tolist(), sloped.tolist(), strict=True):
+        bounds = [blocks]
+        while bounds[-1] > 0:
+            bounds.append(came_from[bounds[-1]])
+        found.append((bounds[::-1], [slopes[stop] for stop in bounds[-2::-1]]))
+    return found
 
 
 def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: int) -> int:
