@@ -25,7 +25,7 @@ from lstm_trt.config.format import table
 from lstm_trt.recorder.describe import availability as runtime_availability
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.environments import Tell, described
-from lstm_trt.recorder.process import Interpreter
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, ReportSection, Request
 
 #: The implementation that all others must agree with.

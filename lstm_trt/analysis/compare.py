@@ -21,8 +21,9 @@ from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
-from lstm_trt.analysis.outliers import Cluster, quick
+from lstm_trt.analysis.outliers import Cluster, Outliers, quick_of
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
+from lstm_trt.analysis.parallel import remembered
 from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
@@ -58,8 +59,8 @@ class ClusterPair(JsonFields):
     p_corrected: float
 
 
-def changes(sides: Sides, confidence: float) -> dict[ClusterChange, tuple[ClusterPair, ...]]:
-    """Match the clusters of both sides by their multiples.
+def changes(sides: Sides, confidence: float, found: Sequence[Outliers]) -> dict[ClusterChange, tuple[ClusterPair, ...]]:
+    """Match the clusters `found` on both sides by their multiples.
 
     A cluster without a counterpart is gone, or new, if the other side has significantly fewer trials
     in its band: Fisher's exact test, with counts scaled to the effective sample size, and Holm's
@@ -67,7 +68,6 @@ def changes(sides: Sides, confidence: float) -> dict[ClusterChange, tuple[Cluste
     (exact Mann-Whitney test); with fewer, the shares of all rounds of one side must be above those
     of the other.
     """
-    found = [quick([Latencies.of(process.latency_ns) for process in side]) for side in sides]
     ratios = [
         [process.latency_ns / level for process, level in zip(side, outliers.levels_ns, strict=True)]
         for side, outliers in zip(sides, found, strict=True)
@@ -339,7 +339,21 @@ def compare_groups(
     confidence is out of range.
     """
     check_question(effect, confidence)
-    sides = [_timed(side) for side in (a, b)]
+    return compared([(a, b, effect, confidence)])[0]
+
+
+def compared(asked: list[tuple[Group, Group, float, float]]) -> list[Comparison]:
+    """`compare_groups` of several pairs, which takes less time together."""
+    sides = [tuple(_timed(side) for side in both) for *both, _, _ in asked]
+    samples = [[Latencies.of(process.latency_ns) for process in side] for both in sides for side in both]
+    found = iter(quick_of(samples))
+    return [_compared(*each, both, (next(found), next(found))) for each, both in zip(asked, sides, strict=True)]
+
+
+def _compared(
+    a: Group, b: Group, effect: float, confidence: float, sides: Sides, outliers: Sequence[Outliers]
+) -> Comparison:
+    """`compare_groups` of a pair, whose processes and their outliers are known."""
     question = _Question(sides, effect, confidence, control_ratio(a, b))
     by_median = question.compare("median", Fraction(1, 2))
     least = min(process.n for side in sides for process in side)
@@ -354,7 +368,7 @@ def compare_groups(
     if rounds and a.configuration is not None and b.configuration is not None:
         command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
     found = {**by_median.fields("median"), **by_tail.fields("tail")}
-    found |= {f"clusters_{kind}": pairs for kind, pairs in changes(sides, confidence).items()}
+    found |= {f"clusters_{kind}": pairs for kind, pairs in changes(sides, confidence, outliers).items()}
     for letter, side in zip("ab", sides, strict=True):
         found |= {f"rounds_{letter}": len(side), f"n_{letter}": sum(process.n for process in side)}
         found[f"max_us_{letter}"] = max(process.max_us for process in side)
@@ -458,7 +472,8 @@ def compare(
     check_question(effect, confidence)
     a, b = runs_to_judge(a), runs_to_judge(b)
     pairs = pair(a, b)
-    answers: list[Comparison | NotCompared] = []
+    answers: list[Comparison | NotCompared | None] = []
+    asked: list[tuple[Group, Group, float, float]] = []
     for _, *both in pairs.pairs:
         sides = [(runs.source, group) for runs, group in zip((a, b), both, strict=True) if group is not None]
         failed = [f"{source}: {group.failure}" for source, group in sides if group.failure is not None]
@@ -468,5 +483,8 @@ def compare(
         elif failed:
             answers.append(NotCompared(f"{group.name}: not compared", failed[0]))
         else:
-            answers.append(compare_groups(group, sides[1][1], effect, confidence))
+            asked.append((group.plain, sides[1][1].plain, effect, confidence))
+            answers.append(None)
+    found = iter(remembered(compared, asked, [x.n + y.n for x, y, _, _ in asked], f"{a.source} {b.source}"))
+    answers = [answer or next(found) for answer in answers]
     return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)

@@ -13,6 +13,7 @@ that one process, or its end, misses.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,9 @@ from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
+from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
-from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
+from lstm_trt.analysis.segments import SAME_LEVEL, Segments, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
@@ -145,7 +147,11 @@ class VerdictRound(JsonFields):
 
 
 def rounds_of(
-    question: Question, samples: Sequence[Latencies], timed: Sequence[np.ndarray], misses: Places
+    question: Question,
+    samples: Sequence[Latencies],
+    timed: Sequence[np.ndarray],
+    misses: Places,
+    courses: Sequence[Segments],
 ) -> tuple[tuple[VerdictRound, ...], list[str]]:
     """Statistics of each process, and the reasons against MET: one process, or the end of one, is too slow.
 
@@ -156,7 +162,6 @@ def rounds_of(
     per process; `misses`: ascending indices of those above the deadline.
     """
     allowed, confidence = question.test
-    courses = [find_segments(latency_ns) for latency_ns in timed]
     later = sum(len(course.segments) - 1 for course in courses)
 
     def alone(part: str, missed: int, n: int, tests: int) -> list[str]:
@@ -309,8 +314,11 @@ def verdict(
     """
     question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
     runs = runs_to_judge(runs)
+    measured = [group for group in runs if group.failure is None]
+    asked = [(group.plain.samples, question, group.until) for group in measured]
+    judged = iter(computed(judged_of, asked, [group.n for group in measured]))
     verdicts = tuple(
-        judge(group.samples, question, group.until) if group.failure is None else failed(group.failure, question)
+        _explained(next(judged), group.samples) if group.failure is None else failed(group.failure, question)
         for group in runs
     )
     return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question.deadline_us)))
@@ -335,6 +343,10 @@ def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
     return []
 
 
+#: Of one configuration its samples, what is tested, and `until` of `judge`.
+Asked = tuple[Sequence[Latencies], Question, float | None]
+
+
 def judge(samples: Sequence[Latencies], question: Question, until: float | None = None) -> Verdict:
     """Test whether the percentile of the latency of all samples (one per process) meets the deadline.
 
@@ -347,12 +359,41 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
     `until`: the length of bursts for which a recording was to be decided; then `sequential.py` decides. Raises
     `UsageError` if there are no trials after warm-up, or a latency is not finite and positive.
     """
+    return _explained(judged_of([(samples, question, until)])[0], samples)
+
+
+def _explained(verdict: Verdict, samples: Sequence[Latencies]) -> Verdict:
+    """The verdict, if it is MISSED with what the misses spent more time on."""
+    if verdict.verdict != Outcome.MISSED:
+        return verdict
     samples = [sample for sample in samples if not sample.warmup.all()]
-    timed = [sample.timed_ns for sample in samples]
-    if not timed:
+    late = [sample.timed_ns > limit_ns(verdict.deadline_us) for sample in samples]
+    return replace(verdict, miss_excess=Spent(samples).excess(late, [~each for each in late]))
+
+
+def judged_of(asked: list[Asked]) -> list[Verdict]:
+    """`judge` of several configurations, which takes less time together, without `miss_excess`."""
+    kept = [[sample for sample in samples if not sample.warmup.all()] for samples, _, _ in asked]
+    timed = [[sample.timed_ns for sample in samples] for samples in kept]
+    if not all(timed):
         raise UsageError("there are no trials after warm-up")
-    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in timed):
+    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in itertools.chain(*timed)):
         raise UsageError("latencies must be finite and positive")
+    courses = iter(segments_of(list(itertools.chain(*timed))))
+    return [
+        _judged(samples, question, until, latency_ns, [next(courses) for _ in latency_ns])
+        for samples, latency_ns, (_, question, until) in zip(kept, timed, asked, strict=True)
+    ]
+
+
+def _judged(
+    samples: Sequence[Latencies],
+    question: Question,
+    until: float | None,
+    timed: Sequence[np.ndarray],
+    courses: Sequence[Segments],
+) -> Verdict:
+    """`judge` of one configuration, from the timed latencies in ns of each sample and their segments."""
     if question.burst_ms is not None:
         spacings = [sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) for sample in samples]
         burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(list(map(np.mean, spacings)))))
@@ -368,7 +409,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
         for seen, each in zip(evidence, late, strict=True):
             seen.add(each)
-    rounds, slow_parts = rounds_of(question, samples, timed, misses)
+    rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
     burst_length = question.burst_length
 
     independent = effective = question.decide(missed, n)
@@ -396,8 +437,6 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
             reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
         reasons += slow_parts
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
-    excess = Spent(samples).excess(late, [~each for each in late]) if verdict == Outcome.MISSED else None
-
     needed = quantiles.trials_for_share(missed, n, *question.test)
     if evidence:
         trials_needed = sequential.trials_for(missed, n, float(1 - question.share), burst_length, question.confidence)
@@ -436,7 +475,6 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
         effective_misses=effective_misses,
         burst_length=burst_length,
         assumed_burst_length=assumed if verdict == Outcome.MET else None,
-        miss_excess=excess,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=max((seen.log_missed for seen in evidence), default=None),

@@ -9,6 +9,7 @@ as in a box plot, is a different count: it depends neither on the order of the t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,11 +18,12 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
-from lstm_trt.analysis.clusters import Bump, find_bumps
+from lstm_trt.analysis.clusters import Bump, Search, search, together
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
+from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
-from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
+from lstm_trt.analysis.segments import Segment, Segments, clock_step, segments_of, spread_ties
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
@@ -248,30 +250,45 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     2 trials after warm-up.
     """
     runs = runs_to_judge(runs)
-    look = explain if causes else quick
-    found = tuple(look(group.samples) if group.failure is None else group.failure for group in runs)
-    return OutlierAnswers(runs, found, runs.warnings)
+    measured = [group for group in runs if group.failure is None]
+    found = iter(computed(quick_of, [group.plain.samples for group in measured], [group.n for group in measured]))
+    answers = [next(found) if group.failure is None else group.failure for group in runs]
+    if causes:
+        pairs = zip(answers, runs, strict=True)
+        answers = [_explained(each, group.samples) if isinstance(each, Outliers) else each for each, group in pairs]
+    return OutlierAnswers(runs, tuple(answers), runs.warnings)
 
 
 def quick(samples: Sequence[Latencies]) -> Outliers:
     """As `explain`, without causes and periods."""
-    samples = [sample for sample in samples if not sample.warmup.all()]
-    if not samples:
+    return quick_of([samples])[0]
+
+
+def quick_of(several: list[Sequence[Latencies]]) -> list[Outliers]:
+    """`quick` of several configurations, which takes less time together."""
+    kept = [[sample for sample in samples if not sample.warmup.all()] for samples in several]
+    if not all(kept):
         raise UsageError("there are no trials after warm-up: record more trials")
-    timed = [np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples]
-    courses = [find_segments(latency) for latency in timed]
+    timed = [[np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples] for samples in kept]
+    courses = iter(segments_of(list(itertools.chain(*timed))))
+    each = [list(itertools.islice(courses, len(samples))) for samples in kept]
+    return together([_search(*configuration) for configuration in zip(kept, timed, each, strict=True)])
+
+
+def _search(samples: Sequence[Latencies], timed: Sequence[np.ndarray], courses: Sequence[Segments]) -> Search[Outliers]:
+    """`quick` of one configuration, from the timed latencies in ns of each sample and their segments."""
     levels = [course.level_ns for course in courses]
     spread = [spread_ties(latency) for latency in timed]
     sizes = np.cumsum([len(latency) for latency in timed])[:-1]
     ratios = np.concatenate([latency / level for latency, level in zip(spread, levels, strict=True)])
     step = max(clock_step(latency) / float(np.median(latency)) for latency in timed)
-    bumps = find_bumps(ratios, step=step)
+    bumps = yield from search(ratios, step=step)
     bulk = _labels(ratios, bumps) == BULK
     if bumps and bulk.sum() >= len(ratios) / 2:
         # Large clusters shift the level: repeat with the level of the bulk alone.
         centre = float(np.median(ratios[bulk]))
         ratios, levels = ratios / centre, [level * centre for level in levels]
-        bumps = find_bumps(ratios, bulk, step) or bumps
+        bumps = (yield from search(ratios, bulk, step)) or bumps
     labels = _labels(ratios, bumps)
     tail = _tail(ratios, labels)
     pooled = np.concatenate(timed)
@@ -360,7 +377,12 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
 
 def explain(samples: Sequence[Latencies]) -> Outliers:
     """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
-    found, samples = quick(samples), [sample for sample in samples if not sample.warmup.all()]
+    return _explained(quick(samples), samples)
+
+
+def _explained(found: Outliers, samples: Sequence[Latencies]) -> Outliers:
+    """`found` with causes and periods."""
+    samples = [sample for sample in samples if not sample.warmup.all()]
     starts = [_starts(sample) for sample in samples]
     scale_ns = found.median_us * 1e3
     ranges = {kind: (cluster.multiplier, cluster.multiplier) for kind, cluster in enumerate(found.clusters)}

@@ -16,7 +16,8 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
-from lstm_trt.analysis.outliers import Cluster, quick
+from lstm_trt.analysis.outliers import Cluster, quick_of
+from lstm_trt.analysis.parallel import remembered
 from lstm_trt.analysis.quantiles import PERCENTILES, median
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.configuration import PRECISIONS, Configuration
@@ -151,7 +152,7 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
     spent on clusters and segments; `clusters=False` leaves them out.
     """
     runs = as_runs(runs)
-    rows = summarize_groups(runs.groups, by_round, clusters)
+    rows = summarize_groups(runs.groups, by_round, clusters, runs.source)
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
@@ -163,18 +164,34 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing))
 
 
-def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:
-    """One row per group, in their order, or one per round."""
-    rows = []
+def summarize_groups(
+    groups: Iterable[Group], by_round: bool = False, clusters: bool = True, source: str = ""
+) -> list[SummaryRow]:
+    """One row per group, in their order, or one per round; clusters that took long are remembered for the `source`."""
+    parts: list[tuple[Group, tuple[Latencies, ...], int | None]] = []
     for group in groups:
-        if group.failure is not None or not group.n:
+        samples = tuple(sample for sample in group.samples if len(sample.timed_ns))
+        parts += (
+            [(group, (sample,), sample.round) for sample in samples]
+            if by_round and samples
+            else [(group, samples, None)]
+        )
+    looked = [tuple(Latencies.of(sample.timed_ns) for sample in samples) for _, samples, _ in parts if samples]
+    sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked]
+    found = iter(remembered(_clusters, looked, sizes, source) if clusters else [(None, None)] * len(looked))
+    rows = []
+    for group, samples, number in parts:
+        if samples:
+            rows.append(_recorded(group, samples, number, *next(found)))
+        else:
             failure = group.failure or NoTrials(None, "no trials after warm-up")
             rows.append(_failed(group.configuration, group.group, failure, group.machine))
-        else:
-            samples = [sample for sample in group.samples if len(sample.timed_ns)]
-            parts = [([sample], sample.round) for sample in samples] if by_round else [(samples, None)]
-            rows += [_recorded(group, part, number, clusters) for part, number in parts]
     return rows
+
+
+def _clusters(several: list[Sequence[Latencies]]) -> list[tuple[tuple[Cluster, ...], SteadyState]]:
+    """Clusters and steady state of several configurations."""
+    return [(found.clusters, found.steady_state) for found in quick_of(several)]
 
 
 def statistics(latency_ns: np.ndarray) -> dict:
@@ -204,16 +221,21 @@ def _configured(configuration: Configuration | None) -> dict:
     return found | {name: value for name, value in flat(configuration).items() if name in FIELDS}
 
 
-def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, clusters: bool) -> SummaryRow:
+def _recorded(
+    group: Group,
+    samples: Sequence[Latencies],
+    number: int | None,
+    clusters: tuple[Cluster, ...] | None,
+    steady_state: SteadyState | None,
+) -> SummaryRow:
     timed = [sample.timed_ns for sample in samples]
-    outliers = quick(samples) if clusters else None
     alone = [sample.alone for sample in samples if sample.alone is not None]
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
     return SummaryRow(
         **found,
         status="ok",
-        clusters=outliers and outliers.clusters,
-        steady_state=outliers and outliers.steady_state,
+        clusters=clusters,
+        steady_state=steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),

@@ -29,7 +29,8 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import run_command
-from lstm_trt.recorder.process import Interpreter, Process
+from lstm_trt.machine.process import Interpreter
+from lstm_trt.recorder.process import Process
 from lstm_trt.store import cache
 
 #: Made last: an environment without it is incomplete.

@@ -24,8 +24,9 @@ from lstm_trt.config.errors import ConfigurationFailed, UsageError
 from lstm_trt.config.format import count, latency, percent
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost
+from lstm_trt.recorder.process import SILENCE_LIMIT_S, Listener, Process, WorkerLost
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock, timing_lock

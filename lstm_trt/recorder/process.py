@@ -7,24 +7,18 @@ with the stage that it had reached.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, StoreError, TimeLimitReached
-from lstm_trt.machine import linux
+from lstm_trt.machine.process import Child, Interpreter
 
 POLL_S = 0.25
 
@@ -49,53 +43,22 @@ class WorkerLost(ConfigurationFailed):
         self.exit_status = 2 if stage in ("export", "build") else 1
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """The Python of a child process; the folders `first` precede this process's `sys.path`."""
-
-    executable: str = field(default_factory=lambda: sys.executable)
-    first: tuple[str, ...] = ()
-
-    def command(self, code: str) -> list[str]:
-        """The command that runs `code` with this process's `sys.path` after `first`.
-
-        So modules in the working folder are not imported, and additions to the path in a notebook are kept.
-        """
-        return [self.executable, "-P", "-c", f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}"]
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables for it, without those that name folders of another Python."""
-        foreign = ("PYTHONPATH", "PYTHONHOME") if self.first else ()
-        return {name: value for name, value in os.environ.items() if name not in foreign}
-
-
-class Process:
+class Process(Child):
     """One child process, which runs one job at a time."""
 
     def __init__(self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None) -> None:
-        threads = options.threads if options else 1
-        interpreter = interpreter or Interpreter()
-        environment = interpreter.environment() | dict.fromkeys(linux.THREAD_VARIABLES, str(threads))
-        self._patience_s = 0.5
+        self._patience_s, variables = 0.5, {}
         if options and options.device != "cpu":
             self._patience_s = 10.0  # freeing a GPU takes longer
             if options.device_index:
                 from lstm_trt.machine import gpu
 
-                environment["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
+                variables["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
         self._log = logs / f"{name}.log"
-        self._connection, theirs = Pipe()
-        command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
-        command.append(str(theirs.fileno()))
-        with theirs, self._log.open("ab") as log:
-            # In a session of its own: Ctrl-C reaches only the parent.
-            how: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": True, "env": environment}
-            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **how)
+        code = "from lstm_trt.recorder.worker import main; sys.exit(main())"
+        with self._log.open("ab") as log:
+            super().__init__(code, interpreter, options.threads if options else 1, variables, log)
         self.stage = "build"
-
-    @property
-    def alive(self) -> bool:
-        return self._child.poll() is None
 
     def call(
         self,
@@ -114,12 +77,12 @@ class Process:
         """
         self.stage = "build"
         with suppress(OSError):  # the process is dead: the error is raised on receiving
-            self._connection.send({**job, "added": registry.added})
+            self.connection.send({**job, "added": registry.added})
         began = heard = time.monotonic()
         while True:
-            if self._connection.poll(POLL_S):
+            if self.connection.poll(POLL_S):
                 try:
-                    message = self._connection.recv()
+                    message = self.connection.recv()
                 except (EOFError, OSError):
                     raise self._death() from None
                 heard = time.monotonic()
@@ -153,7 +116,7 @@ class Process:
 
     def _death(self) -> ConfigurationFailed:
         """Why the process died; with the last line that it printed."""
-        code, stage, lines = self._child.wait(), self._known_stage(), []
+        code, stage, lines = self.child.wait(), self._known_stage(), []
         with suppress(OSError):
             lines = self._log.read_text(errors="replace").strip().splitlines()
         self.close()
@@ -171,23 +134,13 @@ class Process:
         """
         total = 0
         with suppress(psutil.Error):  # it has ended
-            process = psutil.Process(self._child.pid)
+            process = psutil.Process(self.child.pid)
             for each in (process, *(process.children(recursive=True) if self.stage != "run" else ())):
                 total += each.memory_info().rss
         return total
 
     def kill(self) -> None:
-        self._patience_s = 0.0
-        self.close()
+        self.close(0.0)
 
-    def close(self) -> None:
-        """End the process, even if it is busy; may be called twice."""
-        if self._connection.closed:
-            return
-        self._connection.close()
-        try:
-            self._child.wait(timeout=self._patience_s)
-        except subprocess.TimeoutExpired:
-            with suppress(OSError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
+    def close(self, patience_s: float | None = None) -> None:
+        super().close(self._patience_s if patience_s is None else patience_s)

@@ -27,9 +27,9 @@ from lstm_trt.config.configuration import TIERS, Configuration, Options, Protoco
 from lstm_trt.config.errors import UnsupportedPrecision, UsageError
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
-from lstm_trt.recorder.process import Interpreter
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 

@@ -75,6 +75,11 @@ class Latencies:
         """The entries after warm-up of one of the arrays."""
         return values[~self.warmup]
 
+    @property
+    def plain(self) -> Latencies:
+        """This sample without its counters and times off the core, to be sent to another process."""
+        return replace(self, causes={}, block_causes={}, off_core={}, control_off_core={}, switches=None, blocks=())
+
     def of_blocks(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Of these readings between blocks, those that all blocks have: every call has the value of its block."""
         rows = [block["rows"] for block in self.blocks]
@@ -114,6 +119,11 @@ class Group:
     configuration: Any = None  # a `Configuration`; None for rows of a table
     failure: NoTrials | None = None
     key: tuple[str, str | None, bool] | None = None
+
+    @property
+    def plain(self) -> Group:
+        """This group with its samples `plain`."""
+        return replace(self, samples=tuple(sample.plain for sample in self.samples))
 
     @property
     def machine(self) -> str | None:

@@ -370,7 +370,7 @@ def test_compilers_that_a_process_starts_count_until_it_is_timed(monkeypatch):
 
     monkeypatch.setattr("lstm_trt.recorder.process.psutil.Process", planted)
     process = Process.__new__(Process)
-    process._child = SimpleNamespace(pid=1)
+    process.child = SimpleNamespace(pid=1)
     process.stage = "build"
     assert process._resident_bytes() == 2005 and asked == [True]
     process.stage = "run"

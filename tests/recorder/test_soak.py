@@ -390,10 +390,10 @@ def test_memory_is_bounded(tmp_path):
         outcome = crew.record_configuration(short, 0, tmp_path, control=True)
         assert outcome.failure is None, outcome.failure
         (worker,) = crew._workers.values()
-        peaks.append(peak_bytes(worker._child.pid))
+        peaks.append(peak_bytes(worker.child.pid))
         outcome = crew.record_configuration(long, 0, tmp_path, control=True, asked_s=8.0)
         assert outcome.failure is None, outcome.failure
-        peaks.append(peak_bytes(worker._child.pid))
+        peaks.append(peak_bytes(worker.child.pid))
     # Where the machine is fast these are several parts of 200 000 trials.
     assert outcome.message["parts"] == len(parts_of(tmp_path)) >= 1
     assert all(0 < len(store_files.read(path).timed_ns) <= PART_TRIALS for path in parts_of(tmp_path))

@@ -25,7 +25,7 @@ from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
 from lstm_trt.recorder import prepare
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.pool import WorkerPool, record
-from lstm_trt.recorder.process import Interpreter
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.runtimes.cuda import _cuda

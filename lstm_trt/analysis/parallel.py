@@ -1,0 +1,127 @@
+"""The same analysis of many configurations: in child processes if it takes long, and remembered in the cache."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from tqdm import tqdm
+
+from lstm_trt.config.errors import LabError, MemoryExhausted
+from lstm_trt.machine.linux import allowed_cores
+from lstm_trt.machine.process import Child
+from lstm_trt.store import cache as store
+
+#: Trials that are analyzed first, from which the time of the others is estimated, and at most in one call of `look`.
+FIRST, MOST = 50_000, 500_000
+
+#: Below this time child processes would not help, and it is not worth the space to remember the results.
+LONG_S = 1.0
+
+#: Of several configurations: what one call of `look` takes and returns, an entry each, picklable.
+Look = Callable[[list], list]
+
+
+def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
+    """What `look` returns for the items, which have this many trials each; in child processes if it takes long.
+
+    There is a child for each allowed core; a terminal shows the progress. Raises what `look` raises, `MemoryExhausted`
+    if a child was killed.
+    """
+    chunks = list(_chunks(trials))
+    found: list[Any] = [None] * len(items)
+    with ExitStack() as cleaning:
+        bar = tqdm(total=len(items), unit=" configurations", delay=LONG_S, leave=False, disable=None)
+        cleaning.callback(bar.close)
+
+        def keep(chunk: range, results: list) -> None:
+            found[chunk.start : chunk.stop] = results
+            bar.update(len(chunk))
+
+        began = time.perf_counter()
+        for chunk in chunks[:1]:
+            keep(chunk, look(list(items[: chunk.stop])))
+        left_s = (time.perf_counter() - began) * (sum(trials) / (sum(trials[: len(chunks and chunks[0])]) or 1) - 1)
+        cores = min(len(allowed_cores()), len(chunks) - 1)
+        children: list[Any] = []
+        for _ in range(cores if cores > 1 and left_s > LONG_S else 0):
+            child = Child("from lstm_trt.machine.process import serve; serve()")
+            cleaning.callback(child.close)
+            children.append(child.connection)
+        under_way: dict[Any, range] = {}
+        for chunk in chunks[1:]:
+            some = list(items[chunk.start : chunk.stop])
+            if not children:
+                keep(chunk, look(some))
+                continue
+            child = next((each for each in children if each not in under_way), None) or _answered(under_way, keep)
+            child.send((look, some))
+            under_way[child] = chunk
+        while under_way:
+            _answered(under_way, keep)
+    return found
+
+
+def _answered(under_way: dict[Any, range], keep: Callable[[range, list], None]) -> Any:
+    """The connection of the next child that answers, after `keep` of its answer."""
+    connection: Any = wait(list(under_way))[0]
+    try:
+        answer = connection.recv()
+    except (EOFError, OSError):
+        killed = "a process of the analysis was killed, most likely because memory ran out"
+        raise MemoryExhausted(f"{killed}: analyze fewer recordings at once") from None
+    if isinstance(answer, Exception):
+        raise answer
+    keep(under_way.pop(connection), answer)
+    return connection
+
+
+def _chunks(trials: Sequence[int]) -> Iterator[range]:
+    """Ranges of items with about `FIRST` trials, and then `MOST`."""
+    start, sum_, most = 0, 0, FIRST
+    for place, n in enumerate(trials):
+        if place > start and sum_ + n > most:
+            yield range(start, place)
+            start, sum_, most = place, 0, MOST
+        sum_ += n
+    if start < len(trials):
+        yield range(start, len(trials))
+
+
+def remembered(look: Look, items: Sequence[Any], trials: Sequence[int], source: str) -> list:
+    """As `computed`; what took long is kept in the cache, in a file for each `source`.
+
+    A result is used again only for the same item, with the same analysis and the same versions of numpy and scipy. The
+    file is never needed: results are computed if it is damaged, missing, or cannot be written.
+    """
+    if not source or sum(trials) < FIRST:
+        return computed(look, items, trials)
+    keys = [store.sha256(pickle.dumps(item)) for item in items]
+    name = store.sha256(f"{Path(source).absolute()} {look.__qualname__} {_version()}".encode())
+    known: dict[str, Any] = {}
+    with suppress(Exception):
+        path, _ = store.stored("analysis", name, ".pickle") or (None, None)
+        known = pickle.loads(path.read_bytes()) if path else {}
+    missing = [place for place, key in enumerate(keys) if key not in known]
+    began = time.perf_counter()
+    results = computed(look, [items[place] for place in missing], [trials[place] for place in missing])
+    known |= zip((keys[place] for place in missing), results, strict=True)
+    if time.perf_counter() - began > LONG_S:
+        with suppress(LabError):
+            store.keep("analysis", name, ".pickle", pickle.dumps({key: known[key] for key in keys}))
+    return [known[key] for key in keys]
+
+
+@cache
+def _version() -> str:
+    """The SHA-256 of the files of the analysis, and the versions of what it computes with."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return f"{store.sha256(b''.join(file.read_bytes() for file in files))} {np.__version__} {scipy.__version__}"

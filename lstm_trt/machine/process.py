@@ -1,0 +1,94 @@
+"""Child processes with the modules and the `sys.path` of this one: those that record, and those that analyze."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO
+
+from lstm_trt.machine.linux import THREAD_VARIABLES
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python of a child process; the folders `first` precede this process's `sys.path`."""
+
+    executable: str = field(default_factory=lambda: sys.executable)
+    first: tuple[str, ...] = ()
+
+    def command(self, code: str) -> list[str]:
+        """The command that runs `code` with this process's `sys.path` after `first`.
+
+        So modules in the working folder are not imported, and additions to the path in a notebook are kept.
+        """
+        return [self.executable, "-P", "-c", f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}"]
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables for it, without those that name folders of another Python."""
+        foreign = ("PYTHONPATH", "PYTHONHOME") if self.first else ()
+        return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+class Child:
+    """A process that runs `code`, whose last argument is the file descriptor of its end of `connection`.
+
+    It is in a session of its own: Ctrl-C reaches only the parent.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        interpreter: Interpreter | None = None,
+        threads: int = 1,
+        variables: Mapping[str, str] | None = None,
+        log: IO[bytes] | int = subprocess.DEVNULL,
+    ) -> None:
+        interpreter = interpreter or Interpreter()
+        self.connection, theirs = Pipe()
+        environment = interpreter.environment() | dict.fromkeys(THREAD_VARIABLES, str(threads)) | (variables or {})
+        with theirs:
+            self.child = subprocess.Popen(
+                [*interpreter.command(code), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.child.poll() is None
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """End the process, after `patience_s` even if it is busy; may be called twice."""
+        if self.connection.closed:
+            return
+        self.connection.close()
+        try:
+            self.child.wait(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            with suppress(OSError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+            self.child.wait()
+
+
+def serve() -> None:
+    """Main program of a child that calls functions: it answers (function, argument) with what is returned or raised."""
+    connection = Connection(int(sys.argv[-1]))
+    with suppress(EOFError, OSError):  # the parent has ended
+        while True:
+            function, argument = connection.recv()
+            try:
+                answer = function(argument)
+            except Exception as error:
+                answer = error
+            connection.send(answer)
