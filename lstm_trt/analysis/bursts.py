@@ -12,14 +12,20 @@ Misses that come in bursts say less about their rate than as many single ones. T
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.analysis import quantiles
+
+if TYPE_CHECKING:
+    from lstm_trt.analysis.quantiles import Ordered
+    from lstm_trt.analysis.series import Series
 
 #: Largest distance, in calls, between two misses that count as related one by one.
 NEAR = 400
@@ -57,9 +63,14 @@ def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> 
     blocks = sum(map(len, counts))
     lags = int(FARTHEST * blocks)
     if lags >= 2:
-        by_block = np.array([sum(float(c[: len(c) - h] @ c[h:]) for c in counts) / blocks for h in range(lags + 1)])
-        if by_block[1] > CORRELATED * by_block[0] / math.sqrt(blocks):
-            times.append((2 * _positive(by_block) - by_block[0]) / (BLOCK * rate * (1 - rate)))
+
+        def at(lag: int) -> float:
+            return sum(float(c[: len(c) - lag] @ c[lag:]) for c in counts) / blocks
+
+        if at(1) > CORRELATED * at(0) / math.sqrt(blocks):
+            pairs = (at(lag) + at(lag + 1) for lag in range(0, lags, 2))
+            positive = sum(itertools.takewhile(lambda pair: pair > 0, pairs))
+            times.append((2 * positive - at(0)) / (BLOCK * rate * (1 - rate)))
     return float(max(1.0, *times))
 
 
@@ -83,21 +94,25 @@ def _positive(covariances: np.ndarray) -> float:
     return float(pairs[: stop[0] if len(stop) else None].sum())
 
 
-def time_of_slow_calls(timed: Sequence[np.ndarray]) -> tuple[float, float] | tuple[None, None]:
+def time_of_slow_calls(timed: Sequence[Series], pooled_ns: Ordered) -> tuple[float, float] | tuple[None, None]:
     """`autocorrelation_time` of the calls above `SLOW`, and its lower bound at 95 %; None for fewer than 20 of them.
 
-    The bound is that of Student's t over `PARTS` equal parts of the recording.
+    The bound is that of Student's t over `PARTS` equal parts of the recording. `pooled_ns`: the trials of all
+    processes, ascending.
     """
     from scipy.special import stdtrit
 
-    pooled = np.concatenate(timed)
-    threshold = np.quantile(pooled, SLOW)
-    places = [np.flatnonzero(latency_ns > threshold) for latency_ns in timed]
+    sizes = [process.n for process in timed]
+    n = sum(sizes)
+    threshold = quantiles.quantile(pooled_ns, SLOW)
+    places = [process.above(threshold)[0] for process in timed]
     if sum(map(len, places)) < PARTS:
         return None, None
-    time = autocorrelation_time(places, [len(latency_ns) for latency_ns in timed])
-    parts = np.array_split(pooled > threshold, PARTS)
-    each = [autocorrelation_time([np.flatnonzero(part)], [len(part)]) for part in parts if part.any()]
+    time = autocorrelation_time(places, sizes)
+    pooled = np.concatenate([first + late for first, late in zip(np.cumsum([0, *sizes]), places, strict=False)])
+    edges = [part * (n // PARTS) + min(part, n % PARTS) for part in range(PARTS + 1)]
+    parts = [pooled[slice(*np.searchsorted(pooled, edges[part : part + 2]))] - edges[part] for part in range(PARTS)]
+    each = [autocorrelation_time([part], [size]) for part, size in zip(parts, np.diff(edges), strict=True) if len(part)]
     error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else 0.0
     return time, max(1.0, time - float(stdtrit(len(each) - 1, 0.95)) * error if len(each) > 1 else 1.0)
 

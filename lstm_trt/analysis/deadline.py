@@ -30,6 +30,7 @@ from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
@@ -149,7 +150,7 @@ class VerdictRound(JsonFields):
 def rounds_of(
     question: Question,
     samples: Sequence[Latencies],
-    timed: Sequence[np.ndarray],
+    timed: Sequence[Series],
     misses: Places,
     courses: Sequence[Segments],
 ) -> tuple[tuple[VerdictRound, ...], list[str]]:
@@ -158,8 +159,8 @@ def rounds_of(
     A reason is that one of several rounds, or a segment after the first, significantly misses more than
     allowed by itself (Bonferroni correction). Another is drift: a process becomes slower without reaching a
     steady state, and the latencies of its last segment would miss more than allowed if they were scaled to
-    the final level and slowed down once more by the same drift. `timed`: latencies in ns, in order, an array
-    per process; `misses`: ascending indices of those above the deadline.
+    the final level and slowed down once more by the same drift. `misses`: ascending indices of the trials above the
+    deadline; `courses`: the segments of the trials of each process that are in memory.
     """
     allowed, confidence = question.test
     later = sum(len(course.segments) - 1 for course in courses)
@@ -169,23 +170,24 @@ def rounds_of(
         return [f"{part} more than allowed: {missed} of {n}"] if proven else []
 
     rounds, reasons = [], []
-    for sample, latency_ns, late in zip(samples, timed, misses, strict=True):
-        reasons += alone(f"round {sample.round} alone misses", len(late), len(latency_ns), len(samples))
-    for sample, latency_ns, late, course in zip(samples, timed, misses, courses, strict=True):
+    for sample, process, late in zip(samples, timed, misses, strict=True):
+        reasons += alone(f"round {sample.round} alone misses", len(late), process.n, len(samples))
+    for sample, process, late, course in zip(samples, timed, misses, courses, strict=True):
         of_round = f" of round {sample.round}" * (len(samples) > 1)
         for segment in course.segments[1:]:
-            inside = int(np.searchsorted(late, segment.stop) - np.searchsorted(late, segment.start))
-            trials = f"trials {segment.start + 1} to {segment.stop}{of_round}"
-            reasons += alone(f"{trials} alone miss", inside, segment.stop - segment.start, later)
+            start, stop = segment.start * process.step, min(segment.stop * process.step, process.n)
+            inside = int(np.searchsorted(late, stop) - np.searchsorted(late, start))
+            trials = f"trials {start + 1} to {stop}{of_round}"
+            reasons += alone(f"{trials} alone miss", inside, stop - start, later)
         if course.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and course.drift > SAME_LEVEL:
             start = course.segments[-1].start
-            last = latency_ns[start:] / course.level_ns[start:] * course.level_ns[-1] * (1 + course.drift)
+            last = process.latency_ns[start:] / course.level_ns[start:] * course.level_ns[-1] * (1 + course.drift)
             missed = int(np.count_nonzero(last > limit_ns(question.deadline_us)))
             if missed > allowed * len(last):
                 drift = f"drift{of_round} {signed_percent(course.drift)}: if it continues"
                 reasons.append(f"{drift}, {missed} of the last {len(last)} trials would miss the deadline")
         level = (course.steady_state, course.drift, len(course.segments))
-        rounds.append(VerdictRound(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *level))
+        rounds.append(VerdictRound(sample.round, process.n, len(late), process.max_us, *level))
     return tuple(rounds), reasons
 
 
@@ -374,15 +376,16 @@ def _explained(verdict: Verdict, samples: Sequence[Latencies]) -> Verdict:
 def judged_of(asked: list[Asked]) -> list[Verdict]:
     """`judge` of several configurations, which takes less time together, without `miss_excess`."""
     kept = [[sample for sample in samples if not sample.warmup.all()] for samples, _, _ in asked]
-    timed = [[sample.timed_ns for sample in samples] for samples in kept]
-    if not all(timed):
+    if not all(kept):
         raise UsageError("there are no trials after warm-up")
-    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in itertools.chain(*timed)):
+    timed = [[Series.of(sample) for sample in samples] for samples in kept]
+    latencies_ns = [process.latency_ns for process in itertools.chain(*timed)]
+    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in latencies_ns):
         raise UsageError("latencies must be finite and positive")
-    courses = iter(segments_of(list(itertools.chain(*timed))))
+    courses = iter(segments_of(latencies_ns))
     return [
-        _judged(samples, question, until, latency_ns, [next(courses) for _ in latency_ns])
-        for samples, latency_ns, (_, question, until) in zip(kept, timed, asked, strict=True)
+        _judged(samples, question, until, processes, [next(courses) for _ in processes])
+        for samples, processes, (_, question, until) in zip(kept, timed, asked, strict=True)
     ]
 
 
@@ -390,25 +393,30 @@ def _judged(
     samples: Sequence[Latencies],
     question: Question,
     until: float | None,
-    timed: Sequence[np.ndarray],
+    timed: Sequence[Series],
     courses: Sequence[Segments],
 ) -> Verdict:
-    """`judge` of one configuration, from the timed latencies in ns of each sample and their segments."""
+    """`judge` of one configuration, from the timed trials of each sample and their segments."""
     if question.burst_ms is not None:
-        spacings = [sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) for sample in samples]
+        spacings = [
+            sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) / process.step
+            for sample, process in zip(samples, timed, strict=True)
+        ]
         burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(list(map(np.mean, spacings)))))
         question = replace(question, burst_length=burst_length, burst_ms=None)
     late_ns = limit_ns(question.deadline_us)
-    late = [latency_ns > late_ns for latency_ns in timed]
-    misses = list(map(np.flatnonzero, late))
-    sizes = [len(latency_ns) for latency_ns in timed]
+    misses = [process.above(late_ns)[0] for process in timed]
+    sizes = [process.n for process in timed]
     n, missed = sum(sizes), sum(map(len, misses))
+    pooled = timed[0] if len(timed) == 1 else Series.of(*samples)
     evidence: list[Evidence] = []
     if until is not None:
         question = question if question.burst_length > 1 else replace(question, burst_length=until)
         evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
-        for seen, each in zip(evidence, late, strict=True):
-            seen.add(each)
+        for seen, places, size in zip(evidence, misses, sizes, strict=True):
+            late = np.zeros(size, dtype=bool)
+            late[places] = True
+            seen.add(late)
     rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
     burst_length = question.burst_length
 
@@ -420,7 +428,9 @@ def _judged(
     tau = bursts.autocorrelation_time(misses, sizes)
     reasons: list[str] = []
     decided = sequential.outcome_of(evidence) if evidence else independent
-    slow_length, slow_length_low = (None, None) if decided != Outcome.MET else bursts.time_of_slow_calls(timed)
+    slow_length, slow_length_low = None, None
+    if decided == Outcome.MET:
+        slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
     few = not evidence and not quantiles.proves_above(missed / tau, n / tau, *question.test)
     if decided == Outcome.MISSED and few:
         counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
@@ -451,7 +461,7 @@ def _judged(
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, n, needed, trials_needed, dependence.how))
     assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
-    ordered_us = np.sort(np.concatenate(timed)) / 1e3
+    ordered_us = pooled.ordered_us
     least_us, most_us = quantiles.interval(ordered_us, question.share, 2 * question.confidence - 1, effective_n / n)
     return Verdict(
         verdict=verdict,
@@ -459,7 +469,7 @@ def _judged(
         misses=missed,
         **question.stated,
         max_us=max(part.max_us for part in rounds),
-        max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
+        max_with_warmup_us=max(sample.most_ns for sample in samples) / 1e3,
         percentile_us=quantiles.percentile(ordered_us, question.share),
         percentile_low_us=least_us,
         percentile_high_us=most_us,
@@ -504,13 +514,13 @@ def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE
 
 
 def _trials_needed(
-    question: Question, needed: int | None, timed: Sequence[np.ndarray], misses: Places, factor: float | None
+    question: Question, needed: int | None, timed: Sequence[Series], misses: Places, factor: float | None
 ) -> int | None:
     """Length of a new recording that proves MET; `needed` of independent trials.
 
     `factor`: effective sample size over n; None if the recording itself has to be repeated to know it.
     """
-    n, missed = sum(map(len, timed)), sum(map(len, misses))
+    n, missed = sum(process.n for process in timed), sum(map(len, misses))
     trials = needed
     if needed is not None and factor is None:
         trials = _repeated(question, needed, timed, misses)
@@ -539,13 +549,13 @@ def _settled(trials: int, misses: int, n: int, least: Callable[[int], int]) -> i
     return None
 
 
-def _repeated(question: Question, least: int, timed: Sequence[np.ndarray], misses: Places) -> int | None:
+def _repeated(question: Question, least: int, timed: Sequence[Series], misses: Places) -> int | None:
     """Length at which this recording, repeated with its bursts of misses, proves MET; at least `least`.
 
     From few misses, only a bound of the length of bursts is known, which decreases as they are repeated. The search
     goes up by 10 %, or by one recording.
     """
-    n, missed = sum(map(len, timed)), sum(map(len, misses))
+    n, missed = sum(process.n for process in timed), sum(map(len, misses))
     times = -(-least // n)
     while times * n <= quantiles.LONGEST:
         dependence = assess(timed, misses, float(1 - question.share), times)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lstm_trt.analysis.quantiles import rate_bounds
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 
@@ -107,10 +108,10 @@ class Dependence(JsonFields):
         return min(trials, math.ceil(misses * self.factor - 1e-9)), trials
 
 
-def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float, times: float = 1.0) -> Dependence:
+def assess(timed: Sequence[Series], misses: Places, allowed: float, times: float = 1.0) -> Dependence:
     """The dependence with the smallest effective sample size of several tests.
 
-    `timed`: latencies after warm-up, in order, an array per process, > 0. `misses`: ascending
+    `timed`: trials after warm-up of each process, latencies > 0. `misses`: ascending
     indices of the misses of each process. `allowed`: allowed miss rate. `times`: to plan a
     recording this many times as long, in which misses cluster in the same way; the bound of the
     length of their bursts is then closer to the estimate. The tests are:
@@ -121,7 +122,7 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
       latencies cluster: a drift of the bulk moves these to one end, which is not clustering;
     - counts of misses per round and, for at least 10 misses, per block of trials.
     """
-    sizes = [len(latency_ns) for latency_ns in timed]
+    sizes = [process.n for process in timed]
     total, n = sum(map(len, misses)), sum(sizes)
     found = [Dependence()]
     if total >= 2:
@@ -129,9 +130,17 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
         found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
     wanted = sorted({min(size, n // 3) for size in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))})
     alpha = FALSE_ALARM / len(wanted)
-    clustered = [size for size in wanted if _clustering(_largest(timed, size), sizes, alpha, misses=total).how]
-    ratios = [latency_ns / local_level(latency_ns) for latency_ns in timed] if clustered else []
-    found += [_clustering(_largest(ratios, size), sizes, alpha, misses=total) for size in clustered]
+    slow = _slowest(timed, wanted[-1])
+    clustered = [size for size in wanted if _clustering(_largest(slow, size), sizes, alpha, misses=total).how]
+    if clustered:
+        # Of a long recording only the slowest trials have a ratio.
+        each = _slowest(timed, wanted[-1]) if any(p.step > 1 for p in timed) else [p.above(0.0) for p in timed]
+        levels = (
+            local_level(process.latency_ns)[where // process.step]
+            for process, (where, _) in zip(timed, each, strict=True)
+        )
+        ratios = [(where, latency_ns / level) for (where, latency_ns), level in zip(each, levels, strict=True)]
+        found += [_clustering(_largest(ratios, size), sizes, alpha, misses=total) for size in clustered]
     return min(found, key=lambda dependence: dependence.factor)
 
 
@@ -153,11 +162,17 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
     return np.r_[np.repeat(running, LEVEL_BLOCK), np.full(n - blocks * LEVEL_BLOCK, running[-1])]
 
 
-def _largest(values: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """Ascending indices, an array per process, of values above the (count + 1)th largest of all."""
-    pooled = np.concatenate(values)
+def _slowest(timed: Sequence[Series], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each process places and latencies of trials, among them the (count + 1) slowest of all processes."""
+    least = min(float(process.ordered_ns[max(process.n - count - 1, 0)]) for process in timed)
+    return [process.above(np.nextafter(least, 0)) for process in timed]
+
+
+def _largest(pairs: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> list[np.ndarray]:
+    """Ascending places, an array per process, of values above the (count + 1)th largest of all; `pairs`: of both."""
+    pooled = np.concatenate([values for _, values in pairs])
     threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
-    return [np.flatnonzero(series > threshold) for series in values]
+    return [places[values > threshold] for places, values in pairs]
 
 
 def _clustering(

@@ -11,10 +11,17 @@ import math
 from bisect import bisect_left, bisect_right
 from fractions import Fraction
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lstm_trt.config.errors import UsageError
+
+if TYPE_CHECKING:
+    from lstm_trt.store.whole import Whole
+
+    #: Ascending values, or those of a long recording.
+    Ordered = np.ndarray | Whole
 
 #: Default confidence of intervals, verdicts and comparisons.
 DEFAULT_CONFIDENCE = 0.95
@@ -29,7 +36,7 @@ PERCENTILES = {
 }
 
 
-def percentile(sorted_values: np.ndarray, share: Fraction) -> float:
+def percentile(sorted_values: Ordered, share: Fraction) -> float:
     """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
 
     The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
@@ -44,26 +51,53 @@ def median(values: np.ndarray) -> float:
     return percentile(np.sort(values), PERCENTILES["median_us"])
 
 
-def is_outlier(values_ns: np.ndarray) -> np.ndarray:
-    """Which values are outside 1.5 x IQR, on both sides, with numpy's default (linear) quartiles.
+def quantile(ordered: Ordered, share: float) -> float:
+    """An interpolated quantile (numpy's default), for boxes and thresholds only."""
+    place = share * (len(ordered) - 1)
+    low, high = (float(ordered[rank]) for rank in (math.floor(place), math.ceil(place)))
+    return low + (high - low) * (place - math.floor(place))
+
+
+def fences(ordered_ns: Ordered) -> tuple[int, int]:
+    """The smallest and the largest whole number of ns inside 1.5 x IQR, with numpy's default (linear) quartiles.
 
     Exact: values are rounded to whole ns, and compared with the fences in integers. In floating point a value on a
     fence would be inside or outside depending on the unit.
     """
-    whole = np.rint(np.minimum(values_ns, 2.0**62)).astype(np.int64)
-    steps = len(whole) - 1  # a quartile lies at steps / 4 or 3 x steps / 4, between two order statistics
-    places = [divmod(quarters * steps, 4) for quarters in (1, 3)]
-    ordered = np.partition(whole, sorted({min(rank + k, steps) for rank, _ in places for k in (0, 1)}))
+    steps = len(ordered_ns) - 1  # a quartile lies at steps / 4 or 3 x steps / 4, between two order statistics
     low, high = (
-        int(ordered[rank]) * (4 - part) + int(ordered[min(rank + 1, steps)]) * part for rank, part in places
+        int(_whole(ordered_ns[rank])) * (4 - part) + int(_whole(ordered_ns[min(rank + 1, steps)])) * part
+        for rank, part in (divmod(quarters * steps, 4) for quarters in (1, 3))
     )  # four times the quartiles
     below, above = 2 * low - 3 * (high - low), 2 * high + 3 * (high - low)  # eight times the fences
-    return (whole < -(-below // 8)) | (whole > above // 8)
+    return -(-below // 8), above // 8
 
 
-def count_outliers(values_ns: np.ndarray) -> int:
-    """Number of values outside 1.5 x IQR, as in a box plot; see `is_outlier`."""
-    return int(np.count_nonzero(is_outlier(values_ns)))
+def _whole(values_ns: Any) -> np.ndarray:
+    return np.rint(np.minimum(values_ns, 2.0**62)).astype(np.int64)
+
+
+def is_outlier(values_ns: np.ndarray) -> np.ndarray:
+    """Which values, in any order, are outside 1.5 x IQR, on both sides (`fences`)."""
+    low, high = fences(np.sort(values_ns))
+    whole = _whole(values_ns)
+    return (whole < low) | (whole > high)
+
+
+def count_outliers(values_ns: Ordered) -> int:
+    """Number of values, in any order, outside 1.5 x IQR, as in a box plot; see `fences`."""
+    if isinstance(values_ns, np.ndarray):
+        return int(np.count_nonzero(is_outlier(values_ns)))
+    (low, high), whole = fences(values_ns), _whole(values_ns.values)
+    return int(values_ns.counts[(whole < low) | (whole > high)].sum())
+
+
+def mean_and_deviation(values: Ordered) -> tuple[float, float | None]:
+    """The mean, and the standard deviation with n - 1 in its denominator; None for one value."""
+    n = len(values)
+    values, counts = (values, 1) if isinstance(values, np.ndarray) else (values.values, values.counts)
+    mean = float(np.sum(values * counts, dtype=np.float64)) / n
+    return mean, math.sqrt(float(np.sum(counts * (values - mean) ** 2)) / (n - 1)) if n > 1 else None
 
 
 def share_of(percentile: str | float | Fraction) -> Fraction:
@@ -109,7 +143,7 @@ def interval_ranks(n: int, share: Fraction, confidence: float = DEFAULT_CONFIDEN
 
 
 def interval(
-    ordered: np.ndarray, share: Fraction, confidence: float = DEFAULT_CONFIDENCE, effective: float = 1.0
+    ordered: Ordered, share: Fraction, confidence: float = DEFAULT_CONFIDENCE, effective: float = 1.0
 ) -> tuple[float | None, float | None]:
     """The values at `interval_ranks` of an ascending array; None for a bound that does not exist at this n.
 

@@ -8,46 +8,89 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, PERCENTILES, interval, is_outlier, percentile
+from lstm_trt.analysis.quantiles import (
+    DEFAULT_CONFIDENCE,
+    PERCENTILES,
+    count_outliers,
+    interval,
+    is_outlier,
+    mean_and_deviation,
+    percentile,
+    quantile,
+)
 from lstm_trt.analysis.segments import find_segments
-from lstm_trt.store.samples import Group
+from lstm_trt.store.samples import Group, Latencies
+from lstm_trt.store.whole import Whole, counted
+
+if TYPE_CHECKING:
+    from lstm_trt.analysis.quantiles import Ordered
 
 
 @dataclass(frozen=True)
 class Series:
-    """Latencies after warm-up, in ns and in order; at least one."""
+    """Latencies after warm-up, in ns and in order; at least one.
+
+    `whole`: all of them, if `latency_ns` has only each `step`-th one; then all statistics and `above` are of all.
+    """
 
     latency_ns: np.ndarray
+    whole: Whole | None = None
+
+    @classmethod
+    def of(cls, *samples: Latencies) -> Series:
+        """The timed trials of samples, one after another."""
+        latency_ns = np.concatenate([sample.timed_ns for sample in samples])
+        if not any(sample.whole for sample in samples):
+            return cls(latency_ns)
+        if len(samples) == 1:
+            return cls(latency_ns, samples[0].whole)
+        pairs = ((each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1) for each in samples)
+        return cls(latency_ns, Whole(*counted(pairs)))
 
     @property
     def n(self) -> int:
-        return len(self.latency_ns)
+        return len(self.whole or self.latency_ns)
+
+    @property
+    def step(self) -> int:
+        return self.whole.step if self.whole else 1
 
     @cached_property
-    def ordered_ns(self) -> np.ndarray:
-        return np.sort(self.latency_ns)
+    def ordered_ns(self) -> Ordered:
+        return self.whole or np.sort(self.latency_ns)
+
+    def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
+        """Places and latencies of the trials above a limit, in order."""
+        if self.whole:
+            return self.whole.above(limit_ns)
+        places = np.flatnonzero(self.latency_ns > limit_ns)
+        return places, self.latency_ns[places]
 
     @cached_property
     def latency_us(self) -> np.ndarray:
         return self.latency_ns / 1000
 
+    @property
+    def ordered_us(self) -> Ordered:
+        return self.ordered_ns / 1000
+
     @cached_property
     def quartiles_us(self) -> tuple[float, float]:
         """Interpolated quartiles, for boxes and the 1.5 x IQR rule only."""
-        low, high = np.quantile(self.ordered_ns, (0.25, 0.75)) / 1e3
-        return float(low), float(high)
+        return quantile(self.ordered_ns, 0.25) / 1e3, quantile(self.ordered_ns, 0.75) / 1e3
 
     @cached_property
     def is_outlier(self) -> np.ndarray:
-        """Which trials are outside 1.5 x IQR, on both sides, as counted in the founding document and by `summarize`."""
+        """Which of `latency_ns` are outside 1.5 x IQR, on both sides, as counted by `summarize`."""
         return is_outlier(self.latency_ns)
 
     @property
     def outliers(self) -> int:
-        return int(self.is_outlier.sum())
+        return count_outliers(self.ordered_ns)
 
     @cached_property
     def level_range(self) -> float:
@@ -68,7 +111,7 @@ class Series:
         if name in PERCENTILES:
             return percentile(self.ordered_ns, PERCENTILES[name]) / 1e3
         if name == "mean_us":
-            return float(np.mean(self.ordered_ns, dtype=np.float64)) / 1e3
+            return mean_and_deviation(self.ordered_ns)[0] / 1e3
         return float(self.ordered_ns[{"min_us": 0, "max_us": -1}[name]]) / 1e3
 
     def interval_us(self, name: str, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float | None, float | None]:
@@ -77,6 +120,11 @@ class Series:
         return None if low is None else low / 1e3, None if high is None else high / 1e3
 
 
+def timed_samples(group: Group) -> tuple[Latencies, ...]:
+    """The samples of a group that have trials after warm-up."""
+    return tuple(sample for sample in group.samples if not sample.warmup.all())
+
+
 def rounds_of(group: Group) -> tuple[Series, ...]:
     """The rounds of a group that have trials after warm-up."""
-    return tuple(Series(sample.timed_ns) for sample in group.samples if len(sample.timed_ns))
+    return tuple(map(Series.of, timed_samples(group)))

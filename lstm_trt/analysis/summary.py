@@ -18,8 +18,8 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
 from lstm_trt.analysis.parallel import remembered
-from lstm_trt.analysis.quantiles import PERCENTILES, median
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.quantiles import PERCENTILES, mean_and_deviation
+from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
@@ -170,7 +170,7 @@ def summarize_groups(
     """One row per group, in their order, or one per round; clusters that took long are remembered for the `source`."""
     parts: list[tuple[Group, tuple[Latencies, ...], int | None]] = []
     for group in groups:
-        samples = tuple(sample for sample in group.samples if len(sample.timed_ns))
+        samples = timed_samples(group)
         parts += (
             [(group, (sample,), sample.round) for sample in samples]
             if by_round and samples
@@ -196,10 +196,14 @@ def _clusters(several: list[Sequence[Latencies]]) -> list[tuple[tuple[Cluster, .
 
 def statistics(latency_ns: np.ndarray) -> dict:
     """Statistics of latencies in ns (any order, at least one)."""
-    series = Series(latency_ns)
+    return statistics_of(Series(latency_ns))
+
+
+def statistics_of(series: Series) -> dict:
+    """Statistics of a series, by the names of a row."""
     found = {name: series.statistic(name) for name in ("min_us", "mean_us", "max_us", *PERCENTILES)}
-    deviation_us = float(np.std(series.ordered_ns.astype(np.float64), ddof=1)) / 1e3 if series.n > 1 else None
-    found |= {"n": series.n, "std_us": deviation_us, "outliers": series.outliers}
+    _, deviation_ns = mean_and_deviation(series.ordered_ns)
+    found |= {"n": series.n, "std_us": deviation_ns and deviation_ns / 1e3, "outliers": series.outliers}
     for name in PERCENTILES:
         found[f"{name}_low"], found[f"{name}_high"] = series.interval_us(name)
     return found
@@ -228,23 +232,23 @@ def _recorded(
     clusters: tuple[Cluster, ...] | None,
     steady_state: SteadyState | None,
 ) -> SummaryRow:
-    timed = [sample.timed_ns for sample in samples]
+    rounds = list(map(Series.of, samples))
     alone = [sample.alone for sample in samples if sample.alone is not None]
-    found = _configured(group.configuration) | statistics(np.concatenate(timed))
+    found = _configured(group.configuration) | statistics_of(rounds[0] if len(rounds) == 1 else Series.of(*samples))
     return SummaryRow(
         **found,
         status="ok",
         clusters=clusters,
         steady_state=steady_state,
-        max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
+        max_with_warmup_us=max(sample.most_ns for sample in samples) / 1e3,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
         not_alone=alone.count(False) if alone else None,
         graph_captured=samples[0].graph_captured,
         rounds=len(samples),
         round=number,
-        median_us_rounds=tuple(median(part) / 1e3 for part in timed),
-        max_us_rounds=tuple(float(part.max()) / 1e3 for part in timed),
+        median_us_rounds=tuple(part.median_us for part in rounds),
+        max_us_rounds=tuple(part.max_us for part in rounds),
         machine=samples[0].machine,
         group=group.group,
     )

@@ -251,12 +251,13 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
     add("--drop-missing", action="store_true", help="drop rows without a time, and state their number")
 
 
-def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path]) -> Runs:
-    """Load the runs of paths with the options of `table_arguments`."""
-    from lstm_trt.store.runs import load
+def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path], latencies: bool = False) -> Runs:
+    """Load the runs of paths with the options of `table_arguments`; of recordings all columns, or only `latencies`."""
+    from lstm_trt.store.runs import COLUMNS, LATENCIES, load
 
     names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing")
-    return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
+    given = {name: getattr(arguments, name) for name in names}
+    return load(path, rename=renames(arguments.rename), columns=LATENCIES if latencies else COLUMNS, **given)
 
 
 def renames(given: Iterable[str]) -> dict[str, str]:

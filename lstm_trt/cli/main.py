@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import importlib
 import os
 import shutil
@@ -138,6 +139,7 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
 def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
     signal.signal(signal.SIGTERM, _stop)
+    gc.set_threshold(200_000, 20, 100)  # thousands of recordings are many objects, which all stay
     try:
         arguments = parse(sys.argv[1:] if given is None else given, program)
         status = arguments.run(arguments)

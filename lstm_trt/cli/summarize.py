@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
-    runs = common.load_runs(arguments, arguments.path)
+    runs = common.load_runs(arguments, arguments.path, latencies=True)
     if arguments.figures and not runs.own:
         raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: remove it")
     answers = summarize(runs, arguments.by_round, arguments.clusters == "yes")

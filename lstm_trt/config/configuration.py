@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from lstm_trt.config.errors import UsageError, one_of, refused
@@ -279,8 +279,14 @@ class Configuration:
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
             parts: dict[str, Any] = {"workload": workload_from_dict(plain["workload"])}
             for name, kind in (("options", Options), ("protocol", Protocol)):
-                parts[name] = known_fields(kind, plain[name])
+                parts[name] = _part(kind, json.dumps(plain[name]))
             return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
+
+
+@lru_cache(maxsize=256)
+def _part(kind: type, text: str) -> Any:
+    """Options or a protocol from JSON; many configurations share them."""
+    return known_fields(kind, json.loads(text))
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

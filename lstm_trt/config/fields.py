@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
@@ -73,7 +74,12 @@ def described(default: Any = MISSING, *, compare: bool = True, added: bool = Fal
 
 def about(part: Any) -> dict[str, About]:
     """What is known of the fields of a dataclass, or of an instance, by name, in their order."""
-    return {item.name: _about(item) for item in fields(part) if "about" in item.metadata}
+    return _abouts(part if isinstance(part, type) else type(part))
+
+
+@cache
+def _abouts(kind: type) -> dict[str, About]:
+    return {item.name: _about(item) for item in fields(kind) if "about" in item.metadata}
 
 
 def _about(item: Field[Any]) -> About:
@@ -88,12 +94,19 @@ def identity_fields(part: Any) -> dict[str, Any]:
     Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
     their default, so that older recordings keep their ids.
     """
-    values = {
-        item.name: getattr(part, item.name)
-        for item in fields(part)
-        if item.compare and not (item.metadata.get("added") and getattr(part, item.name) == item.default)
+    values = ((name, getattr(part, name), left_out) for name, left_out in _identity(type(part)).items())
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value, left_out in values
+        if left_out is MISSING or value != left_out
     }
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+@cache
+def _identity(kind: type) -> dict[str, Any]:
+    """The names of the fields of `identity_fields`, and the default with which one is left out."""
+    compared = [item for item in fields(kind) if item.compare]
+    return {item.name: item.default if item.metadata.get("added") else MISSING for item in compared}
 
 
 def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
@@ -104,8 +117,11 @@ def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
     unknown = plain.keys() - {item.name for item in fields(kind)}
     if unknown:
         raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return kind(**{name: _typed(hints[name], value) for name, value in plain.items()})
+
+
+_hints = cache(get_type_hints)
 
 
 def _typed(hint: Any, value: Any) -> Any:

@@ -8,8 +8,9 @@ given confidence; n trials give no evidence below it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from statistics import median_low
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,9 +20,9 @@ from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.analysis.deadline import Verdict
 from lstm_trt.analysis.outliers import Outliers
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, percentile
 from lstm_trt.analysis.replay import replay_group, waiting_ns
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
@@ -31,6 +32,9 @@ from lstm_trt.plots.style import GREY, Picture, count, multiple, number, percent
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Latencies
+
+if TYPE_CHECKING:
+    from lstm_trt.analysis.quantiles import Ordered
 
 TAIL_COLOR = "#0173b2"
 
@@ -47,14 +51,14 @@ FAR = 30
 TAILS = 6
 
 
-def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ascending latencies, and the number of trials above each; thinned except for the slowest."""
-    n = len(latency)
+def exceedance(ordered: Ordered) -> tuple[np.ndarray, np.ndarray]:
+    """Of ascending latencies some, ascending, and the number of trials above each; the slowest are all there."""
+    n = len(ordered)
     above = np.arange(n)
     if n > EXACT + 2 * POINTS:
         further = [spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)]
         above = np.unique(np.r_[np.arange(EXACT), *further])
-    return np.sort(latency)[n - 1 - above][::-1], above[::-1]
+    return ordered[n - 1 - above][::-1], above[::-1]
 
 
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
@@ -62,10 +66,10 @@ def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
     return 1 - (1 - confidence) ** (1 / n)
 
 
-def draw_line(ax: Axes, latency: np.ndarray, label: str, look: dict) -> None:
+def draw_line(ax: Axes, ordered: Ordered, label: str, look: dict) -> None:
     """Draw the tail of one round as steps, with a `marker` at its maximum."""
-    value, above = exceedance(latency)
-    share = np.maximum(above, 1) / len(latency)  # a log axis cannot show 0
+    value, above = exceedance(ordered)
+    share = np.maximum(above, 1) / len(ordered)  # a log axis cannot show 0
     steps = {"drawstyle": "steps-post", "markevery": [len(value)], "markersize": 5.5}
     ax.plot(np.r_[value[0], value], np.r_[1.0, share], label=label, **steps, **look)
 
@@ -142,7 +146,7 @@ def tails(
             look = looks[place] | {"linestyle": "-" if relative else style.DASHES[place % len(style.DASHES)]}
             drawn += _draw_group(ax, group, name, deadline_us, relative, look)
             if control is not None:
-                draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
+                draw_line(axes[1], np.sort(control), "_", look | {"linewidth": 1.2})
         share_axis(ax, 1 / max(lengths))
         _evidence_lines(ax, lengths)
         if relative:
@@ -171,12 +175,12 @@ def _draw_group(
     unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
     label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
     if deadline_us:
-        misses, n = sum(int((each.latency_us > deadline_us).sum()) for each in rounds), group.n
+        misses, n = sum(len(each.above(1e3 * deadline_us)[0]) for each in rounds), group.n
         label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
         if relative:
             ax.axvline(deadline_us / median_us, **{**style.DEADLINE, "color": look["color"]})
     for place, each in enumerate(rounds):
-        draw_line(ax, each.latency_us / unit_us, "_" if place else label, look)
+        draw_line(ax, each.ordered_us / unit_us, "_" if place else label, look)
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
 
@@ -268,7 +272,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     confidence, and its effective sample size widens the band upwards.
     """
     ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = Series(np.concatenate([each.latency_ns for each in rounds]))
+    pooled = Series.of(*timed_samples(group))
     n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
@@ -276,30 +280,30 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     evidence = min(evidence_share(n * effective_share, confidence), 1.0)
     control = control_us(group)
     label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
-    draw_line(ax, pooled.latency_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
+    draw_line(ax, pooled.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
     for place, each in enumerate(rounds if len(rounds) > 1 else ()):
         label = "_" if place else f"each of {len(rounds)} rounds"
-        draw_line(ax, each.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
+        draw_line(ax, each.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
     share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
         moved = pooled.median_us + control - np.median(control)
         edges.append(float(moved.max()))
     latency_axis(ax, edges, verdict.deadline_us if verdict else None)
-    _band(ax, pooled.latency_us, confidence, effective_share)
+    _band(ax, pooled.ordered_us, confidence, effective_share)
     ax.axhline(evidence, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.5)), zorder=1.4)
     text = f"no evidence below this line at n = {whole(n)}"
     if effective_share < 0.995:
         text += f" (effective {whole(round(n * effective_share))})"
     above = verdict is not None and allowed < evidence < 0.4  # there is no space above at the top edge
-    _beside_line(ax, text, evidence, above, pooled.latency_us)
+    _beside_line(ax, text, evidence, above, pooled.ordered_us)
     if verdict:
         ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5)
         # On the side that faces away from the evidence line.
         text = f"allowed: {short_number(100 * allowed)} %"
-        _beside_line(ax, text, allowed, allowed >= evidence, pooled.latency_us)
+        _beside_line(ax, text, allowed, allowed >= evidence, pooled.ordered_us)
         _deadline(ax, verdict.deadline_us, allowed)
     if control is not None:
-        draw_line(ax, moved, "control run (empty step): excess over its median", CONTROL)
+        draw_line(ax, np.sort(moved), "control run (empty step): excess over its median", CONTROL)
     clusters = outliers.clusters if outliers else ()
     for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
         edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
@@ -308,7 +312,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     style.legend_below(part, style.handles_of(ax), ncols=2, columnspacing=1.2)
 
 
-def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: float) -> None:
+def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: float) -> None:
     """Draw the exact bounds of the share (Clopper and Pearson) at every point.
 
     Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent MET but does not
@@ -343,10 +347,10 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
         style.beside(ax, text, place, offset, xycoords="axes fraction", **look)
 
 
-def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.ndarray) -> None:
+def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: Ordered) -> None:
     """Label a horizontal line on the side that the tail leaves free, behind the tail."""
     low, high = ax.get_xlim()
-    crossed = float(np.quantile(pooled_us, 1 - min(level, 1.0), method="inverted_cdf"))
+    crossed = percentile(pooled_us, Fraction(1 - min(level, 1.0)))
     left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
     look = {"color": "0.2", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
     style.beside(ax, text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), **look)

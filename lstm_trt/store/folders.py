@@ -7,8 +7,9 @@ from part to part.
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, 
 from lstm_trt.store.files import make_folder, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
+from lstm_trt.store.whole import Whole, counted
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
 _NAME = re.compile(
@@ -68,13 +70,18 @@ def contents(folder: Path) -> Contents:
 
 
 def read_many(
-    path: Path, columns: Asked = None, skipped: list[UnknownConfiguration] | None = None, command: str = "record"
+    path: Path,
+    columns: Asked = None,
+    skipped: list[UnknownConfiguration] | None = None,
+    command: str = "record",
+    most: int | None = None,
 ) -> Iterator[Stored]:
     """All recordings and failures of a file, a folder, or a consolidated pair (its folder or either file).
 
     With `columns`, only these columns of the trials are loaded: 200 million trials take 17 GB
     with all columns, 3.4 GB with `latency_ns`, `warmup` and `start_ns`. The parts of a long
-    recording are joined; missing parts are named in its warnings. A recording that is also in
+    recording are joined; missing parts are named in its warnings. With `most`, only so many of its trials are
+    kept, see `Recording.whole`. A recording that is also in
     the consolidated pair of the folder is given once. A failure is left out if its configuration
     was recorded later in the same round.
 
@@ -93,7 +100,7 @@ def read_many(
         found = Contents(pair=path.parent) if path.is_file() else contents(path)
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
         raise StoreError(f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ...")
-    for reader in _readers(found, columns):
+    for reader in _readers(found, columns, most):
         try:
             item = reader()
         except UnknownConfiguration as error:
@@ -104,13 +111,13 @@ def read_many(
             yield item
 
 
-def _readers(found: Contents, columns: Asked) -> Iterator[Callable[[], Stored]]:
+def _readers(found: Contents, columns: Asked, most: int | None) -> Iterator[Callable[[], Stored]]:
     """A reader for each recording and failure of a folder."""
     known = found.recordings.keys() | found.parts.keys()
     for file in (*found.recordings.values(), *found.others):
         yield partial(read, file, columns)
     for key, parts in found.parts.items():
-        yield partial(read_parts, parts, columns, found.failures.get(key))
+        yield partial(read_parts, parts, columns, found.failures.get(key), most)
     for key, file in found.failures.items():
         if key not in known:
             yield partial(read_failure, file)
@@ -143,24 +150,30 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
         return Consolidated(folder, *consolidate(read_many(path), folder))
 
 
-def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None) -> Recording:
+def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, most: int | None = None) -> Recording:
     """Join the parts of a long recording: `numbered` is number of the part -> file, ascending.
 
     Trials and blocks are numbered consecutively. Missing parts are named in the warnings of the
     provenance, with the reason from the `failure` file if there is one. Memory use: the columns
-    of the whole recording, and one part.
+    of the whole recording, or of `most` trials, and one part.
     """
     paths = list(numbered.values())
     rows = list(map(rows_in, paths))
-    parts, whole = [], {}
+    step = max(1, math.ceil(sum(rows) / (most or sum(rows))))
+    parts, whole, counts, most_ns = [], {}, (np.empty(0), 0), 0
     for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
         part = read(path, columns)
         parts.append(replace(part, columns={}))
-        whole = whole or {name: np.empty(sum(rows), values.dtype) for name, values in part.columns.items()}
+        kept = -(-sum(rows) // step)
+        whole = whole or {name: np.empty(kept, values.dtype) for name, values in part.columns.items()}
         if part.columns.keys() != whole.keys() or part.configuration != parts[0].configuration:
             raise StoreError(f"{path}: columns or configuration differ from those of {paths[0].name}")
         for name, values in part.columns.items():
-            whole[name][place : place + len(values)] = values + place if name == "trial" else values
+            every = (values + place if name == "trial" else values)[-place % step :: step]
+            whole[name][-(-place // step) :][: len(every)] = every
+        if step > 1:
+            counts = counted((counts, (part.timed_ns, 1)))
+            most_ns = max(most_ns, part.columns["latency_ns"].max())
     control = next((part.control for part in parts if part.control), None)
     first = parts[0]
     provenance = joined([part.provenance for part in parts])
@@ -169,7 +182,13 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None) 
     inside_ns, loop_ns = 1e9 * provenance["seconds"]["inside_trials"], provenance["self_check"]["loop_ns"]
     provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
     provenance["warnings"] = [*warnings_of(first.configuration.protocol, sum(rows), inside_ns, loop_ns), *lacks]
-    return Recording(first.configuration, first.round, whole, provenance, control)
+    every = Whole(*counts, step, most_ns, partial(_timed, paths)) if step > 1 else None
+    return Recording(first.configuration, first.round, whole, provenance, control, whole=every)
+
+
+def _timed(paths: Sequence[Path]) -> Iterator[np.ndarray]:
+    """The latencies after warm-up in ns of each part."""
+    return (read(path, ("latency_ns", "warmup")).timed_ns for path in paths)
 
 
 def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Iterator[str]:

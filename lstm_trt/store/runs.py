@@ -18,14 +18,16 @@ from lstm_trt.config.format import count
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
-from lstm_trt.store.schema import Failure, Stored
+from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
+from lstm_trt.store.whole import KEPT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns of a recording that analysis and plots use; the times of the device's own clock are not loaded.
-_COLUMNS = ("trial", "latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_CAUSES, *OFF_CORE)
+#: Columns of a recording that latencies alone need, and those that analysis and plots use: not the device's own clock.
+LATENCIES = ("latency_ns", "warmup")
+COLUMNS = ("trial", *LATENCIES, "start_ns", "intended_ns", *TRIAL_CAUSES, *OFF_CORE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +150,7 @@ def load(
     causes: Sequence[str] | None = None,
     one_group: bool = False,
     drop_missing: bool = False,
+    columns: Sequence[str] = COLUMNS,
     **where: Any,
 ) -> Runs:
     """Read latencies from recordings (a file, a folder or a consolidated pair) or from tables.
@@ -156,6 +159,7 @@ def load(
     for tables. `column` holds the times in `unit` (ns, us, ms or s). Each combination of values of the `group_by`
     columns is a group. `rename` (old name -> new name) is applied first. `causes` are columns of counts. `one_group`
     states that all rows of a group are of one configuration. `drop_missing` drops rows without a time.
+    `columns` are those of recordings that are loaded: `LATENCIES` take less time and memory, and show no causes.
 
     Each of several tables is a group, unless there are `group_by` columns or `one_group`. A group with rows of several
     tables has a round for each; `group_by=["file", ...]` keeps the tables apart.
@@ -167,7 +171,7 @@ def load(
     warnings: list[str] = []
     tables = read_tables(paths, warnings)
     options = TableOptions(column, unit, group_by, rename, causes, one_group, drop_missing)
-    runs = _recorded(paths, options) if tables is None else _of_tables(tables, paths, options, warnings)
+    runs = _recorded(paths, options, columns) if tables is None else _of_tables(tables, paths, options, warnings)
     return runs.where(**where) if where else runs
 
 
@@ -219,12 +223,12 @@ def _joined(groups: Sequence[Group], source: str) -> Group:
     return replace(groups[0], name=name, samples=tuple(samples), failure=None if samples else groups[0].failure)
 
 
-def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
+def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[str]) -> Runs:
     for name in (name for name, value in options._asdict().items() if value):
         why = "are grouped by configuration" if "group" in name else "have fixed columns and units"
         raise NotATable(f"{paths[0]} holds recordings of lstm_trt, which {why}: remove --{name.replace('_', '-')}")
     skipped: list[UnknownConfiguration] = []
-    parts = [tuple(folders.read_many(path, _COLUMNS, skipped)) for path in paths]
+    parts = [tuple(folders.read_many(path, columns, skipped, most=KEPT)) for path in paths]
     items = tuple(itertools.chain(*parts))
     if skipped:
         newer = f"{count(len(skipped), 'recording')} of a newer version skipped; the first: {skipped[0]}"
@@ -244,6 +248,10 @@ def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
         counted = count(len(decided), "configuration")
         why = "the number of trials depended on the data, which intervals and comparisons do not allow for"
         warnings.append(f"{counted} recorded until decided: {why}")
+    for item in items:
+        if isinstance(item, Recording) and item.whole:
+            each = f"each {item.whole.step}th trial (a recording of {len(item.whole)})"
+            warnings.append(f"clusters, causes, segments and figures over time of {item.configuration.title}: {each}")
     grouped = len(paths) > 1 or paths[0].name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
     if not grouped and paths[0].is_dir():
         found = folders.contents(paths[0])

@@ -16,6 +16,7 @@ from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store.schema import Failure, Recording, Stored
+from lstm_trt.store.whole import Whole
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -43,6 +44,7 @@ class Latencies:
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
+    `whole`: all trials of a long recording, of which the arrays have each `whole.step`-th one.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 
@@ -65,6 +67,17 @@ class Latencies:
     alone: bool | None = None
     graph_captured: bool | None = None
     parity_error: float | None = None
+    whole: Whole | None = field(default=None, repr=False)
+
+    @property
+    def n(self) -> int:
+        """Trials after warm-up, also those that are not in memory."""
+        return len(self.whole) if self.whole else int(np.count_nonzero(~self.warmup))
+
+    @property
+    def most_ns(self) -> float:
+        """The largest latency including warm-up."""
+        return float(self.whole.most_ns if self.whole else np.nanmax(self.latency_ns))
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -138,7 +151,7 @@ class Group:
     @property
     def n(self) -> int:
         """Trials after warm-up, over all rounds."""
-        return sum(int(np.count_nonzero(~sample.warmup)) for sample in self.samples)
+        return sum(sample.n for sample in self.samples)
 
     @property
     def parity_error(self) -> float | None:
@@ -168,12 +181,12 @@ def of_recording(recording: Recording) -> Latencies:
     sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
-        start_ns=columns.get("intended_ns", columns["start_ns"]),
+        start_ns=columns.get("intended_ns", columns.get("start_ns")),
         causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
         off_core={name: columns[name] for name in OFF_CORE if name in columns} | late_ns,
         control_off_core={name: control[name] for name in OFF_CORE if name in control},
         switches=provenance.get("switches"),
-        blocks=provenance.get("blocks", ()),
+        blocks=() if recording.whole else provenance.get("blocks", ()),
         control_ns=control["latency_ns"].astype(np.float64) if control else None,
         round=recording.round,
         started_unix_ns=provenance.get("started_unix_ns"),
@@ -182,6 +195,7 @@ def of_recording(recording: Recording) -> Latencies:
         floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
         parity_error=(provenance.get("parity") or {}).get("error"),
+        whole=recording.whole,
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
@@ -260,10 +274,12 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
     for group in groups:
         by_name.setdefault(group.name, []).append(group)
     more: dict[Any, str] = {}
-    for same in by_name.values():
+    for same in (alike for alike in by_name.values() if len(alike) > 1):
         texts = labels([_label_fields(group) for group in same], enough=True)
         more |= zip([group.key for group in same], texts, strict=True)
-    return [replace(group, name=", ".join(filter(None, [group.name, more[group.key]]))) for group in groups]
+    return [
+        replace(group, name=f"{group.name}, {more[group.key]}") if more.get(group.key) else group for group in groups
+    ]
 
 
 #: Fields of the protocol that names show beside the arrivals and the number of trials.

@@ -15,11 +15,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError
+
+if TYPE_CHECKING:
+    from lstm_trt.store.whole import Whole
 
 SCHEMA_VERSION = 1
 
@@ -48,6 +52,7 @@ class Recording:
     `latency_ns` is measured from then. `control`: "start_ns" and "latency_ns" of the control
     run (`control.py`), with times from its own start; None if there was none. `part`: number
     of this part of a long recording; None for a complete one.
+    `whole`: all trials, if `columns` have only each `whole.step`-th one.
     """
 
     configuration: Configuration
@@ -56,6 +61,7 @@ class Recording:
     provenance: dict = field(repr=False)
     control: dict[str, np.ndarray] | None = field(default=None, repr=False)
     part: int | None = None
+    whole: Whole | None = field(default=None, repr=False)
 
     @property
     def timed_ns(self) -> np.ndarray:

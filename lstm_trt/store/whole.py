@@ -1,0 +1,82 @@
+"""All trials of a recording that is too long for memory: counts of its latencies, and its parts, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+#: Of a recording with more trials, only each second, third, ... is kept, up to this number.
+KEPT = 2_000_000
+
+#: Latencies in whole ns within this range are counted in an array of this length.
+DENSE = 2**24
+
+#: Share of the trials, the slowest, whose places are kept once they were asked for.
+SLOWEST = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The latencies after warm-up in ns, by value; as of a sorted array, `len` and `[rank]` give order statistics.
+
+    `values`: the distinct ones, ascending, `counts`: the number of trials with each. `step`: each trial with this
+    distance is kept in memory. `most_ns`: the largest latency including warm-up. `parts`: reads the latencies after
+    warm-up again, in order, an array per part.
+    """
+
+    values: np.ndarray = field(repr=False)
+    counts: np.ndarray = field(repr=False)
+    step: int = 1
+    most_ns: float = 0.0
+    parts: Callable[[], Iterable[np.ndarray]] = field(default=tuple, repr=False)
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(self.counts)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, rank: Any) -> Any:
+        rank = np.asarray(rank)
+        return self.values[np.searchsorted(self._ends, np.where(rank < 0, rank + len(self), rank), "right")]
+
+    def __truediv__(self, divisor: float) -> Whole:
+        return Whole(self.values / divisor, self.counts)
+
+    def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
+        """Places and latencies of the trials above a limit, in order; reads the parts if it is not a high one."""
+        least, places, slow_ns = self._slowest
+        if limit_ns < least:
+            return self._read_above(limit_ns)
+        return places[slow_ns > limit_ns], slow_ns[slow_ns > limit_ns]
+
+    @cached_property
+    def _slowest(self) -> tuple[float, np.ndarray, np.ndarray]:
+        least = float(self[int(len(self) * (1 - SLOWEST))])
+        return (least, *self._read_above(least))
+
+    def _read_above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
+        places, slow_ns, first = [np.empty(0, int)], [np.empty(0)], 0
+        for latency_ns in self.parts():
+            here = np.flatnonzero(latency_ns > limit_ns)
+            places.append(first + here)
+            slow_ns.append(latency_ns[here].astype(np.float64))
+            first += len(latency_ns)
+        return np.concatenate(places), np.concatenate(slow_ns)
+
+
+def counted(parts: Iterable[tuple[np.ndarray, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values, ascending, and their numbers, of several pairs of values and numbers (1 for one of each)."""
+    values, numbers = np.empty(0), np.empty(0, np.int64)
+    for more, each in parts:
+        if more.dtype.kind == "i" and np.ptp(more) < DENSE:  # several times faster than sorting
+            found = np.bincount(more - more.min())
+            more, each = np.flatnonzero(found) + more.min(), found[found > 0]
+        values, places = np.unique(np.concatenate([values, more]), return_inverse=True)
+        numbers = np.bincount(places, np.concatenate([numbers, np.broadcast_to(each, len(more))])).astype(np.int64)
+    return values, numbers
