@@ -103,6 +103,10 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
     arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
     if arrival != "closed":
         raise UsageError(f"recorded with {arrival} arrivals: replay needs a recording with --arrival closed")
+    if any(sample.whole for sample in group.samples):
+        raise UsageError(
+            f"{group.n} trials are too many to replay, which needs all of them in order: replay a part's file"
+        )
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     if not timed:
         raise UsageError("no trials after warm-up to replay")

@@ -27,9 +27,9 @@ from lstm_trt.config.format import microseconds
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder import environments, versions
 from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _reason, same_version
-from lstm_trt.machine.process import Interpreter
 from lstm_trt.store import folders
 from lstm_trt.store.samples import groups_of
 from tests.conftest import ROOT

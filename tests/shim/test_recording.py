@@ -22,10 +22,10 @@ from lstm_trt.config.step import Step
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder import prepare
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.pool import WorkerPool, record
-from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.runtimes.cuda import _cuda

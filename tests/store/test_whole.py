@@ -1,0 +1,92 @@
+"""A recording that is too long for memory has the same statistics as one that is loaded whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lstm_trt as lab
+from lstm_trt.analysis.series import Series
+from lstm_trt.plots.tail import exceedance
+from lstm_trt.store import files, folders, runs
+from lstm_trt.store.whole import Whole, counted
+from tests.conftest import ROOT
+from tests.support.golden import differences
+
+#: Fields of a summary that are of the trials in memory, of which a long recording has fewer.
+OF_KEPT = {"clusters", "steady_state", "warnings"}
+
+#: Fields of a verdict that need no local level, which is that of the trials in memory.
+OF_ALL = (
+    *("n", "misses", "max_us", "max_with_warmup_us", "percentile_us", "miss_rate_low", "miss_rate_high", "tau"),
+    *("slow_burst_length", "slow_burst_length_low", "verdict_if_independent", "trials_needed_if_independent"),
+    "firm_statistics",
+)
+
+
+@pytest.fixture
+def soak(rng, tmp_path):
+    """A folder with a recording in six parts of unequal length, whose slow trials come in bursts."""
+    first = next(folders.read_many(ROOT / "data" / "epyc" / "grid"))
+    sizes, start_ns = rng.integers(900, 3000, 6).tolist(), 0
+    for number, n in enumerate(sizes):
+        slow = np.convolve(rng.random(n) < 0.002, np.ones(4))[:n] > 0
+        latency_ns = (1e5 * rng.lognormal(0, 0.02, n) * np.where(slow, 2, 1)).astype(np.int64)
+        ends_ns = start_ns + np.cumsum(latency_ns + 700)
+        columns = {"trial": np.arange(n), "warmup": (np.arange(n) < 50) & (number == 0), "latency_ns": latency_ns}
+        columns["start_ns"], start_ns = ends_ns - latency_ns - 700, int(ends_ns[-1])
+        state = {"asked_s": 6, "elapsed_s": number + 1, "part": number, "last": number == 5}
+        provenance = first.provenance | {"soak": state}
+        provenance["seconds"] = provenance["seconds"] | {"control": 0.0}
+        files.write(replace(first, columns=columns, provenance=provenance, part=number), tmp_path)
+    return tmp_path
+
+
+def without(answer: dict) -> dict:
+    return {name: value for name, value in answer.items() if name not in OF_KEPT}
+
+
+def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
+    known = lab.load(soak)
+    monkeypatch.setattr(runs, "KEPT", 1000)
+    found = lab.load(soak)
+    (group,), (whole,) = known, found
+    assert found[0].n == known[0].n and len(whole.samples[0].latency_ns) <= 1000
+    assert any("th trial" in warning for warning in found.warnings)
+    (row,), (expected,) = lab.summarize(found).as_dict(), lab.summarize(known).as_dict()
+    assert not differences(without(expected), without(row))
+    middle = Series.of(*group.samples).statistic("median_us")
+    for deadline_us, percentile in ((1.5 * middle, "99"), (1.5 * middle, "99.9"), (middle, "90"), (3 * middle, "99")):
+        (verdict,), (expected,) = (lab.verdict(each, deadline_us, percentile) for each in (found, known))
+        plain, planned = verdict.as_dict(), expected.as_dict()
+        assert not differences({name: planned[name] for name in OF_ALL}, {name: plain[name] for name in OF_ALL})
+
+
+def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):
+    monkeypatch.setattr(runs, "KEPT", 1000)
+    found = lab.load(soak)
+    (answer,) = lab.outliers(found)
+    assert answer.n == int((~found[0].samples[0].warmup).sum())
+    with pytest.raises(lab.UsageError, match="too many to replay"):
+        lab.replay(found, 1000)
+    picture = lab.plots.tails(found, deadline_us=150)
+    assert f"{found[0].n:,}".replace(",", " ") in picture.alt.replace("\u202f", " ").replace("\u00a0", " ") or picture
+
+
+def test_places_and_ranks_are_those_of_the_trials(rng):
+    latency_ns = rng.integers(100, 300, 5000)
+    parts = np.split(latency_ns, [700, 1900, 1901])
+    whole = Whole(*counted((part, 1) for part in parts), parts=lambda: iter(parts))
+    ordered = np.sort(latency_ns)
+    assert len(whole) == 5000 and whole[np.arange(5000)].tolist() == ordered.tolist() and whole[-1] == ordered[-1]
+    for limit_ns in (0, 150, ordered[-60], ordered[-1]):
+        places, values = whole.above(limit_ns)
+        assert places.tolist() == np.flatnonzero(latency_ns > limit_ns).tolist()
+        assert values.tolist() == latency_ns[places].tolist()
+    assert [part.tolist() for part in exceedance(whole)] == [part.tolist() for part in exceedance(ordered)]
+    spread = np.r_[rng.integers(1, 2**40, 400), 1.5]
+    assert [each.tolist() for each in counted([(spread, 1)])] == [
+        each.tolist() for each in np.unique(spread, return_counts=True)
+    ]
