@@ -134,14 +134,16 @@ def assess(timed: Sequence[Series], misses: Places, allowed: float, times: float
     clustered = [size for size in wanted if _clustering(_largest(slow, size), sizes, alpha, misses=total).how]
     if clustered:
         # Of a long recording only the slowest trials have a ratio.
-        each = _slowest(timed, wanted[-1]) if any(p.step > 1 for p in timed) else [p.above(0.0) for p in timed]
-        levels = (
-            local_level(process.latency_ns)[where // process.step]
-            for process, (where, _) in zip(timed, each, strict=True)
-        )
-        ratios = [(where, latency_ns / level) for (where, latency_ns), level in zip(each, levels, strict=True)]
+        each = [process.above(0.0) if process.step == 1 else some for process, some in zip(timed, slow, strict=True)]
+        ratios = [_to_level(process, *pair) for process, pair in zip(timed, each, strict=True)]
         found += [_clustering(_largest(ratios, size), sizes, alpha, misses=total) for size in clustered]
     return min(found, key=lambda dependence: dependence.factor)
+
+
+def _to_level(process: Series, places: np.ndarray, latency_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places, and the latencies there as multiples of the local level."""
+    level = local_level(process.latency_ns)
+    return places, latency_ns / level[np.minimum(places // process.step, len(level) - 1)]
 
 
 def local_level(latency_ns: np.ndarray) -> np.ndarray:
