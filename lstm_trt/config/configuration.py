@@ -266,8 +266,7 @@ class Configuration:
     @cached_property
     def id(self) -> str:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
-        identity = {**self.as_dict(), "workload": self.workload.identity}
-        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+        return _hash({**self.as_dict(), "workload": self.workload.identity})
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Configuration:
@@ -281,6 +280,21 @@ class Configuration:
             for name, kind in (("options", Options), ("protocol", Protocol)):
                 parts[name] = known_fields(kind, plain[name])
             return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
+
+
+def _hash(identity: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+def cell_key(plain: Mapping[str, Any]) -> str:
+    """The same for a configuration, given as JSON values, on all machines: its id without what `describe` adds there.
+
+    That is the runtime's version, the device's name, the cores, and whether weights have 7 bits. Raises
+    `UnknownConfiguration` for a workload of another version.
+    """
+    options = {name: value for name, value in plain["options"].items() if name not in ("cores", "reduce_range")}
+    asked = {name: plain[name] for name in ("mode", "runtime", "protocol")}
+    return _hash(asked | {"options": options, "workload": workload_from_dict(plain["workload"]).identity})
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

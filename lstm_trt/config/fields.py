@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
@@ -16,6 +17,10 @@ from lstm_trt.config.errors import UnknownConfiguration
 
 #: Metadata of a dataclass field that was added after the first recordings.
 ADDED = {"added": True}
+
+
+#: The types of a dataclass's fields; finding them takes longer than all else that reading a configuration does.
+_hints = cache(get_type_hints)
 
 
 class Tells(Enum):
@@ -104,7 +109,7 @@ def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
     unknown = plain.keys() - {item.name for item in fields(kind)}
     if unknown:
         raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return kind(**{name: _typed(hints[name], value) for name, value in plain.items()})
 
 

@@ -17,19 +17,22 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
+from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import UnsupportedPrecision, UsageError
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.process import Interpreter
+from lstm_trt.recorder.task import Arrival, Cell, record_elsewhere
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 
@@ -64,9 +67,9 @@ class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
-        self._report = report
-        self._costs = [(each.runtime, each.protocol.scheduled_s, _work(each)) for each in plan]
-        self._outcomes: list[Recorded] = []
+        self._report, self._began = report, time.monotonic()
+        self._costs = [_cost(each) for each in plan]
+        self._done: list[tuple[tuple, Recorded]] = []
         self._left_s = 0.0
         self._running = ""
         self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
@@ -100,6 +103,9 @@ class Progress:
         self._show_line(self._running)
 
     def listen(self, message: dict) -> None:
+        if message["event"] == "submitted":
+            self._running = f"{count(message['jobs'], 'job')} submitted, {self._report.machines_text}"
+            self._show_line(self._running)
         if message["event"] == "waiting":
             self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
         if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
@@ -113,8 +119,10 @@ class Progress:
         else:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
-        self._outcomes.append(outcome)
-        self._left_s = self.seconds_left()
+        self._costs.remove(cost := _cost(configuration))
+        self._done.append((cost, outcome))
+        parallel = report.seconds.spent / (time.monotonic() - self._began)  # above 1 with an executor
+        self._left_s = self.seconds_left() / max(1.0, parallel)
         if self._bar is not None:
             self._bar.update()
         else:
@@ -123,17 +131,17 @@ class Progress:
     def seconds_left(self) -> float:
         """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
         overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
-        for (runtime, scheduled_s, work), outcome in zip(self._costs, self._outcomes, strict=False):
+        for (runtime, scheduled_s, work), outcome in self._done:
             seconds = outcome.seconds
-            overhead_s += seconds.preparing + seconds.control + seconds.storing
+            overhead_s += seconds.spent - seconds.timing
             for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
                 spent_s[known] += max(0.0, seconds.timing - scheduled_s)
                 work_done[known] += work
-        done, left_s = len(self._outcomes), 0.0
-        for runtime, scheduled_s, work in self._costs[done:]:
+        left_s = 0.0
+        for runtime, scheduled_s, work in self._costs:
             known = runtime if work_done[runtime] else None
             # The work is 0 with periodic arrivals, where the schedule sets the duration.
-            left_s += overhead_s / done + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
+            left_s += overhead_s / len(self._done) + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
         return left_s
 
     def _show_line(self, running: str, soon: bool = False) -> None:
@@ -143,7 +151,7 @@ class Progress:
         self._shown_at = time.monotonic()
         report = self._report
         failed = f"{len(report.failures)} failed" if report.failures else ""
-        time_left = f"about {duration(self._left_s)} left" if self._outcomes else "remaining time not known yet"
+        time_left = f"about {duration(self._left_s)} left" if self._done else "remaining time not known yet"
         text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(text)
@@ -151,11 +159,11 @@ class Progress:
             print(f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True)
 
 
-def _work(configuration: Configuration) -> int:
-    protocol = configuration.protocol
-    if protocol.period_us:
-        return 0
-    return (protocol.trials + protocol.warmup) * configuration.workload.work(configuration.mode)
+def _cost(configuration: Configuration) -> tuple[str, float, int]:
+    """Runtime, seconds of the schedule, and operations beside it."""
+    protocol, calls = configuration.protocol, configuration.protocol.trials + configuration.protocol.warmup
+    work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
+    return configuration.runtime, protocol.scheduled_s, work
 
 
 #: Number of failures that the report lists; the folder contains all of them.
@@ -164,7 +172,10 @@ FAILURES_LISTED = 10
 
 @dataclass
 class SweepReport:
-    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C)."""
+    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C).
+
+    `machines`: of an executor, with the numbers of results. `folders`: where the recordings are.
+    """
 
     total: int
     done_before: int = 0
@@ -175,10 +186,17 @@ class SweepReport:
     wall_s: float = 0.0
     stopped: bool = False
     warnings: list[str] = field(default_factory=list)
+    machines: Counter[str] = field(default_factory=Counter)
+    folders: list[Path] = field(default_factory=list)
 
     @property
     def left(self) -> int:
         return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
+
+    @property
+    def machines_text(self) -> str:
+        """`node1 12, node2 11`: what the machines of an executor have recorded."""
+        return listed(f"{name} {number}" for name, number in self.machines.most_common() if name)
 
     @property
     def efficiency(self) -> float | None:
@@ -199,6 +217,7 @@ class SweepReport:
         return {
             **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
             **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
+            **({"machines": dict(self.machines)} if self.machines_text != "none" else {}),
             "failed": len(self.failures),
             "failures": [dict(zip(names, values, strict=True)) for values in failed],
         }
@@ -225,15 +244,18 @@ class SweepReport:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
+Item = TypeVar("Item")
+
+
 def default_rounds(trials: int) -> int:
     """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only many trials."""
     return 3 if trials >= TIERS["compare"] else 1
 
 
-def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
-    """The configurations of each round in a new random order; reproducible for a given seed."""
+def order(items: Iterable[Item], rounds: int, seed: int) -> Iterator[list[Item]]:
+    """The items of each round in a new random order; reproducible for a given seed."""
     for number in range(rounds):
-        shuffled = list(configurations)
+        shuffled = list(items)
         random.Random(f"{seed}/{number}").shuffle(shuffled)
         yield shuffled
 
@@ -252,6 +274,7 @@ def run_sweep(
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
+    executor: Executor | Mapping[str, Executor] | None = None,
 ) -> SweepReport:
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
 
@@ -260,39 +283,63 @@ def run_sweep(
     `wait`: whether to wait while another recording uses the same cores. `interpreters`:
     configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
     for the report. If a configuration fails, a failure row is written and the sweep continues.
-    Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
-    use; `StoreError` if the disk is full. Completed recordings are kept.
+
+    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of names to executors
+    records all on each, into a folder of its name. What any machine has recorded counts as recorded.
+
+    Raises `UsageError` if the folder is unusable or in use, the executor cannot record this or has ended, or without
+    `wait` the cores are in use; `StoreError` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
     check_limits(time_limit_s, rounds)
-    configurations = list(dict.fromkeys(configurations))
-    folder = files.make_folder(Path(out))
-    began = time.monotonic()
-    with folder_lock(folder):
-        again = "it has been moved aside and is recorded again"
-        damaged = [f"{path.name} was damaged; {again}" for path in folders.tidy(folder)]
-        recorded, failed = folders.finished(folder)
-        in_rounds = enumerate(order(configurations, rounds, seed))
-        every = {(each.id, number): each for number, shuffled in in_rounds for each in shuffled}
-        left = {key: each for key, each in every.items() if key not in recorded}
-        plan = [(key[1], each) for key, each in left.items() if retry_failed or key not in failed]
-        report = SweepReport(len(every), len(every) - len(left), len(left) - len(plan), warnings=[*warnings, *damaged])
-        with (
-            Progress([configuration for _, configuration in plan], report, show_progress) as progress,
-            WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
-        ):
-            try:
-                for place, (number, configuration) in enumerate(plan):
-                    if place and plan[place - 1][0] != number:
-                        pool.end_workers()
-                    progress.begin(configuration, number)
-                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, control=control)
-                    progress.end(configuration, outcome)
-            except KeyboardInterrupt:
-                report.stopped = True
+    local = executor is None
+    if not local and (interpreters or not wait or any(each.protocol.for_s for each in configurations)):
+        raise UsageError("an executor records no soaks (for_s) and no versions, and it waits for cores (no --no-wait)")
+    keyed = {each.id if local else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
+    keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
+    began, report, plan = time.monotonic(), SweepReport(0, warnings=[*warnings]), []
+    with ExitStack() as stack:
+        for name, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
+            folder = files.make_folder(Path(out) / name)
+            stack.enter_context(folder_lock(folder))
+            if local:
+                moved, (recorded, known) = folders.tidy(folder), folders.finished(folder)
+                failed = dict.fromkeys(known, ())
+            else:
+                moved, recorded, failed = folders.finished_anywhere(folder)
+            again = "it has been moved aside and is recorded again"
+            report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
+            left = [key for key in keys if key not in recorded]
+            todo = [key for key in left if retry_failed or key not in failed]
+            plan += [Cell(each, folder, *key, keyed[key[0]], failed.get(key, ())) for key in todo]
+            report.total += len(keys)
+            report.done_before += len(keys) - len(left)
+            report.failed_before += len(left) - len(todo)
+            report.folders.append(folder)
+        progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
+        how = {"control": control, "time_limit_s": time_limit_s, "memory_limit": memory_limit}
+        if local:
+            pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
+            recordings = _record_here(plan, pool, progress, control)
+        else:
+            recordings = stack.enter_context(closing(record_elsewhere(plan, progress.listen, **how)))
+        try:
+            for cell, outcome, machine in recordings:
+                report.machines[machine] += 1
+                progress.end(cell.configuration, outcome)
+        except KeyboardInterrupt:
+            report.stopped = True
         report.wall_s = time.monotonic() - began
     return report
+
+
+def _record_here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[Arrival]:
+    for cell in plan:
+        pool.begin_series(cell.round)
+        progress.begin(cell.configuration, cell.round)
+        how = (cell.configuration, cell.round, cell.folder, progress.listen)
+        yield cell, pool.record_configuration(*how, control=control), ""
 
 
 def sweep(
@@ -303,6 +350,7 @@ def sweep(
     *,
     out: str | os.PathLike,
     mode: str | None = None,
+    executor: Executor | Mapping[str, Executor] | None = None,
     **how: Any,
 ) -> SweepReport:
     """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
@@ -314,8 +362,8 @@ def sweep(
     `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
     `wait`, `show_progress` and `seed` (of the order). Raises what `plan_configurations` and `run_sweep` raise.
     """
-    wanted, skipped = plan_configurations(workloads, runtimes, protocol, options, mode)
-    return run_sweep(wanted, out, warnings=skipped, **how)
+    wanted, skipped = plan_configurations(workloads, runtimes, protocol, options, mode, anywhere=executor is not None)
+    return run_sweep(wanted, out, warnings=skipped, executor=executor, **how)
 
 
 def plan_configurations(
@@ -324,6 +372,7 @@ def plan_configurations(
     protocol: Protocol | Sequence[Protocol] | None = None,
     options: Options | Sequence[Options] | None = None,
     mode: str | None = None,
+    anywhere: bool = False,
 ) -> tuple[list[Configuration], list[str]]:
     """The configurations that `sweep` records, and a line for each runtime that is skipped for some precisions.
 
@@ -335,7 +384,7 @@ def plan_configurations(
     sides: list[Any] = [workloads, dict.fromkeys(runtimes), *several]
     for workload, runtime, protocol_of_it, options_of_it in itertools.product(*sides):
         try:
-            wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode))
+            wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode, anywhere=anywhere))
         except UnsupportedPrecision as error:
             lacking.setdefault((error.runtime, error.device), {})[error.precision] = error
     lines = []

@@ -7,20 +7,23 @@ from part to part.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import warnings_of
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors
+from lstm_trt.config.configuration import cell_key, warnings_of
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors, refused
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import make_folder, read, read_failure, rows_in, wanted
+from lstm_trt.store.files import JSON_ERRORS, described_in, make_folder, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
 
@@ -183,17 +186,18 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
         yield f"soak incomplete: {present} of about {expected} parts" + (f" ({failure})" if failure else "")
 
 
-def tidy(folder: Path) -> list[Path]:
+def tidy(folder: Path, look: Callable[[Path], Any] = rows_in) -> list[Path]:
     """Remove temporary files of killed writers and rename damaged recordings to `*.damaged`.
 
-    A damaged recording is for example an incomplete copy. Returns the old paths of those renamed.
+    A damaged recording, for example an incomplete copy, is one for which `look` raises `StoreError`. Returns the old
+    paths of those renamed.
     """
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     moved = []
     for path in contents(folder).recorded:
         try:
-            rows_in(path)
+            look(path)
         except StoreError:
             path.rename(path.with_name(path.name + ".damaged"))
             moved.append(path)
@@ -211,6 +215,32 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
         for row in read_configs(folder)[0]:
             (recorded if row["status"] == "ok" else failed).add((row["config_id"], row["round"]))
     return recorded, failed - recorded
+
+
+def finished_anywhere(folder: Path) -> tuple[list[Path], set[Key], dict[Key, list[Path]]]:
+    """What `tidy` and `finished` give, with `cell_key` for the id: whichever machine made a recording or failure.
+
+    The failures are given with their files. Recordings and failures of a newer version are left out.
+    """
+    recorded: set[Key] = set()
+    failed: dict[Key, list[Path]] = {}
+
+    def look(path: Path) -> None:
+        with suppress(UnknownConfiguration), refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
+            described = described_in(path)
+            recorded.add((cell_key(described["configuration"]), described["round"]))
+
+    moved = tidy(folder, look)
+    found = contents(folder)
+    for path in found.failures.values():
+        with suppress(UnknownConfiguration):
+            failure = read_failure(path)
+            failed.setdefault((cell_key(failure.configuration.as_dict()), failure.round), []).append(path)
+    for row in read_configs(folder)[0] if found.pair else ():
+        with suppress(UnknownConfiguration):
+            key = cell_key(json.loads(row["configuration"])), row["round"]
+            recorded.add(key) if row["status"] == "ok" else failed.setdefault(key, [])
+    return moved, recorded, {key: paths for key, paths in failed.items() if key not in recorded}
 
 
 def find_folder(path: str | Path) -> Path:
