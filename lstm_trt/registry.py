@@ -99,7 +99,6 @@ API = _defined(
         "export.to_c": ("export_c",),
         "export.to_onnx": ("export_onnx",),
         "recorder.cached": ("cache_contents", "clear_cache"),
-        "recorder.cluster": ("Cluster",),
         "recorder.describe": ("describe",),
         "recorder.inspect": ("inspect",),
         "recorder.pool": ("record",),

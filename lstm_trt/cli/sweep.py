@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lstm_trt import plots
 from lstm_trt.cli import common
@@ -61,6 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     protocol = common.protocol_of(arguments)
     if arguments.for_time:
         raise UsageError("--for records one network on this machine: lstm-trt record --for TIME")
+    executor = None
+    if arguments.scheduler:
+        from lstm_trt.recorder.cluster import connect, machines
+
+        address = arguments.scheduler
+        executor = machines(address) if arguments.each_machine else partial(connect, address)
+    elif arguments.each_machine:
+        raise UsageError("--each-machine is for the machines of a scheduler: give it with --scheduler")
     report = sweep(
         common.own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
@@ -68,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         Options.each(**{"precision": Options.precision, **common.given(arguments, Options)}),
         out=arguments.out,
         mode=arguments.mode,
-        executor=_executor(arguments),
+        executor=executor,
         **sweep_options(arguments),
         seed=protocol.seed,
         control=arguments.control,
@@ -83,18 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     if protocol.until:
         return common.verdict_status(load(report.folders, until=protocol.until, deadline_us=deadline_us), protocol)
     return exit_status(report)
-
-
-def _executor(arguments: argparse.Namespace) -> Any:
-    """The workers of the given scheduler, those of each machine, or None."""
-    if arguments.scheduler is None:
-        if arguments.each_machine:
-            raise UsageError("--each-machine is for the machines of a scheduler: give it with --scheduler")
-        return None
-    from lstm_trt.recorder.cluster import Cluster
-
-    cluster = Cluster(arguments.scheduler)
-    return cluster.machines() if arguments.each_machine else cluster
 
 
 def _grid(arguments: argparse.Namespace) -> Grid:

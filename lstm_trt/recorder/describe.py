@@ -32,7 +32,8 @@ def describe(
     names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
     run. A workload or a GPU that the runtime does not support is no error here; recording it gives a failure row.
 
-    `anywhere`: without what `on_this_machine` adds, so that nothing need be installed here.
+    `anywhere`: without what depends on the machine (version, device name, cores, range of int8 weights), so that
+    nothing need be installed here.
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
@@ -45,13 +46,8 @@ def describe(
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream")
     asked = Configuration(workload, runtime, "unknown", "unknown", options, protocol or Protocol(), mode)
-    return asked if anywhere else on_this_machine(asked)
-
-
-def on_this_machine(asked: Configuration) -> Configuration:
-    """With the runtime's version, the device's name, cores, and the range of int8 weights; raises as `describe`."""
-    preparer, runtime, options, device = preparer_of(asked.workload), asked.runtime, asked.options, asked.options.device
-    module = preparer.runtime(runtime)
+    if anywhere:
+        return asked
     options = replace(options, cores=options.cores or choose_cores(options.threads))
     reduces = getattr(module, "reduces_range", None)
     options = replace(options, reduce_range=bool(reduces and reduces(options)))
@@ -61,11 +57,11 @@ def on_this_machine(asked: Configuration) -> Configuration:
 
         with refused(f"there is no device cuda:{options.device_index} here", gpu.NoCudaDevice):
             name = gpu.cuda_device(options.device_index).name
-    state = availability(preparer, runtime, device)
+    state = availability(preparer, runtime, options.device)
     if state.device_name is None:
         state.require(runtime)
-    version = preparer.version(asked.workload) or state.version or "unknown"
-    name = name or state.device_name or (facts.cpu_name() if device == "cpu" else device)
+    version = preparer.version(workload) or state.version or "unknown"
+    name = name or state.device_name or (facts.cpu_name() if options.device == "cpu" else options.device)
     return replace(asked, runtime_version=version, device_name=name, options=options)
 
 

@@ -52,10 +52,6 @@ class Seconds:
     control: float = 0.0
     storing: float = 0.0
 
-    @property
-    def spent(self) -> float:
-        return self.preparing + self.timing + self.control + self.storing
-
     def add(self, other: Seconds) -> None:
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)

@@ -13,26 +13,28 @@ import itertools
 import math
 import os
 import random
+import secrets
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
+from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
-from lstm_trt.config.errors import UnsupportedPrecision, UsageError
+from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.process import Interpreter
-from lstm_trt.recorder.task import Arrival, Cell, record_elsewhere
+from lstm_trt.recorder.task import Result, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 
@@ -102,10 +104,13 @@ class Progress:
         self._running += f", r{number}" if number else ""
         self._show_line(self._running)
 
+    def submitted(self, jobs: int, workers: int) -> None:
+        """While executors record: what they have, and how much each machine has recorded."""
+        machines = listed([f"{name} {number}" for name, number in self._report.machines.most_common()], 3)
+        self._running = f"{count(jobs, 'job')} at {count(workers, 'worker')}, recorded by {machines}"
+        self._show_line(self._running)
+
     def listen(self, message: dict) -> None:
-        if message["event"] == "submitted":
-            self._running = f"{count(message['jobs'], 'job')} submitted, {self._report.machines_text}"
-            self._show_line(self._running)
         if message["event"] == "waiting":
             self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
         if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
@@ -119,13 +124,14 @@ class Progress:
         else:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
+        report.machines.update([outcome.machine] if isinstance(outcome, Result) else [])
         self._costs.remove(cost := _cost(configuration))
         self._done.append((cost, outcome))
-        parallel = report.seconds.spent / (time.monotonic() - self._began)  # above 1 with an executor
-        self._left_s = self.seconds_left() / max(1.0, parallel)
+        spent_s = sum(asdict(report.seconds).values()) - report.seconds.inside_trials  # of several at a time
+        self._left_s = self.seconds_left() / max(1.0, spent_s / (time.monotonic() - self._began))
         if self._bar is not None:
             self._bar.update()
-        else:
+        elif not report.machines:  # else `submitted` follows
             self._show_line("")
 
     def seconds_left(self) -> float:
@@ -133,7 +139,7 @@ class Progress:
         overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
         for (runtime, scheduled_s, work), outcome in self._done:
             seconds = outcome.seconds
-            overhead_s += seconds.spent - seconds.timing
+            overhead_s += seconds.preparing + seconds.control + seconds.storing
             for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
                 spent_s[known] += max(0.0, seconds.timing - scheduled_s)
                 work_done[known] += work
@@ -194,11 +200,6 @@ class SweepReport:
         return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
 
     @property
-    def machines_text(self) -> str:
-        """`node1 12, node2 11`: what the machines of an executor have recorded."""
-        return listed(f"{name} {number}" for name, number in self.machines.most_common() if name)
-
-    @property
     def efficiency(self) -> float | None:
         """Time inside trials divided by the wall time of timing."""
         return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
@@ -217,7 +218,7 @@ class SweepReport:
         return {
             **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
             **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
-            **({"machines": dict(self.machines)} if self.machines_text != "none" else {}),
+            **({"machines": dict(self.machines)} if self.machines else {}),
             "failed": len(self.failures),
             "failures": [dict(zip(names, values, strict=True)) for values in failed],
         }
@@ -245,6 +246,15 @@ class SweepReport:
 
 
 Item = TypeVar("Item")
+
+#: Who records: this process, an executor, a function that makes one when something is left, or several by name.
+Executors = futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
+
+#: What executors raise that record nothing any more.
+_ENDED = (futures.BrokenExecutor, futures.CancelledError)
+
+#: How often workers are counted, at the least.
+POLL_S = 5.0
 
 
 def default_rounds(trials: int) -> int:
@@ -274,7 +284,7 @@ def run_sweep(
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
-    executor: Executor | Mapping[str, Executor] | None = None,
+    executor: Executors = None,
 ) -> SweepReport:
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
 
@@ -293,53 +303,116 @@ def run_sweep(
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
     check_limits(time_limit_s, rounds)
-    local = executor is None
-    if not local and (interpreters or not wait or any(each.protocol.for_s for each in configurations)):
-        raise UsageError("an executor records no soaks (for_s) and no versions, and it waits for cores (no --no-wait)")
-    keyed = {each.id if local else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
+    if executor is not None and (interpreters or not wait or any(each.protocol.for_s for each in configurations)):
+        here = "soaks (for_s), versions of a library and --no-wait are for this machine only"
+        raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
+    keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
     keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
     began, report, plan = time.monotonic(), SweepReport(0, warnings=[*warnings]), []
     with ExitStack() as stack:
-        for name, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
-            folder = files.make_folder(Path(out) / name)
+        for place, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
+            folder = files.make_folder(Path(out) / place)
             stack.enter_context(folder_lock(folder))
-            if local:
-                moved, (recorded, known) = folders.tidy(folder), folders.finished(folder)
-                failed = dict.fromkeys(known, ())
-            else:
-                moved, recorded, failed = folders.finished_anywhere(folder)
+            moved, cells = (folders.tidy(folder), {}) if each is None else folders.cells(folder)
             again = "it has been moved aside and is recorded again"
             report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
+            recorded, failed = ({(cells.get(name, name), r) for name, r in found} for found in folders.finished(folder))
             left = [key for key in keys if key not in recorded]
             todo = [key for key in left if retry_failed or key not in failed]
-            plan += [Cell(each, folder, *key, keyed[key[0]], failed.get(key, ())) for key in todo]
+            ready = each() if todo and callable(each) else each
+            plan += [Cell(ready, folder, *key, keyed[key[0]], cells) for key in todo]
             report.total += len(keys)
             report.done_before += len(keys) - len(left)
             report.failed_before += len(left) - len(todo)
             report.folders.append(folder)
         progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
-        how = {"control": control, "time_limit_s": time_limit_s, "memory_limit": memory_limit}
-        if local:
+        if executor is None:
             pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
-            recordings = _record_here(plan, pool, progress, control)
+            outcomes = _here(plan, pool, progress, control)
         else:
-            recordings = stack.enter_context(closing(record_elsewhere(plan, progress.listen, **how)))
+            how = {"control": control, "limits": (time_limit_s, memory_limit)}
+            outcomes = stack.enter_context(closing(_elsewhere(plan, progress, **how)))
         try:
-            for cell, outcome, machine in recordings:
-                report.machines[machine] += 1
+            for cell, outcome in outcomes:
                 progress.end(cell.configuration, outcome)
         except KeyboardInterrupt:
             report.stopped = True
+        except _ENDED as error:
+            ended = f"the executor has ended ({type(error).__name__})"
+            raise UsageError(f"{ended}: run the sweep again to resume it") from None
         report.wall_s = time.monotonic() - began
     return report
 
 
-def _record_here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[Arrival]:
+class Cell(NamedTuple):
+    """What is recorded once: by this executor, into a folder, with this key and round there.
+
+    `known`: id of each recording and failure in the folder -> its key.
+    """
+
+    executor: Any
+    folder: Path
+    key: str
+    round: int
+    configuration: Configuration
+    known: Mapping[str, str]
+
+
+def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[tuple[Cell, Recorded]]:
     for cell in plan:
         pool.begin_series(cell.round)
         progress.begin(cell.configuration, cell.round)
         how = (cell.configuration, cell.round, cell.folder, progress.listen)
-        yield cell, pool.record_configuration(*how, control=control), ""
+        yield cell, pool.record_configuration(*how, control=control)
+
+
+def _elsewhere(plan: Iterable[Cell], progress: Progress, **how: Any) -> Generator[tuple[Cell, Recorded]]:
+    """Each cell with its result, as they arrive; the jobs have `how`.
+
+    Only two jobs a worker are submitted at a time, so that workers that join later get some. A future is dropped with
+    its result, since Dask records again what a lost worker had and is still wanted. Raises `UsageError` if an executor
+    has ended, `StoreError` if one gives a result twice.
+    """
+    how |= {"series": secrets.token_hex(8), "added": registry.added}
+    queues, running = defaultdict(deque), {}
+    for cell in plan:
+        queues[cell.executor].append(cell)
+    try:
+        while running or any(queues.values()):
+            for executor, queue in queues.items():
+                client = getattr(executor, "_client", None)  # of Dask
+                workers = len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
+                jobs = sum(cell.executor is executor for cell in running.values())
+                for cell in [queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))]:
+                    plain = cell.configuration.as_dict()
+                    plain["options"] |= {"device_index": cell.configuration.options.device_index}
+                    job = {"key": cell.key, "round": cell.round, "configuration": plain, **how}
+                    running[executor.submit(record_task, job)] = cell
+                progress.submitted(len(running), workers)
+            done = futures.wait(running, POLL_S, futures.FIRST_COMPLETED).done
+            while done:
+                yield _kept(running, done.pop())
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[Cell, Recorded]:
+    """The cell of a future and its result, whose file takes the place of the cell's earlier failures."""
+    cell = running.pop(future)
+    try:
+        result = future.result()
+    except _ENDED:
+        raise
+    except Exception as error:  # every executor has its own, such as Dask's if several workers died of this
+        failure = schema.Failure(cell.configuration, cell.round, "run", one_line(error))
+        return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
+    if (result.key, result.round) != (cell.key, cell.round):
+        raise StoreError(f"{result.path.name} arrived a second time")
+    for identity in [identity for identity, key in cell.known.items() if key == cell.key]:
+        (cell.folder / f"{identity}-r{cell.round}.failure.json").unlink(missing_ok=True)
+    files.put(cell.folder / result.path.name, result.content)
+    return cell, result
 
 
 def sweep(
@@ -350,7 +423,7 @@ def sweep(
     *,
     out: str | os.PathLike,
     mode: str | None = None,
-    executor: Executor | Mapping[str, Executor] | None = None,
+    executor: Executors = None,
     **how: Any,
 ) -> SweepReport:
     """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.

@@ -185,14 +185,6 @@ def rows_in(path: Path) -> int:
         return pq.read_metadata(path).num_rows
 
 
-def described_in(path: Path) -> dict:
-    """The JSON in the metadata of a file of trials, which is opened only; raises as `described_by`."""
-    import pyarrow.parquet as pq
-
-    with parquet_errors(path):
-        return described_by(pq.read_metadata(path).metadata, path)
-
-
 def described_by(metadata: dict | None, path: Path) -> dict:
     """The JSON in a file's metadata.
 

@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.configuration import cell_key, warnings_of
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors, refused
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import JSON_ERRORS, described_in, make_folder, read, read_failure, rows_in, wanted
+from lstm_trt.store.files import make_folder, read, read_failure, rows_in, trials_of, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
 
@@ -217,30 +216,18 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
     return recorded, failed - recorded
 
 
-def finished_anywhere(folder: Path) -> tuple[list[Path], set[Key], dict[Key, list[Path]]]:
-    """What `tidy` and `finished` give, with `cell_key` for the id: whichever machine made a recording or failure.
+def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """What `tidy` returns, and for all recordings and failures in a folder config_id -> `cell_key`.
 
-    The failures are given with their files. Recordings and failures of a newer version are left out.
+    Raises `UnknownConfiguration` for those of a newer version.
     """
-    recorded: set[Key] = set()
-    failed: dict[Key, list[Path]] = {}
-
-    def look(path: Path) -> None:
-        with suppress(UnknownConfiguration), refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
-            described = described_in(path)
-            recorded.add((cell_key(described["configuration"]), described["round"]))
-
-    moved = tidy(folder, look)
+    plain: dict[str, dict] = {}
+    moved = tidy(folder, lambda path: plain.update({path.name[:64]: trials_of(path, ())[0]["configuration"]}))
     found = contents(folder)
-    for path in found.failures.values():
-        with suppress(UnknownConfiguration):
-            failure = read_failure(path)
-            failed.setdefault((cell_key(failure.configuration.as_dict()), failure.round), []).append(path)
-    for row in read_configs(folder)[0] if found.pair else ():
-        with suppress(UnknownConfiguration):
-            key = cell_key(json.loads(row["configuration"])), row["round"]
-            recorded.add(key) if row["status"] == "ok" else failed.setdefault(key, [])
-    return moved, recorded, {key: paths for key, paths in failed.items() if key not in recorded}
+    plain |= {key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()}
+    rows = read_configs(folder)[0] if found.pair else ()
+    plain |= {row["config_id"]: json.loads(row["configuration"]) for row in rows}
+    return moved, {identity: cell_key(each) for identity, each in plain.items()}
 
 
 def find_folder(path: str | Path) -> Path:
