@@ -140,7 +140,7 @@ $(FRAMEWORKS)/bin/python:
 $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
 	@echo "installing into $(FRAMEWORKS), about 2 GB more than $(VENV), some minutes the first time"
 	@$(FRAMEWORKS_PIP) torch
-	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks]'
+	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks,cluster]'
 	@touch $@
 
 $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks

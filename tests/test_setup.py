@@ -26,7 +26,7 @@ CONSTRAINTS = {
     for requirement in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
 }
 #: The extras that `make` installs with `constraints.txt`.
-PINNED = ("lab", "dev", "types", "frameworks", "pycuda")
+PINNED = ("lab", "dev", "types", "frameworks", "cluster", "pycuda")
 
 
 def tracked_files(home: Path) -> list[str]:
@@ -68,9 +68,7 @@ def test_what_is_pinned_runs_on_the_oldest_python_that_the_project_takes():
     assert judged > 20
 
 
-@pytest.mark.parametrize(
-    "text", PROJECT["dependencies"] + EXTRAS["lab"] + EXTRAS["dev"] + EXTRAS["frameworks"] + EXTRAS["pycuda"]
-)
+@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *(text for extra in PINNED for text in EXTRAS[extra])])
 def test_what_is_installed_is_pinned_within_its_range(text):
     requirement = Requirement(text)
     (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
@@ -133,7 +131,8 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
 
 def test_the_extras_are_those_that_the_readme_names():
     text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    assert {"c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "lab", "dev", "types"} == EXTRAS.keys()
+    names = ("c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "cluster", "lab", "dev", "types")
+    assert set(names) == EXTRAS.keys()
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from lstm_trt import plots
@@ -39,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--control", action="store_true", help=CONTROL_HELP)
     sweep_arguments(parser)
+    scheduler = "record on the workers of a Dask scheduler, tcp://HOST:8786 (docs/cluster.md)"
+    add("--scheduler", metavar="ADDRESS", help=scheduler)
+    each = "record all on each machine of the scheduler, into a folder of its name in DIR"
+    add("--each-machine", action="store_true", help=each)
+    add("--for", dest="for_time", help=argparse.SUPPRESS)  # else it would be --format
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
     common.figure_arguments(parser, "draw the figures of the sweep into this folder")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
@@ -53,6 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.until is None:
         arguments.deadline_us = None  # only for the figures
     protocol = common.protocol_of(arguments)
+    if arguments.for_time:
+        raise UsageError("--for records one network on this machine: lstm-trt record --for TIME")
+    executor = None
+    if arguments.scheduler:
+        from lstm_trt.recorder.cluster import connect, machines
+
+        address = arguments.scheduler
+        executor = machines(address) if arguments.each_machine else partial(connect, address)
+    elif arguments.each_machine:
+        raise UsageError("--each-machine is for the machines of a scheduler: give it with --scheduler")
     report = sweep(
         common.own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
@@ -60,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         Options.each(**{"precision": Options.precision, **common.given(arguments, Options)}),
         out=arguments.out,
         mode=arguments.mode,
+        executor=executor,
         **sweep_options(arguments),
         seed=protocol.seed,
         control=arguments.control,
@@ -69,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     if report.stopped:
         return common.stopped(arguments.given)
     if arguments.figures:
-        runs, folder = load(arguments.out), arguments.figures
+        runs, folder = load(report.folders), arguments.figures
         common.print_files(plots.draw_sweep(runs, folder, deadline_us, formats=arguments.formats))
     if protocol.until:
-        return common.verdict_status(load(arguments.out, until=protocol.until, deadline_us=deadline_us), protocol)
+        return common.verdict_status(load(report.folders, until=protocol.until, deadline_us=deadline_us), protocol)
     return exit_status(report)
 
 

@@ -266,8 +266,7 @@ class Configuration:
     @cached_property
     def id(self) -> str:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
-        identity = {**self.as_dict(), "workload": self.workload.identity}
-        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+        return _hash({**self.as_dict(), "workload": self.workload.identity})
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Configuration:
@@ -287,6 +286,21 @@ class Configuration:
 def _part(kind: type, text: str) -> Any:
     """Options or a protocol from JSON; many configurations share them."""
     return known_fields(kind, json.loads(text))
+
+
+def _hash(identity: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+def cell_key(plain: Mapping[str, Any]) -> str:
+    """The same for a configuration, given as JSON values, on all machines: its id without what `describe` adds there.
+
+    That is the runtime's version, the device's name, the cores, and whether weights have 7 bits. Raises
+    `UnknownConfiguration` for a workload of another version.
+    """
+    options = {name: value for name, value in plain["options"].items() if name not in ("cores", "reduce_range")}
+    asked = {name: plain[name] for name in ("mode", "runtime", "protocol")}
+    return _hash(asked | {"options": options, "workload": workload_from_dict(plain["workload"]).identity})
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

@@ -19,6 +19,10 @@ from lstm_trt.config.errors import UnknownConfiguration
 ADDED = {"added": True}
 
 
+#: The types of a dataclass's fields; finding them takes longer than all else that reading a configuration does.
+_hints = cache(get_type_hints)
+
+
 class Tells(Enum):
     """How a field tells configurations apart, in comparisons and in tables."""
 

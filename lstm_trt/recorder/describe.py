@@ -22,6 +22,8 @@ def describe(
     protocol: Protocol | None = None,
     options: Options | None = None,
     mode: str | None = None,
+    *,
+    anywhere: bool = False,
 ) -> Configuration:
     """The configuration given by these arguments on this machine; nothing is run.
 
@@ -29,6 +31,9 @@ def describe(
     cores, the runtime's first device and free cores; for `mode`, the workload's first. Raises `UsageError` for unknown
     names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
     run. A workload or a GPU that the runtime does not support is no error here; recording it gives a failure row.
+
+    `anywhere`: without what depends on the machine (version, device name, cores, range of int8 weights), so that
+    nothing need be installed here.
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
@@ -36,8 +41,14 @@ def describe(
     runtime = runtime or preparer.DEFAULT_RUNTIME
     module = preparer.runtime(runtime)
     options = options or Options()
-    device = options.device or module.DEVICES[0]
-    options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
+    options = replace(options, device=options.device or module.DEVICES[0])
+    check_options(runtime, module, options)
+    if mode == "stream" and mode not in getattr(module, "MODES", ()):
+        raise UsageError(f"{runtime} has no mode stream")
+    asked = Configuration(workload, runtime, "unknown", "unknown", options, protocol or Protocol(), mode)
+    if anywhere:
+        return asked
+    options = replace(options, cores=options.cores or choose_cores(options.threads))
     reduces = getattr(module, "reduces_range", None)
     options = replace(options, reduce_range=bool(reduces and reduces(options)))
     name = None
@@ -46,15 +57,12 @@ def describe(
 
         with refused(f"there is no device cuda:{options.device_index} here", gpu.NoCudaDevice):
             name = gpu.cuda_device(options.device_index).name
-    check_options(runtime, module, options)
-    if mode == "stream" and mode not in getattr(module, "MODES", ()):
-        raise UsageError(f"{runtime} has no mode stream")
-    state = availability(preparer, runtime, device)
+    state = availability(preparer, runtime, options.device)
     if state.device_name is None:
         state.require(runtime)
     version = preparer.version(workload) or state.version or "unknown"
-    name = name or state.device_name or (facts.cpu_name() if device == "cpu" else device)
-    return Configuration(workload, runtime, version, name, options, protocol or Protocol(), mode)
+    name = name or state.device_name or (facts.cpu_name() if options.device == "cpu" else options.device)
+    return replace(asked, runtime_version=version, device_name=name, options=options)
 
 
 @lru_cache(maxsize=128)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import ConfigurationFailed, UsageError
+from lstm_trt.config.errors import ConfigurationFailed, LabError, UsageError
 from lstm_trt.config.format import count, latency, percent
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
@@ -96,11 +96,12 @@ class WorkerPool:
     ) -> None:
         self._wait, self._single, self._interpreters = wait, single, interpreters or {}
         self.time_limit_s = time_limit_s
-        self.memory_limit = memory_limit or int(MEMORY_SHARE * linux.available_memory_bytes())
+        self.memory_limit, self._most_memory = memory_limit, int(MEMORY_SHARE * linux.available_memory_bytes())
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
         self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
+        self._series: object = None
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -110,6 +111,12 @@ class WorkerPool:
         if self._preparer:
             self._preparer.kill()
         self._logs.cleanup()
+
+    def begin_series(self, series: object) -> None:
+        """End the workers if those recordings, such as a round, were of another series."""
+        if series != self._series:
+            self.end_workers()
+        self._series = series
 
     def end_workers(self) -> None:
         """End the workers, so that the next round starts new ones; the preparing process is kept."""
@@ -175,8 +182,8 @@ class WorkerPool:
                 entered[message["stage"]] = time.monotonic()
             listener(message)
 
-        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit, "listener": listen}
-        limits["silence_s"] = silence_limit_s(configuration.protocol)
+        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit or self._most_memory}
+        limits |= {"listener": listen, "silence_s": silence_limit_s(configuration.protocol)}
         job = {"kind": "record", "configuration": configuration.as_dict(), "folder": str(folder)}
         job["how"] = {"round": round, "control": control, "asked_s": asked_s}
         failure, message = None, {}
@@ -194,7 +201,7 @@ class WorkerPool:
         except ConfigurationFailed as error:
             if self._single and error.invalid:
                 raise UsageError(str(error)) from None
-            failure, ended = _failure(configuration, round, error), time.monotonic()
+            failure, ended = failure_of(configuration, round, error), time.monotonic()
             path = files.write_failure(failure, folder)
             message = {"seconds": {"timing": ended - entered.get("run", ended), "storing": time.monotonic() - ended}}
         else:
@@ -283,12 +290,12 @@ def silence_limit_s(protocol: Protocol) -> float:
     return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
 
 
-def _failure(configuration: Configuration, round: int, error: ConfigurationFailed) -> Failure:
+def failure_of(configuration: Configuration, round: int, error: LabError) -> Failure:
     """The failure row of an error; of a traceback without the machine's folders, since it is stored."""
     detail = re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', getattr(error, "detail", ""))
     provenance = {"machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))}
     provenance |= {"detail": detail} if detail else {}
-    return Failure(configuration, round, error.stage, str(error), provenance)
+    return Failure(configuration, round, getattr(error, "stage", "build"), str(error), provenance)
 
 
 def next_round(configuration: Configuration, folder: Path) -> int:

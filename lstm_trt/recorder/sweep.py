@@ -13,23 +13,28 @@ import itertools
 import math
 import os
 import random
+import secrets
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
-from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
-from lstm_trt.config.errors import UnsupportedPrecision, UsageError
+from lstm_trt import registry
+from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
+from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
+from lstm_trt.recorder.task import Result, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 
@@ -64,9 +69,9 @@ class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
-        self._report = report
-        self._costs = [(each.runtime, each.protocol.scheduled_s, _work(each)) for each in plan]
-        self._outcomes: list[Recorded] = []
+        self._report, self._began = report, time.monotonic()
+        self._costs = [_cost(each) for each in plan]
+        self._done: list[tuple[tuple, Recorded]] = []
         self._left_s = 0.0
         self._running = ""
         self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
@@ -99,6 +104,12 @@ class Progress:
         self._running += f", r{number}" if number else ""
         self._show_line(self._running)
 
+    def submitted(self, jobs: int, workers: int) -> None:
+        """While executors record: what they have, and how much each machine has recorded."""
+        machines = listed([f"{name} {number}" for name, number in self._report.machines.most_common()], 3)
+        self._running = f"{count(jobs, 'job')} at {count(workers, 'worker')}, recorded by {machines}"
+        self._show_line(self._running)
+
     def listen(self, message: dict) -> None:
         if message["event"] == "waiting":
             self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
@@ -113,27 +124,30 @@ class Progress:
         else:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
-        self._outcomes.append(outcome)
-        self._left_s = self.seconds_left()
+        report.machines.update([outcome.machine] if isinstance(outcome, Result) else [])
+        self._costs.remove(cost := _cost(configuration))
+        self._done.append((cost, outcome))
+        spent_s = sum(asdict(report.seconds).values()) - report.seconds.inside_trials  # of several at a time
+        self._left_s = self.seconds_left() / max(1.0, spent_s / (time.monotonic() - self._began))
         if self._bar is not None:
             self._bar.update()
-        else:
+        elif not report.machines:  # else `submitted` follows
             self._show_line("")
 
     def seconds_left(self) -> float:
         """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
         overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
-        for (runtime, scheduled_s, work), outcome in zip(self._costs, self._outcomes, strict=False):
+        for (runtime, scheduled_s, work), outcome in self._done:
             seconds = outcome.seconds
             overhead_s += seconds.preparing + seconds.control + seconds.storing
             for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
                 spent_s[known] += max(0.0, seconds.timing - scheduled_s)
                 work_done[known] += work
-        done, left_s = len(self._outcomes), 0.0
-        for runtime, scheduled_s, work in self._costs[done:]:
+        left_s = 0.0
+        for runtime, scheduled_s, work in self._costs:
             known = runtime if work_done[runtime] else None
             # The work is 0 with periodic arrivals, where the schedule sets the duration.
-            left_s += overhead_s / done + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
+            left_s += overhead_s / len(self._done) + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
         return left_s
 
     def _show_line(self, running: str, soon: bool = False) -> None:
@@ -143,7 +157,7 @@ class Progress:
         self._shown_at = time.monotonic()
         report = self._report
         failed = f"{len(report.failures)} failed" if report.failures else ""
-        time_left = f"about {duration(self._left_s)} left" if self._outcomes else "remaining time not known yet"
+        time_left = f"about {duration(self._left_s)} left" if self._done else "remaining time not known yet"
         text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(text)
@@ -151,11 +165,11 @@ class Progress:
             print(f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True)
 
 
-def _work(configuration: Configuration) -> int:
-    protocol = configuration.protocol
-    if protocol.period_us:
-        return 0
-    return (protocol.trials + protocol.warmup) * configuration.workload.work(configuration.mode)
+def _cost(configuration: Configuration) -> tuple[str, float, int]:
+    """Runtime, seconds of the schedule, and operations beside it."""
+    protocol, calls = configuration.protocol, configuration.protocol.trials + configuration.protocol.warmup
+    work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
+    return configuration.runtime, protocol.scheduled_s, work
 
 
 #: Number of failures that the report lists; the folder contains all of them.
@@ -164,7 +178,10 @@ FAILURES_LISTED = 10
 
 @dataclass
 class SweepReport:
-    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C)."""
+    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C).
+
+    `machines`: of an executor, with the numbers of results. `folders`: where the recordings are.
+    """
 
     total: int
     done_before: int = 0
@@ -175,6 +192,8 @@ class SweepReport:
     wall_s: float = 0.0
     stopped: bool = False
     warnings: list[str] = field(default_factory=list)
+    machines: Counter[str] = field(default_factory=Counter)
+    folders: list[Path] = field(default_factory=list)
 
     @property
     def left(self) -> int:
@@ -199,6 +218,7 @@ class SweepReport:
         return {
             **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
             **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
+            **({"machines": dict(self.machines)} if self.machines else {}),
             "failed": len(self.failures),
             "failures": [dict(zip(names, values, strict=True)) for values in failed],
         }
@@ -225,15 +245,27 @@ class SweepReport:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
+Item = TypeVar("Item")
+
+#: Who records: this process, an executor, a function that makes one when something is left, or several by name.
+Executors = futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
+
+#: What executors raise that record nothing any more.
+_ENDED = (futures.BrokenExecutor, futures.CancelledError)
+
+#: How often workers are counted, at the least.
+POLL_S = 5.0
+
+
 def default_rounds(trials: int) -> int:
     """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only many trials."""
     return 3 if trials >= TIERS["compare"] else 1
 
 
-def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
-    """The configurations of each round in a new random order; reproducible for a given seed."""
+def order(items: Iterable[Item], rounds: int, seed: int) -> Iterator[list[Item]]:
+    """The items of each round in a new random order; reproducible for a given seed."""
     for number in range(rounds):
-        shuffled = list(configurations)
+        shuffled = list(items)
         random.Random(f"{seed}/{number}").shuffle(shuffled)
         yield shuffled
 
@@ -252,6 +284,7 @@ def run_sweep(
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
+    executor: Executors = None,
 ) -> SweepReport:
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
 
@@ -260,39 +293,126 @@ def run_sweep(
     `wait`: whether to wait while another recording uses the same cores. `interpreters`:
     configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
     for the report. If a configuration fails, a failure row is written and the sweep continues.
-    Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
-    use; `StoreError` if the disk is full. Completed recordings are kept.
+
+    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of names to executors
+    records all on each, into a folder of its name. What any machine has recorded counts as recorded.
+
+    Raises `UsageError` if the folder is unusable or in use, the executor cannot record this or has ended, or without
+    `wait` the cores are in use; `StoreError` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
     check_limits(time_limit_s, rounds)
-    configurations = list(dict.fromkeys(configurations))
-    folder = files.make_folder(Path(out))
-    began = time.monotonic()
-    with folder_lock(folder):
-        again = "it has been moved aside and is recorded again"
-        damaged = [f"{path.name} was damaged; {again}" for path in folders.tidy(folder)]
-        recorded, failed = folders.finished(folder)
-        in_rounds = enumerate(order(configurations, rounds, seed))
-        every = {(each.id, number): each for number, shuffled in in_rounds for each in shuffled}
-        left = {key: each for key, each in every.items() if key not in recorded}
-        plan = [(key[1], each) for key, each in left.items() if retry_failed or key not in failed]
-        report = SweepReport(len(every), len(every) - len(left), len(left) - len(plan), warnings=[*warnings, *damaged])
-        with (
-            Progress([configuration for _, configuration in plan], report, show_progress) as progress,
-            WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
-        ):
-            try:
-                for place, (number, configuration) in enumerate(plan):
-                    if place and plan[place - 1][0] != number:
-                        pool.end_workers()
-                    progress.begin(configuration, number)
-                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, control=control)
-                    progress.end(configuration, outcome)
-            except KeyboardInterrupt:
-                report.stopped = True
+    if executor is not None and (interpreters or not wait or any(each.protocol.for_s for each in configurations)):
+        here = "soaks (for_s), versions of a library and --no-wait are for this machine only"
+        raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
+    keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
+    keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
+    began, report, plan = time.monotonic(), SweepReport(0, warnings=[*warnings]), []
+    with ExitStack() as stack:
+        for place, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
+            folder = files.make_folder(Path(out) / place)
+            stack.enter_context(folder_lock(folder))
+            moved, cells = (folders.tidy(folder), {}) if each is None else folders.cells(folder)
+            again = "it has been moved aside and is recorded again"
+            report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
+            recorded, failed = ({(cells.get(name, name), r) for name, r in found} for found in folders.finished(folder))
+            left = [key for key in keys if key not in recorded]
+            todo = [key for key in left if retry_failed or key not in failed]
+            ready = each() if todo and callable(each) else each
+            plan += [Cell(ready, folder, *key, keyed[key[0]], cells) for key in todo]
+            report.total += len(keys)
+            report.done_before += len(keys) - len(left)
+            report.failed_before += len(left) - len(todo)
+            report.folders.append(folder)
+        progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
+        if executor is None:
+            pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
+            outcomes = _here(plan, pool, progress, control)
+        else:
+            how = {"control": control, "limits": (time_limit_s, memory_limit)}
+            outcomes = stack.enter_context(closing(_elsewhere(plan, progress, **how)))
+        try:
+            for cell, outcome in outcomes:
+                progress.end(cell.configuration, outcome)
+        except KeyboardInterrupt:
+            report.stopped = True
+        except _ENDED as error:
+            ended = f"the executor has ended ({type(error).__name__})"
+            raise UsageError(f"{ended}: run the sweep again to resume it") from None
         report.wall_s = time.monotonic() - began
     return report
+
+
+class Cell(NamedTuple):
+    """What is recorded once: by this executor, into a folder, with this key and round there.
+
+    `known`: id of each recording and failure in the folder -> its key.
+    """
+
+    executor: Any
+    folder: Path
+    key: str
+    round: int
+    configuration: Configuration
+    known: Mapping[str, str]
+
+
+def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[tuple[Cell, Recorded]]:
+    for cell in plan:
+        pool.begin_series(cell.round)
+        progress.begin(cell.configuration, cell.round)
+        how = (cell.configuration, cell.round, cell.folder, progress.listen)
+        yield cell, pool.record_configuration(*how, control=control)
+
+
+def _elsewhere(plan: Iterable[Cell], progress: Progress, **how: Any) -> Generator[tuple[Cell, Recorded]]:
+    """Each cell with its result, as they arrive; the jobs have `how`.
+
+    Only two jobs a worker are submitted at a time, so that workers that join later get some. A future is dropped with
+    its result, since Dask records again what a lost worker had and is still wanted. Raises `UsageError` if an executor
+    has ended, `StoreError` if one gives a result twice.
+    """
+    how |= {"series": secrets.token_hex(8), "added": registry.added}
+    queues, running = defaultdict(deque), {}
+    for cell in plan:
+        queues[cell.executor].append(cell)
+    try:
+        while running or any(queues.values()):
+            for executor, queue in queues.items():
+                client = getattr(executor, "_client", None)  # of Dask
+                workers = len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
+                jobs = sum(cell.executor is executor for cell in running.values())
+                for cell in [queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))]:
+                    plain = cell.configuration.as_dict()
+                    plain["options"] |= {"device_index": cell.configuration.options.device_index}
+                    job = {"key": cell.key, "round": cell.round, "configuration": plain, **how}
+                    running[executor.submit(record_task, job)] = cell
+                progress.submitted(len(running), workers)
+            done = futures.wait(running, POLL_S, futures.FIRST_COMPLETED).done
+            while done:
+                yield _kept(running, done.pop())
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[Cell, Recorded]:
+    """The cell of a future and its result, whose file takes the place of the cell's earlier failures."""
+    cell = running.pop(future)
+    try:
+        result = future.result()
+    except _ENDED:
+        raise
+    except Exception as error:  # every executor has its own, such as Dask's if several workers died of this
+        failure = schema.Failure(cell.configuration, cell.round, "run", one_line(error))
+        return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
+    if (result.key, result.round) != (cell.key, cell.round):
+        raise StoreError(f"{result.path.name} arrived a second time")
+    for identity in [identity for identity, key in cell.known.items() if key == cell.key]:
+        (cell.folder / f"{identity}-r{cell.round}.failure.json").unlink(missing_ok=True)
+    files.put(cell.folder / result.path.name, result.content)
+    return cell, result
 
 
 def sweep(
@@ -303,6 +423,7 @@ def sweep(
     *,
     out: str | os.PathLike,
     mode: str | None = None,
+    executor: Executors = None,
     **how: Any,
 ) -> SweepReport:
     """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
@@ -314,8 +435,8 @@ def sweep(
     `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
     `wait`, `show_progress` and `seed` (of the order). Raises what `plan_configurations` and `run_sweep` raise.
     """
-    wanted, skipped = plan_configurations(workloads, runtimes, protocol, options, mode)
-    return run_sweep(wanted, out, warnings=skipped, **how)
+    wanted, skipped = plan_configurations(workloads, runtimes, protocol, options, mode, anywhere=executor is not None)
+    return run_sweep(wanted, out, warnings=skipped, executor=executor, **how)
 
 
 def plan_configurations(
@@ -324,6 +445,7 @@ def plan_configurations(
     protocol: Protocol | Sequence[Protocol] | None = None,
     options: Options | Sequence[Options] | None = None,
     mode: str | None = None,
+    anywhere: bool = False,
 ) -> tuple[list[Configuration], list[str]]:
     """The configurations that `sweep` records, and a line for each runtime that is skipped for some precisions.
 
@@ -335,7 +457,7 @@ def plan_configurations(
     sides: list[Any] = [workloads, dict.fromkeys(runtimes), *several]
     for workload, runtime, protocol_of_it, options_of_it in itertools.product(*sides):
         try:
-            wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode))
+            wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode, anywhere=anywhere))
         except UnsupportedPrecision as error:
             lacking.setdefault((error.runtime, error.device), {})[error.precision] = error
     lines = []

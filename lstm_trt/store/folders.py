@@ -7,21 +7,23 @@ from part to part.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import warnings_of
+from lstm_trt.config.configuration import cell_key, warnings_of
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import make_folder, read, read_failure, rows_in, wanted
+from lstm_trt.store.files import make_folder, read, read_failure, rows_in, trials_of, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
 from lstm_trt.store.whole import Whole, counted
@@ -202,17 +204,18 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
         yield f"soak incomplete: {present} of about {expected} parts" + (f" ({failure})" if failure else "")
 
 
-def tidy(folder: Path) -> list[Path]:
+def tidy(folder: Path, look: Callable[[Path], Any] = rows_in) -> list[Path]:
     """Remove temporary files of killed writers and rename damaged recordings to `*.damaged`.
 
-    A damaged recording is for example an incomplete copy. Returns the old paths of those renamed.
+    A damaged recording, for example an incomplete copy, is one for which `look` raises `StoreError`. Returns the old
+    paths of those renamed.
     """
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     moved = []
     for path in contents(folder).recorded:
         try:
-            rows_in(path)
+            look(path)
         except StoreError:
             path.rename(path.with_name(path.name + ".damaged"))
             moved.append(path)
@@ -230,6 +233,20 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
         for row in read_configs(folder)[0]:
             (recorded if row["status"] == "ok" else failed).add((row["config_id"], row["round"]))
     return recorded, failed - recorded
+
+
+def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """What `tidy` returns, and for all recordings and failures in a folder config_id -> `cell_key`.
+
+    Raises `UnknownConfiguration` for those of a newer version.
+    """
+    plain: dict[str, dict] = {}
+    moved = tidy(folder, lambda path: plain.update({path.name[:64]: trials_of(path, ())[0]["configuration"]}))
+    found = contents(folder)
+    plain |= {key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()}
+    rows = read_configs(folder)[0] if found.pair else ()
+    plain |= {row["config_id"]: json.loads(row["configuration"]) for row in rows}
+    return moved, {identity: cell_key(each) for identity, each in plain.items()}
 
 
 def find_folder(path: str | Path) -> Path:

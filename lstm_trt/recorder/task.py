@@ -1,0 +1,113 @@
+"""One recording as a task of an executor, whose processes may be on other machines (docs/cluster.md).
+
+A process that runs tasks keeps one `WorkerPool` between them, since its start takes longer than most recordings, and
+ends it after `IDLE_S` without a task. A thread owns it: Linux ends the processes of a pool with the thread that
+started them, and those of executors come and go.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from lstm_trt import registry
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import LabError
+from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, failure_of
+from lstm_trt.store import files
+
+IDLE_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Recorded):
+    """What a task returns: `content` is that of the file `path.name`, a recording or a failure row.
+
+    `key` and `round` are those of the job. `machine` is the name of the host, which no file states.
+    """
+
+    key: str
+    round: int
+    content: bytes = field(repr=False)
+    machine: str
+
+
+def record_task(job: dict) -> Result:
+    """Record one configuration on this machine; what prevents it is the result's failure.
+
+    The job is what `sweep` makes: `configuration`, of any machine, as JSON values; `key` and `round`; `control`;
+    `limits` of time and memory; `series`, with whose jobs of the same round it shares processes; `added` names of the
+    registry. Raises `CancelledError` if Dask has cancelled the task.
+    """
+    done: Future[Result] = Future()
+    with _STARTING:
+        tasks = _tasks(os.getpid())
+    tasks.put((job, _cancelled(), done))
+    return done.result()
+
+
+_STARTING = Lock()
+
+
+@cache
+def _tasks(process: int) -> SimpleQueue:
+    """The tasks of this process, which a thread records one by one."""
+    tasks = SimpleQueue()
+    Thread(target=_serve, args=(tasks,), daemon=True).start()
+    return tasks
+
+
+def _serve(tasks: SimpleQueue) -> None:
+    while True:
+        job, cancelled, done = tasks.get()
+        try:
+            with WorkerPool() as pool:
+                while True:
+                    done.set_result(_record(pool, job, cancelled))
+                    job, cancelled, done = tasks.get(timeout=IDLE_S)
+        except Exception as error:  # `queue.Empty` after the last task
+            if not done.done():
+                done.set_exception(error)
+
+
+def _record(pool: WorkerPool, job: dict, cancelled: Callable[[], bool]) -> Result:
+    def listen(message: dict) -> None:
+        if cancelled():
+            raise CancelledError
+
+    registry.added.update(job["added"])
+    asked, number = Configuration.from_dict(job["configuration"]), job["round"]
+    pool.time_limit_s, pool.memory_limit = job["limits"]
+    pool.begin_series((job["series"], number))
+    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as name:
+        folder = Path(name)
+        try:
+            here = describe(asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode)
+            found = pool.record_configuration(here, number, folder, listen, control=job["control"])
+        except LabError as error:
+            failure = failure_of(asked, number, error)
+            found = Recorded(files.write_failure(failure, folder), failure, Seconds())
+        known = {"key": job["key"], "round": number, "machine": platform.node()}
+        return Result(**vars(found), **known, content=found.path.read_bytes())
+
+
+def _cancelled() -> Callable[[], bool]:
+    """A function that says whether the task in this thread has been cancelled, which only Dask tells."""
+    with suppress(KeyError, ValueError):  # Dask is not loaded, or this is no worker of it
+        worker = sys.modules["distributed"].get_worker()
+        key = worker.get_current_task()
+        # A nanny sets it, so that freed memory goes back to the system at once: calls would have more page faults.
+        os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
+        return lambda: getattr(worker.state.tasks.get(key), "state", "cancelled") == "cancelled"
+    return lambda: False
