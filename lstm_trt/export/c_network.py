@@ -11,17 +11,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
 from lstm_trt.export.sizes import evaluated
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,6 @@ class Reader:
     """
 
     def __init__(self, content: bytes, states: Sequence[State], name: str) -> None:
-        import onnx
-
         model = read(content, name)
         graph, carried = model.graph, {state.input: state.output for state in states}
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}

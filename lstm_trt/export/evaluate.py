@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
+from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT, nodes, retype
-
-if TYPE_CHECKING:
-    import onnx
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11

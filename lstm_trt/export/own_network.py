@@ -15,19 +15,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
+from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.read_onnx import NetworkFacts, from_inputs, network_facts, random_array, read_file
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
-
-if TYPE_CHECKING:
-    import torch
 
 #: Endings or beginnings by which exporters tell a carried state's input from its output.
 STATE_NAMES = (
@@ -273,7 +271,6 @@ def TorchNetwork(
     `torch.export.Dim`), and `sizes` gives their values (default: those of the example). Raises `ExportFailed` if
     PyTorch cannot export the module, or if its outputs are random, `UsageError` as `OnnxNetwork` does.
     """
-    import torch
     from torch.utils import _pytree
 
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)

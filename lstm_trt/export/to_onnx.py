@@ -11,22 +11,20 @@ import io
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
+from lstm_trt.config.libraries import onnx, torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.export.sizes import static_model
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import files
-
-if TYPE_CHECKING:
-    import torch
 
 OPSET = 18
 
@@ -127,9 +125,6 @@ def export_onnx(
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:
-    import onnx
-    import torch
-
     example, both = replace(shape, sequence=3, batch=2), {0: "sequence", 1: "batch"}
     inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: both, OUTPUT: both}
     for state in example.states if mode == "stream" else ():
@@ -165,9 +160,6 @@ def export_module(
     `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the `example` inputs. `label` names the
     network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
     """
-    import onnx
-    import torch
-
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
     options = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET, "dynamo": False, **more}
     with any_error(ExportFailed, f"PyTorch {torch.__version__} cannot export {label}"), warnings.catch_warnings():

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.libraries import np
 from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
@@ -238,8 +239,6 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     All sizes are measured three times and the best rates are kept, so that other load does not make the bound too
     high. Raises `NoBound` as `core_probe` does.
     """
-    import numpy as np
-
     probe, rounds, turns = core_probe(), 20_000, 3
     array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
     address = -(-array.ctypes.data // 4096) * 4096

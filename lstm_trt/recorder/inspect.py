@@ -20,6 +20,7 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import count, latency, number, percent_number, short_number, table
+from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
@@ -168,8 +169,6 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
     for node in onnx_checks.nodes(model.graph):
         node.name = node.name or next(filter(None, node.output), "")  # as layers are called
     with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
-        import onnxruntime
-
         settings: Any = onnxruntime.SessionOptions()
         settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
         settings.profile_file_prefix = str(Path(folder) / "run")

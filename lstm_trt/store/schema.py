@@ -20,6 +20,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError
+from lstm_trt.config.libraries import pa
 
 SCHEMA_VERSION = 1
 
@@ -126,8 +127,6 @@ def validate(recording: Recording, where: object, asked: Asked = None) -> None:
 
 def arrow_schema():
     """All columns of a recording file, in order."""
-    import pyarrow as pa
-
     names = (*COLUMNS, *CONTROL_COLUMNS)
     return pa.schema([(name, pa.bool_() if name == "warmup" else pa.int64()) for name in names])
 
@@ -138,8 +137,6 @@ def as_written(table):
     Others are left out: config_id and round of a consolidated table. Raises `pyarrow.ArrowException`, `LookupError`
     or `ValueError` for what is damaged.
     """
-    import pyarrow as pa
-
     types = arrow_schema()
     names = [name for name in table.schema.names if name in types.names]
     return table.select(names).cast(pa.schema([types.field(name) for name in names]))
@@ -147,8 +144,6 @@ def as_written(table):
 
 def arrow_arrays(recording: Recording) -> list:
     """The recording's columns in the order of `arrow_schema`; columns that were not measured are null."""
-    import pyarrow as pa
-
     rows = len(recording.columns["trial"])
     control = recording.control or {}
     known = recording.columns | {column: control[name] for column, name in CONTROL_COLUMNS.items() if name in control}
@@ -162,8 +157,6 @@ def arrow_arrays(recording: Recording) -> list:
 
 def _arrow_array(values, type):
     """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, longer than most recordings take."""
-    import pyarrow as pa
-
     if type == pa.bool_():
         packed = np.packbits(np.asarray(values, bool), bitorder="little")
     else:

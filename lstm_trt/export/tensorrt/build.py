@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lstm_trt import __version__
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import static_model
@@ -29,9 +29,6 @@ from lstm_trt.export.to_onnx import export_network
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def build_engine(
