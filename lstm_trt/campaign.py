@@ -9,8 +9,6 @@ recording that was not used for the selection. Only the first confirmation count
 the result.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ Misses that come in bursts say less about their rate than as many single ones. T
   the mean up to which the test still holds.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -16,8 +16,6 @@ empty step with the same arrivals, shows the noise of the machine itself. An ass
 proof of a cause.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

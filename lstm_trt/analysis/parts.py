@@ -7,12 +7,10 @@ Counters that were higher for these calls, or in their blocks, are stated beside
 (`causes.py` has one).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -84,7 +82,7 @@ class Spent:
         self._measured = all(sample.switches is not None for sample in samples)
 
     @classmethod
-    def of_control(cls, samples: Sequence[Latencies]) -> Spent:
+    def of_control(cls, samples: Sequence[Latencies]) -> Self:
         """Of the control runs, an empty step, whose waiting can only be a late wake-up."""
         runs = [sample for sample in samples if sample.control_ns is not None]
         return cls(

@@ -6,8 +6,6 @@ which size is batching almost free, and which batch takes the least time per sam
 systems are never mixed, and shapes that were not measured are never interpolated.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command `cache`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.cli.common import print_answer

@@ -5,8 +5,6 @@ slower than A; 2 an error in the input, reported in one line; 3 not enough evide
 bug, with its traceback; 130 stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a shell shows SIGPIPE).
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib

@@ -1,7 +1,5 @@
 """The command `watch`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -4,8 +4,6 @@ The command line prints a `LabError` as one line on standard error and exits wit
 Any other exception is a bug: its traceback is printed and the exit status is 70.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager

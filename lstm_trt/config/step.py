@@ -3,8 +3,6 @@
 It is a workload like any other, of which only the name is known; `recorder/preparers/step.py` prepares it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lstm_trt.config.errors import UsageError

@@ -3,8 +3,6 @@
 ctypes holds the GIL during a call (`PyDLL`): releasing and taking it would cost more than the shortest networks take.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import mmap

@@ -1,7 +1,5 @@
 """A network as C files for deployment, with the error of the code where it can be measured."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -29,15 +29,13 @@ Gauges:
                           bit mask that `gpu.throttle_reasons` names
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT
@@ -145,7 +143,7 @@ class Watcher:
             self._nvml = gpu.Nvml()
             self.names |= dict.fromkeys(gpu.READINGS, "gauge")
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Self:
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
         tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
         large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]

@@ -6,14 +6,12 @@ containers, and counts GPUs in another order. NVML gives description, clocks, te
 numbers and bus addresses are not stored, since recordings are published.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
 #: records on it by accident.
@@ -204,7 +202,7 @@ class Nvml:
 
     library: Any = None
 
-    def __enter__(self) -> Nvml:
+    def __enter__(self) -> Self:
         with suppress(Exception):  # not installed, no driver, or a driver that does not respond
             import pynvml
 

@@ -13,8 +13,6 @@ text and compares), and need a few hundred bytes of executable memory. Where the
 `NoBound` says why.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap

@@ -4,8 +4,6 @@ Each figure takes the findings of `analysis.scaling` and shows one system; sizes
 value, which the notes state.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -10,8 +10,6 @@ periodic arrivals, calls are due once per period as in the recording, and the la
 counted from the due time.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 

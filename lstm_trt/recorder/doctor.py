@@ -5,8 +5,6 @@ checks the host's settings; nothing is timed, installed or changed. `render` for
 report that `lstm-trt doctor` prints.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap

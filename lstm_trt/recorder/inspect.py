@@ -4,8 +4,6 @@ A runtime is first asked for what it refuses or would misread (`export.onnx_chec
 network is then prepared and compared with the reference in a worker process, as for a recording.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

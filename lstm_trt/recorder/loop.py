@@ -17,8 +17,6 @@ sleep does not lengthen the sleep. CLOCK_MONOTONIC_RAW, which is not adjusted (N
 before and after a loop and must agree with the trials' timestamps.
 """
 
-from __future__ import annotations
-
 import gc
 import resource
 import time

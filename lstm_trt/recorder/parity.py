@@ -1,7 +1,5 @@
 """The parity gate: before timing, outputs for new random inputs must agree with the reference's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

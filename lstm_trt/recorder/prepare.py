@@ -5,8 +5,6 @@ notebook, use `pool.record`, which starts a worker: a process that has already i
 runtime can no longer be pinned for it.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math

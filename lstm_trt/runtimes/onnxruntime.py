@@ -8,8 +8,6 @@ CUDA graph: a captured session only replays, so that new inputs in host memory w
 copied.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import platform

@@ -4,8 +4,6 @@ An entry is one file, written atomically. A second file holds the SHA-256 of its
 if the two disagree, the entry is made again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -3,8 +3,6 @@
 A configuration that failed is stored as a small JSON file next to the recordings.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -4,8 +4,6 @@
 without a GPU. Both have the same Python names. Their modules are imported when they are first used.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections import deque

@@ -4,8 +4,6 @@ The reference is ONNX Runtime on the CPU in float32, and it is itself compared w
 outputs of a network that began as a module, or else the evaluation of the graph in numpy (`export.evaluate`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """How LSTM shapes are prepared: seeded weights, exported network, PyTorch's reference outputs, roofline bound."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

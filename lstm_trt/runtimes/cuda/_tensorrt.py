@@ -17,8 +17,6 @@ A runtime of this family is a `TensorRtRuntime`; its `open_context(trt, engine, 
 the execution context for its flavour (TensorRT or TensorRT for RTX).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping

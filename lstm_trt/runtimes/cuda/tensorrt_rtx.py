@@ -11,8 +11,6 @@ cannot, and report neither. With our own capture the graph exists before the fir
 the failure is recorded, and events can be recorded around it.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
