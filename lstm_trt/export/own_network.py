@@ -344,7 +344,7 @@ def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str
     stored = cache.stored("onnx", network.sha256, ".torch.npz")
     if stored is None:
         return None
-    arrays = _arrays(stored[0])
+    arrays = _arrays(stored.path)
     inputs, outputs = (
         {name.removeprefix(side): array for name, array in arrays.items() if name.startswith(side)}
         for side in ("input/", "output/")
@@ -357,7 +357,7 @@ def _cached(kind: str, sha256: str, suffix: str, what: str, flag: str) -> Path:
     stored = cache.stored(kind, sha256, suffix)
     if stored is None:
         raise UsageError(f"{what} no longer in the cache: give the file again, with {flag}")
-    return stored[0]
+    return stored.path
 
 
 def _arrays(file: Any) -> dict[str, np.ndarray]:
@@ -427,4 +427,4 @@ def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float],
             found, needed = f"{array.dtype.name} {list(array.shape)}", f"{tensor.type} {list(tensor.shape)}"
             raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")
     content = path.read_bytes()
-    return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content)[1]
+    return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content).sha256

@@ -275,5 +275,5 @@ def load_rates(threads: int = 1) -> MachineRates:
     kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
     software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
     key = f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
-    path, _, _ = cache.fetch("rates", key, ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
-    return replace(MachineRates.from_dict(json.loads(path.read_bytes())), cores=threads)
+    entry = cache.fetch("rates", key, ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
+    return replace(MachineRates.from_dict(json.loads(entry.path.read_bytes())), cores=threads)
