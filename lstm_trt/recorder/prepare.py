@@ -25,8 +25,7 @@ from lstm_trt.config.format import latency
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.machine.switches import Switches
-from lstm_trt.recorder.control import run_control
-from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector
+from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector, run_control
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store import files

@@ -45,7 +45,7 @@ class Recording:
     `trial` numbers the rows from 0, warm-up included. `warmup` marks the rows that
     statistics leave out. With periodic arrivals a call is due at `intended_ns`, and
     `latency_ns` is measured from then. `control`: "start_ns" and "latency_ns" of the control
-    run (`control.py`), with times from its own start; None if there was none. `part`: number
+    run (`recorder/loop.py`), with times from its own start; None if there was none. `part`: number
     of this part of a long recording; None for a complete one.
     """
 
