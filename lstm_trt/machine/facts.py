@@ -48,7 +48,7 @@ def cpu_name(root: Path = ROOT) -> str:
     return f"implementer {core[0]} part {core[1]}" if core[0] else platform.machine() or "unknown"
 
 
-#: Versions of CUDA that names of packages end with, those of `gpu.REQUIREMENTS`.
+#: Versions of CUDA that names of packages end with.
 CUDA_MAJORS = (12, 13)
 
 

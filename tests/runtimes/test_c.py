@@ -77,7 +77,8 @@ def test_an_entry_of_the_cache_has_its_flags_compiler_and_processor(monkeypatch)
     monkeypatch.undo()
     path.write_bytes(b"damaged")
     monkeypatch.setenv("CC", "gcc")
-    assert library("-O1", "-DPLANTED") == (path, False)
+    mended = library("-O1", "-DPLANTED")
+    assert mended.path == path and not mended.cached
 
 
 @needs_gcc

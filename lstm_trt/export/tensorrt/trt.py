@@ -16,7 +16,7 @@ from typing import Any
 
 from lstm_trt.config.errors import RuntimeUnavailable, one_line
 from lstm_trt.machine import gpu as machine_gpu
-from lstm_trt.machine.facts import installed_version
+from lstm_trt.machine.facts import CUDA_MAJORS, installed_version
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def errors_of(lines: Iterable[tuple[str, str]]) -> str:
 def cuda_major(flavour: str) -> int | None:
     """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its packages."""
     name = FLAVOURS[flavour].distribution
-    return next((major for major in machine_gpu.REQUIREMENTS if installed_version(f"{name}-cu{major}")), None)
+    return next((major for major in CUDA_MAJORS if installed_version(f"{name}-cu{major}")), None)
 
 
 #: Message of the bindings where TensorRT returned null instead of an object.
