@@ -62,7 +62,8 @@ class _Parser(argparse.ArgumentParser):
 class Program:
     """A program with commands: name -> (group, summary); `load` imports the module of a command.
 
-    Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`.
+    Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`. `run`
+    returns the exit status, or None for 0.
     `moved`: name of a command that is elsewhere now -> what to write.
     """
 
@@ -138,7 +139,7 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         arguments = parse(sys.argv[1:] if given is None else given, program)
-        status = arguments.run(arguments)
+        status = arguments.run(arguments) or 0
         sys.stdout.flush()
         return status
     except LabError as error:
