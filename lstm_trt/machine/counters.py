@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from lstm_trt.machine import linux
-from lstm_trt.machine.linux import ROOT
 
 #: Row of /proc/stat -> reading that is its first number.
 TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
@@ -131,7 +130,7 @@ class Watcher:
     `names` maps each reading to "counter" or "gauge".
     """
 
-    def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = ROOT) -> None:
+    def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = linux.ROOT) -> None:
         self.cores, self.root = tuple(cores), Path(root)
         self.names = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(OTHERS, "balance") | {"cpu_khz": "gauge"}
         if len(self.cores) > 1:
