@@ -85,9 +85,7 @@ class Spent:
     def of_control(cls, samples: Sequence[Latencies]) -> Self:
         """Of the control runs, an empty step, whose waiting can only be a late wake-up."""
         runs = [sample for sample in samples if sample.control_ns is not None]
-        return cls(
-            [Latencies.of(each.control_ns, off_core=each.control_off_core, switches=each.switches) for each in runs]
-        )
+        return cls([Latencies.of(run.control_ns, off_core=run.control_off_core, switches=run.switches) for run in runs])
 
     @cached_property
     def _parts(self) -> dict[str, list[np.ndarray]]:

@@ -93,11 +93,9 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
         epilog=f"{_command_list(program.commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
-    subcommands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS
-    )
+    choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS)
     for each, (_, summary) in program.commands.items():
-        subparser = subcommands.add_parser(each)
+        subparser = choices.add_parser(each)
         if each == command:
             module = program.load(each)
             formats = getattr(module, "FORMATS", ("text", "json"))

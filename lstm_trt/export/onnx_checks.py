@@ -18,7 +18,7 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import fit, graphs, known_sizes
+from lstm_trt.export.sizes import Sizes, fit, graphs, known_sizes
 
 #: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
 NO_DEFAULT = float("nan")
@@ -236,9 +236,7 @@ def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> st
     return next(faults, None)
 
 
-def _faults(
-    node: onnx.NodeProto, types: dict[str, int], sizes: dict[str, Any], precision: str, rules: Rules
-) -> Iterator[str]:
+def _faults(node: onnx.NodeProto, types: dict[str, int], sizes: Sizes, precision: str, rules: Rules) -> Iterator[str]:
     """The faults of one operator with their remedies; what follows a fault relies on its absence."""
     has = attributes(node)
     direction = has.get("direction", "forward")

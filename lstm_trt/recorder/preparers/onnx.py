@@ -189,9 +189,7 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     }
 
 
-def _check_against_one_run(
-    network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs], limit: float
-) -> None:
+def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float) -> None:
     """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
 
     Nothing is compared if the file fixes the number of samples, be it inside the graph.
