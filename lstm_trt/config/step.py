@@ -38,15 +38,5 @@ class Step(Workload):
         return self.function
 
     @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Empty: the step has its own inputs."""
-        return {}
-
-    @property
-    def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Empty: not known."""
-        return {}
-
-    @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         return {"--step": (self.function,)}

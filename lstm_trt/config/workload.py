@@ -149,14 +149,14 @@ class Workload(ABC):
             return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
 
     @property
-    @abstractmethod
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the inputs of a forward step, or of a call in "stream" without the states."""
+        """Name -> shape of the inputs of a forward step, or of a call in "stream" without the states; may be empty."""
+        return {}
 
     @property
-    @abstractmethod
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the outputs of a forward step, or of a call in "stream" without the states."""
+        """Name -> shape of the outputs of a forward step, or of a call in "stream" without the states; may be empty."""
+        return {}
 
     @property
     def states(self) -> tuple[State, ...]:
