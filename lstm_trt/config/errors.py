@@ -175,8 +175,7 @@ def building(name: str, what: str) -> AbstractContextManager[None]:
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.
     """
-    exhausted = f"{name} ran out of memory for {what}"
-    return any_error(BuildFailed, f"{name} cannot build {what}", exhausted=exhausted)
+    return any_error(BuildFailed, f"{name} cannot build {what}", exhausted=f"{name} ran out of memory for {what}")
 
 
 def run_failure(name: str, error: Exception) -> LabError:

@@ -287,8 +287,7 @@ class Reader:
         ends: list[list[np.ndarray]] = [[], []]
         for index in range(directions):
             number = len(self.layers)
-            reset_first = kind == "GRU" and not has.get("linear_before_reset")
-            kind_name = "RESET" if reset_first else kind
+            kind_name = "RESET" if kind == "GRU" and not has.get("linear_before_reset") else kind
             self.layers.append(Layer(kind_name, units, w.shape[2], (w[index], r[index], *np.split(b[index], 2))))
             for end, name, value in zip(ends, "hc", (h, c), strict=True):
                 after = self._new(f"net->{name}{number}", (1, units)).at

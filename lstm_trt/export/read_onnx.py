@@ -334,8 +334,7 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
-    transposed = node.op_type == "ConvTranspose"
-    per_place = first if transposed else result
+    per_place = first if node.op_type == "ConvTranspose" else result
     if None in (*(second or [None]), *(per_place or [None])):
         return 0, False
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum

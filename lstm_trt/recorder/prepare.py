@@ -69,8 +69,7 @@ class PreparedRun:
         if options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
-            readings = (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
-            warnings += clock_warnings(readings)
+            warnings += clock_warnings((self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after")))
             if described.get("lstm_kernel") == "operators":  # newer versions of PyTorch keep bfloat16 from cuDNN
                 count = sum(described["operators"].values())
                 warnings.append(f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators")

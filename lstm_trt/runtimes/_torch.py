@@ -374,8 +374,7 @@ class CudaStep(_TorchStep):
             every = self._options.device_clocks == "all"
             self._clocks = _cuda.EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
         copy_in = partial(self._device_inputs.copy_, self._host_inputs, True)  # True: non_blocking
-        copy_out = self._host_outputs.copy_
-        self.step = _cuda.timed_step(copy_in, self._bound.run, copy_out, self._stream, self._clocks)
+        self.step = _cuda.timed_step(copy_in, self._bound.run, self._host_outputs.copy_, self._stream, self._clocks)
         torch.cuda.synchronize()
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:

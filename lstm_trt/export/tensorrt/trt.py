@@ -131,5 +131,4 @@ def starting(flavour: str) -> Iterator[None]:
         if _NULL not in str(error):
             raise
         reason = errors_of(logger(flavour).lines) or "no reason given"
-        remedy = machine_gpu.OLD_DRIVER_REMEDY
-        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", remedy) from None
+        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", machine_gpu.OLD_DRIVER_REMEDY) from None
