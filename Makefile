@@ -77,11 +77,11 @@ PYCUDA_OPTIONS = --config-settings='--global-option=--conf:CUDA_ENABLE_CURAND=Fa
 # What depends on the CUDA version of the driver is not pinned. TENSORRT=rtx installs TensorRT for RTX instead.
 TENSORRT ?= tensorrt
 gpu:
-	@$(PYTHON) -m lstm_trt.machine.gpu $(TENSORRT)
+	@$(PYTHON) benchmarks/gpu_packages.py $(TENSORRT)
 	@$(MAKE) --no-print-directory $(VENV)/.dev
-	@$(BIN)/python $(PIP_UNPINNED) $$($(PYTHON) -m lstm_trt.machine.gpu $(TENSORRT))
-	@$(MAKE) --no-print-directory $(VENV)/.pycuda HEADERS="$$($(PYTHON) -m lstm_trt.machine.gpu headers)"
-	@$(BIN)/python -c 'from lstm_trt.runtimes import _cuda; print("the GPU is driven by", _cuda.driver_layer())'
+	@$(BIN)/python $(PIP_UNPINNED) $$($(PYTHON) benchmarks/gpu_packages.py $(TENSORRT))
+	@$(MAKE) --no-print-directory $(VENV)/.pycuda HEADERS="$$($(PYTHON) benchmarks/gpu_packages.py headers)"
+	@$(BIN)/python -c 'from lstm_trt.runtimes.cuda import _cuda; print("the GPU is driven by", _cuda.driver_layer())'
 	@$(BIN)/lstm-trt doctor
 
 sweep: $(VENV)/.core

@@ -20,6 +20,7 @@ from lstm_trt.config import format
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import record_command
+from lstm_trt.config.libraries import pd
 
 #: The columns with their values where nothing takes the place of a published system.
 _COLUMNS = {
@@ -105,8 +106,6 @@ def coverage(recorded: Iterable) -> Coverage:
     The best recording is on the device of the published time if there is one, with the fewest threads, at the largest
     scale, and of these `sides.chosen`.
     """
-    import pandas as pd
-
     leading = [row for row in recorded if metrics.is_leading(row)]
     found = [_QUESTIONS]
     for document in published.DOCUMENTS:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,8 @@ from lstm_literature import implementations, published
 from lstm_literature.published import SECONDS, seconds
 from lstm_literature.workloads import LiteratureWorkload, base_of
 from lstm_trt.config import format
+from lstm_trt.config.libraries import pd
 from lstm_trt.store.schema import Failure, Recording
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: Keys that the `costs` of a step may have, all in seconds.
 COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
@@ -98,8 +95,6 @@ def table(items: Iterable[Recording | Failure]) -> Table:
     the sizes that were run, `published_batch` and `published_sequence` the document's (None if the sizes are no variant
     of the document). `n` is the number of timed batches, `document_n` that of the document.
     """
-    import pandas as pd
-
     found = []
     for item in items:
         workload = item.configuration.workload

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lstm_literature import implementations as registered
 from lstm_literature import metrics, published
@@ -15,12 +14,10 @@ from lstm_trt.campaign import record_missing
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
+from lstm_trt.config.libraries import pd
 from lstm_trt.store.folders import find_folder
 from lstm_trt.store.runs import Runs, as_runs, paths_of
 from lstm_trt.store.runs import load as load_runs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,6 @@ def load(
     (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
     workload. Raises `UsageError` for unknown names, and if there are no such recordings.
     """
-    import pandas as pd
-
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
     printed = pd.concat([published.of(document) for document in documents], ignore_index=True)

@@ -9,14 +9,11 @@ lists the corrections; tests check the tables against it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lstm_literature.workloads import AS_THERE, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from lstm_trt.config.libraries import pd
 
 #: Document -> name of its table. A suffix marks figures of the same authors that the document does not print: a later
 #: revision of it, the times in its repository or behind its pictures. "further": figures of other sources for
@@ -75,8 +72,6 @@ def as_there(row: Any) -> str:
 
 def of(document: str) -> pd.DataFrame:
     """The rows of one document ("001"), then those of the same authors' further sources ("001-later")."""
-    import pandas as pd
-
     return pd.concat(
         [read_document(name) for name in DOCUMENTS if name.partition("-")[0] == document], ignore_index=True
     )
@@ -88,8 +83,6 @@ def points(document: str) -> pd.DataFrame:
     The columns are the sizes, `table`, `label` (what ran it, the statistic, the table), and `latency_us`. Rows without
     a time or with another statistic than those in `POINTS` are left out; all sizes must be stated.
     """
-    import pandas as pd
-
     every: Any = read_document(document).itertuples()
     rows = [row for row in every if row.statistic in POINTS and row.seconds is not None]
     machines = [" on ".join(filter(None, (row.framework, row.hardware))) for row in rows]
@@ -110,8 +103,6 @@ def read_document(document: str) -> pd.DataFrame:
     source tree from which this package runs, since the tables are not part of an installed package.
     Raises `UsageError` if none of these folders has it.
     """
-    import pandas as pd
-
     path = FOLDER / f"{DOCUMENTS[document]}.csv"
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
         if (folder / path).is_file():

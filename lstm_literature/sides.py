@@ -11,16 +11,14 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lstm_literature import metrics, published
 from lstm_literature.implementations import load_implementation, title_and_framework
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
-
-if TYPE_CHECKING:
-    import pandas as pd
+from lstm_trt.config.libraries import pd
 
 #: Two times of one side count as different from this ratio on; `compare` uses the same limit for single processes.
 APART = 1.10

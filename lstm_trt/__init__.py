@@ -6,8 +6,6 @@
 Importing the package is fast: each name is loaded when it is first used (`registry.API`).
 """
 
-from __future__ import annotations
-
 from lstm_trt import registry
 
 __version__ = "0.2.0"

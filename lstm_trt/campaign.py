@@ -9,8 +9,6 @@ recording that was not used for the selection. Only the first confirmation count
 the result.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -35,9 +33,8 @@ from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.sweep import plan_configurations, run_sweep
 from lstm_trt.runtimes import load_runtime
-from lstm_trt.store import folders
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
-from lstm_trt.store.folders import find_folder, project_folder
+from lstm_trt.store.folders import find_folder, project_folder, read_many
 from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording
@@ -117,7 +114,7 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
     asked = _of_length(group.configuration).id, group.samples[0].machine
-    recorded = (item for item in folders.read_many(folder) if isinstance(item, Recording))
+    recorded = (item for item in read_many(folder) if isinstance(item, Recording))
     same = (item for item in recorded if (_of_length(item.configuration).id, group_key(item)[1]) == asked)
     fresh = (item for item in same if item.provenance.get("started_unix_ns", 0) > last)
     first = min(fresh, key=lambda item: item.provenance["started_unix_ns"], default=None)
@@ -249,7 +246,7 @@ def record_missing(configurations: Sequence[Configuration], out: str | Path, **h
     if report.stopped:
         raise UsageError("stopped; run the cell again to resume")
     ids = {configuration.id for configuration in configurations}
-    items = [item for item in folders.read_many(source) if item.configuration.id in ids]
+    items = [item for item in read_many(source) if item.configuration.id in ids]
     return replace(as_runs(items), source=str(out))
 
 

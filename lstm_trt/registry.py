@@ -6,8 +6,6 @@ checkout. Other packages add entries through the entry point groups in `GROUPS`,
 (`my_package.my_runtime`, `my_package.module:OBJECT`) is imported directly.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from functools import cache

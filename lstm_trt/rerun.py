@@ -8,8 +8,6 @@ Notebooks run one after the other, since they would disturb each other's timings
 of the notebook, as in JupyterLab.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import subprocess

@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lstm_trt.machine import gpu
+from benchmarks import gpu_packages
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -76,7 +76,7 @@ def test_what_is_installed_is_pinned_within_its_range(text):
 
 
 def test_the_packages_for_a_driver_are_those_of_the_extras():
-    for major, purposes in gpu.REQUIREMENTS.items():
+    for major, purposes in gpu_packages.REQUIREMENTS.items():
         for extra in ("tensorrt", "rtx"):
             ranges = {Requirement(text).name: Requirement(text).specifier for text in EXTRAS[extra]}
             for name, specifier in ((item.name, item.specifier) for item in map(Requirement, purposes[extra])):
@@ -87,7 +87,7 @@ def test_the_packages_for_a_driver_are_those_of_the_extras():
                     assert specifier.contains(f"{major}.9") and not specifier.contains(f"{major + 1}.0")
                     assert not specifier.contains("12.8") and lowest.version == "12.9"
     makefile = (ROOT / "Makefile").read_text()
-    assert f"HEADERS ?= {' '.join(gpu.REQUIREMENTS[13]['headers'])}\n" in makefile
+    assert f"HEADERS ?= {' '.join(gpu_packages.REQUIREMENTS[13]['headers'])}\n" in makefile
 
 
 def test_without_a_driver_make_gpu_ends_in_one_line_before_it_installs_anything(tmp_path):
@@ -115,8 +115,8 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
     (ours,) = (Requirement(text) for text in EXTRAS["pycuda"])
     assert pycuda.specifier == ours.specifier
     editable, *packages = pip
-    newest = max(gpu.REQUIREMENTS)
-    assert tuple(packages) == gpu.REQUIREMENTS[newest]["tensorrt"]
+    newest = max(gpu_packages.REQUIREMENTS)
+    assert tuple(packages) == gpu_packages.REQUIREMENTS[newest]["tensorrt"]
     assert f"a driver that supports CUDA {newest}" in (ROOT / "environment.yml").read_text()
     match = re.fullmatch(r"-e \.\[(?P<extras>[a-z,]+)\]", editable)
     installed = names(PROJECT["dependencies"] + packages)

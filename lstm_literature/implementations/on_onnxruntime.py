@@ -16,6 +16,7 @@ from lstm_literature.data import Batch
 from lstm_literature.implementations import Implementation, mode_reason, timed
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import ExportFailed
+from lstm_trt.config.libraries import onnx, torch
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.runtimes import onnxruntime as runtime
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
@@ -71,9 +72,6 @@ def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray]
 
     Raises `ExportFailed`.
     """
-    import onnx
-    import torch
-
     from lstm_literature.implementations.on_pytorch_networks import OfInputs, build_network, load_weights
 
     network = build_network(workload, "one-call")

@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,9 @@ from lstm_literature.data import Batch
 from lstm_literature.implementations import FrameworkStep, Implementation, mode_reason, timed
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch, torch_compile
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
-
-if TYPE_CHECKING:
-    import torch
 
 #: Largest number of cells (steps x layers x directions) that may be unrolled into one compiled graph. Compile
 #: time on one core of a shared 2-core EPYC: 0.25 s per cell in a forward pass (110 s for 400 cells), about 1 s in
@@ -120,8 +118,6 @@ class _TorchStep(FrameworkStep):
         """One call without a weight update, which triggers lazy compilation."""
 
     def _place(self, batch: Batch) -> None:
-        import torch
-
         packed, on_gpu = self._networks.packing(self._workload, batch), self._options.device == "cuda"
         self._host = [torch.from_numpy(np.array(array)) for array in self._read_by_step(batch)]
         if on_gpu:
@@ -145,8 +141,6 @@ class _TorchStep(FrameworkStep):
             return self._scripted(module) if execution == "scripted" else self._compiled(module)
 
     def _scripted(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
-        import torch
-
         scripted = torch.jit.script(module)
         if self._trains:
             self._facts["scripted"] = "network and loss; backward pass by autograd, optimizer eager"
@@ -185,8 +179,6 @@ class _TorchStep(FrameworkStep):
         Disables oneDNN for training `nn.LSTM`: Inductor 2.13 keeps oneDNN's layer in training but cannot run it.
         (The layer's workspace is None, which makes the compiled call fail.)
         """
-        import torch
-
         if not self._trains or self._implementation.STYLE != "one-call" or self._options.device != "cpu":
             return nullcontext()
         self._facts["unrolled"] = True
@@ -202,8 +194,6 @@ class _TorchStep(FrameworkStep):
 
     def close(self) -> None:
         if not self._closed and self._implementation.EXECUTION == "compiled":
-            import torch
-
             torch._dynamo.reset()
         super().close()
 
@@ -212,8 +202,6 @@ class ForwardStep(_TorchStep):
     """Forward pass in inference mode; the outputs as numpy, which on a GPU is a copy that waits."""
 
     def _module(self) -> torch.nn.Module:
-        import torch
-
         self._guard = torch.inference_mode()
         return self._network.eval().requires_grad_(False)
 
@@ -237,8 +225,6 @@ class TrainingStep(_TorchStep):
         call(*self._arguments).backward()
 
     def _rewind(self) -> None:
-        import torch
-
         super()._rewind()
         self._networks.load_weights(self._parameters, self._weights)
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}

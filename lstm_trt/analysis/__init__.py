@@ -1,3 +1,1 @@
 """Statistical analysis of recordings: pure functions from groups of samples to answers."""
-
-from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_trt.analysis import quantiles
+from lstm_trt.config.libraries import special
 
 if TYPE_CHECKING:
     from lstm_trt.analysis.quantiles import Ordered
@@ -100,8 +101,6 @@ def time_of_slow_calls(timed: Sequence[Series], pooled_ns: Ordered) -> tuple[flo
     The bound is that of Student's t over `PARTS` equal parts of the recording. `pooled_ns`: the trials of all
     processes, ascending.
     """
-    from scipy.special import stdtrit
-
     sizes = [process.n for process in timed]
     n = sum(sizes)
     threshold = quantiles.quantile(pooled_ns, SLOW)
@@ -114,7 +113,7 @@ def time_of_slow_calls(timed: Sequence[Series], pooled_ns: Ordered) -> tuple[flo
     parts = [pooled[slice(*np.searchsorted(pooled, edges[part : part + 2]))] - edges[part] for part in range(PARTS)]
     each = [autocorrelation_time([part], [size]) for part, size in zip(parts, np.diff(edges), strict=True) if len(part)]
     error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else 0.0
-    return time, max(1.0, time - float(stdtrit(len(each) - 1, 0.95)) * error if len(each) > 1 else 1.0)
+    return time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error if len(each) > 1 else 1.0)
 
 
 def at_most(count: int, expected: float, mean: float) -> float:
@@ -123,14 +122,12 @@ def at_most(count: int, expected: float, mean: float) -> float:
     The sum of K such lengths is at most `count` with the probability that a binomial of `count` and 1 / mean is at
     least K (compound Poisson law of Polya and Aeppli).
     """
-    from scipy.special import betainc, gammaincc, gammaln
-
     if mean <= 1:
-        return float(gammaincc(count + 1, expected))
+        return float(special.gammaincc(count + 1, expected))
     bursts = expected / mean
     number = np.arange(1, count + 1)
-    chance = np.exp(number * math.log(bursts) - bursts - gammaln(number + 1))
-    return math.exp(-bursts) + float(chance @ betainc(number, count - number + 1.0, 1 / mean))
+    chance = np.exp(number * math.log(bursts) - bursts - special.gammaln(number + 1))
+    return math.exp(-bursts) + float(chance @ special.betainc(number, count - number + 1.0, 1 / mean))
 
 
 def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longest: float) -> bool:
@@ -163,9 +160,7 @@ def trials_for(count: int, allowed: Fraction, confidence: float, longest: float)
     For more than `MANY` by the normal law: that many misses have the variance (2 `longest` - 1) times their number.
     """
     if count > MANY:
-        from scipy.special import ndtri
-
-        spread = float(ndtri(confidence)) * math.sqrt(2 * longest - 1)
+        spread = float(special.ndtri(confidence)) * math.sqrt(2 * longest - 1)
         return math.ceil(((spread + math.sqrt(spread**2 + 4 * count)) / 2) ** 2 / float(allowed))
     lengths = range(quantiles.LONGEST + 1)
     return bisect_left(lengths, True, key=lambda n: proves_below(count, n, allowed, confidence, longest))

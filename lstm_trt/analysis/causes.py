@@ -16,8 +16,6 @@ empty step with the same arrivals, shows the noise of the machine itself. An ass
 proof of a cause.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -29,6 +27,7 @@ import numpy as np
 from lstm_trt.analysis.bursts import autocorrelation_time
 from lstm_trt.analysis.outcomes import CountedBy
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.libraries import special
 from lstm_trt.store.samples import Latencies
 
 #: Significance level of a period, over all candidates.
@@ -121,8 +120,6 @@ def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Gener
 
 
 def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Period | None:
-    from scipy.special import bdtrc
-
     n = len(intervals)
     # Include halves and thirds of intervals: with few trials per period, no interval need be near the period.
     chosen = (intervals[np.linspace(0, n - 1, min(n, 400 // part)).astype(int)] / part for part in (1, 2, 3))
@@ -133,7 +130,7 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Perio
     near, expected = (_near(ordered, candidates, spacing_ns) for ordered in (intervals, random))
     chance = (expected + 1) / (len(random) + 1)
     # Under the null hypothesis the count of the marked trials, given the sum of both counts, is binomial.
-    p_values = bdtrc(near - 1, near + expected, n / (n + len(random)))
+    p_values = special.bdtrc(near - 1, near + expected, n / (n + len(random)))
     p_values = np.where(near > n * chance, p_values, 1.0)
     best = int(np.lexsort((-near / n + chance, p_values))[0])
     period, count = candidates[best], int(near[best])
@@ -153,7 +150,7 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Perio
     random_at, random_beside = (_near(random, period, spacing_ns, aside) for aside in ((0,), (-1, 1)))
     share = float(random_at + PRIOR / 3) / float(random_at + random_beside + PRIOR)
     # Intervals without a period are distributed over the three windows like random ones.
-    if not at or bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
+    if not at or special.bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
         return None
     return Period(period / 1e6, error / 1e6)
 
@@ -226,11 +223,9 @@ Counted = Sequence[tuple[Latencies, np.ndarray, np.ndarray]]
 
 def odds(a: float, b: float, c: float, d: float) -> tuple[float, float, float]:
     """Odds ratio of [[a, b], [c, d]] with one half added to each, and its interval (Woolf 1955)."""
-    from scipy.special import ndtri
-
     a, b, c, d = a + 0.5, b + 0.5, c + 0.5, d + 0.5
     log, error = math.log(a * d / (b * c)), math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
-    reach = float(ndtri(1 - (1 - ODDS_CONFIDENCE) / 2)) * error
+    reach = float(special.ndtri(1 - (1 - ODDS_CONFIDENCE) / 2)) * error
     return math.exp(log), math.exp(log - reach), math.exp(min(log + reach, 700))
 
 
@@ -364,8 +359,6 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> list
     Stalls count from half to twice the excess of the slow trials. The exact interval of the rate
     ratio is that of a binomial share (Clopper and Pearson), given the total number of events.
     """
-    from scipy.special import bdtrc, betaincinv
-
     stalls = calls = count = trials = 0
     for sample, label in zip(samples, labels, strict=True):
         if sample.control_ns is None or not len(sample.control_ns):
@@ -381,10 +374,10 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> list
     def ratio(share: float) -> float:
         return share / (1 - share) * trials / calls if share < 1 else math.inf
 
-    low = ratio(float(betaincinv(stalls, count + 1, 0.025)))
-    high = ratio(float(betaincinv(stalls + 1, count, 0.975)))
+    low = ratio(float(special.betaincinv(stalls, count + 1, 0.025)))
+    high = ratio(float(special.betaincinv(stalls + 1, count, 0.975)))
     rate_ratio = stalls / calls / (count / trials)
-    p = float(bdtrc(stalls - 1, stalls + count, SURELY * calls / (SURELY * calls + trials)))
+    p = float(special.bdtrc(stalls - 1, stalls + count, SURELY * calls / (SURELY * calls + trials)))
     if rate_ratio < EXPLAINS or p > 1 - ODDS_CONFIDENCE:
         return []
     return [Cause(CONTROL, rate_ratio, low, high, p, min(1.0, rate_ratio), stalls / calls, CountedBy.CONTROL)]

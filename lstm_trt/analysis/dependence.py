@@ -15,8 +15,6 @@ that was not recorded, or with one miss only, cannot be detected. If a bad state
 about three times per length of the recording, it may be absent from the recording by chance.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from lstm_trt.analysis.quantiles import rate_bounds
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
+from lstm_trt.config.libraries import special
 
 #: Numbers of blocks for the dispersion of the counts of events.
 DISPERSION_BLOCKS = (10, 20, 50)
@@ -226,16 +225,14 @@ def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_ch
     (Stevens, Annals of Eugenics 9, 1939), summed over processes. Wider windows: gaps are negatively
     associated, so the binomial is at least as variable.
     """
-    from scipy.special import betainc, gammaln
-
     if short == 0:
         return 1.0
     gaps = sum(max(len(p) - 1, 0) for p in places)
     if window > 1 or gaps > MOST_EXACT:
-        return float(betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
+        return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
 
     def log_choose(n, k):
-        return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
     law = np.ones(1)
     for m, n in zip(map(len, places), sizes, strict=True):
@@ -285,14 +282,12 @@ def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) ->
 
 def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -> Dependence:
     """Chi-squared over its degrees of freedom, if the counts, or the largest alone (exact), are significant."""
-    from scipy.special import betainc, chdtrc
-
     total, cells = int(counts.sum()), len(counts)
     expected = total * shares
     statistic = float(((counts - expected) ** 2 / expected).sum())
     here = counts > expected
-    alone = float(betainc(counts[here], total - counts[here] + 1, shares[here]).min()) if here.any() else 1.0
-    together = float(chdtrc(cells - 1, statistic)) if expected.min() >= 5 else 1.0
+    alone = float(special.betainc(counts[here], total - counts[here] + 1, shares[here]).min()) if here.any() else 1.0
+    together = float(special.chdtrc(cells - 1, statistic)) if expected.min() >= 5 else 1.0
     dispersion = statistic / (cells - 1)
     if min(alone * cells, together) > alpha / 2 or dispersion <= 1:
         return Dependence()

@@ -3,8 +3,6 @@
 They are strings and appear unchanged in JSON, CSV and text.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -5,8 +5,6 @@ comparison is about (runtime, version, machine). Fields that vary within a sourc
 configurations and must be equal.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Iterable, Sequence

@@ -7,12 +7,10 @@ Counters that were higher for these calls, or in their blocks, are stated beside
 (`causes.py` has one).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -84,12 +82,10 @@ class Spent:
         self._measured = all(sample.switches is not None for sample in samples)
 
     @classmethod
-    def of_control(cls, samples: Sequence[Latencies]) -> Spent:
+    def of_control(cls, samples: Sequence[Latencies]) -> Self:
         """Of the control runs, an empty step, whose waiting can only be a late wake-up."""
         runs = [sample for sample in samples if sample.control_ns is not None]
-        return cls(
-            [Latencies.of(each.control_ns, off_core=each.control_off_core, switches=each.switches) for each in runs]
-        )
+        return cls([Latencies.of(run.control_ns, off_core=run.control_off_core, switches=run.switches) for run in runs])
 
     @cached_property
     def _parts(self) -> dict[str, list[np.ndarray]]:

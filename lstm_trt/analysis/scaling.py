@@ -6,8 +6,6 @@ which size is batching almost free, and which batch takes the least time per sam
 systems are never mixed, and shapes that were not measured are never interpolated.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
 from lstm_trt.analysis.times import ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.libraries import special
 from lstm_trt.store.runs import Runs, as_runs, is_path
 
 #: Confidence of the intervals of medians for comparing pairs of recordings.
@@ -288,12 +287,10 @@ def power(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, flo
     Least squares of the logarithms, with Student's t for the interval. A fixed cost beside a linear one makes it less
     than 1; R2 of a straight line does not tell: it is above 0.99 for an exponent of 1.2. Needs three sizes.
     """
-    from scipy.special import stdtrit
-
     x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(times_us, dtype=float))
     exponent, intercept, _ = fit(x.tolist(), y.tolist())
     residual = float(np.sum((y - intercept - exponent * x) ** 2)) / (len(x) - 2)
-    reach = float(stdtrit(len(x) - 2, 0.975)) * math.sqrt(residual / float(np.sum((x - x.mean()) ** 2)))
+    reach = float(special.stdtrit(len(x) - 2, 0.975)) * math.sqrt(residual / float(np.sum((x - x.mean()) ** 2)))
     return exponent, exponent - reach, exponent + reach
 
 

@@ -88,8 +88,7 @@ class Evidence:
 
     def as_dict(self) -> dict:
         """JSON values, for the provenance of the recording."""
-        names = ("n", "misses", "looks", "outcome", "log_met", "log_missed")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("n", "misses", "looks", "outcome", "log_met", "log_missed")}
 
     def add(self, missed: np.ndarray) -> None:
         """`missed`: whether each of the following calls missed."""

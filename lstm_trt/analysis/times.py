@@ -4,8 +4,6 @@ Only the sizes of the network and a time are needed, so averages from elsewhere 
 (runtime, version, device, options, machine) are kept apart, and rows that are left out are counted.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

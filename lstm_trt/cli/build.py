@@ -1,7 +1,5 @@
 """The command `build`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
@@ -45,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `build`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `build`."""
     if arguments.out is None and not arguments.layers_table:
         raise UsageError("--out is missing: give a folder, or --layers-table to only print the table")
     sizes = common.given(arguments, LstmShape)
@@ -59,14 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
         common.print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
-        return 0
+        return
     show(engine)
     for path in files:
         print(path)
     common.warn(engine.information["warnings"])
     if arguments.layers_table:
         show("\n".join(layers.render(engine.information["layers"])))
-    return 0
 
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:

@@ -1,7 +1,5 @@
 """The command `cache`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.cli.common import print_answer
@@ -15,7 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clear", action="store_true", help="remove everything in the cache")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `cache`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `cache`."""
     print_answer(clear_cache() if arguments.clear else cache_contents(), arguments.format)
-    return 0

@@ -1,7 +1,5 @@
 """The command `consolidate`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -17,7 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the two files (default: the same folder)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `consolidate`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `consolidate`."""
     print_answer(consolidate_folder(arguments.path, arguments.out), arguments.format)
-    return 0

@@ -1,7 +1,5 @@
 """The command `doctor`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.cli.common import print_answer
@@ -14,7 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`doctor` has no arguments except --format."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `doctor`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `doctor`."""
     print_answer(doctor.examine(), arguments.format)
-    return 0

@@ -1,7 +1,5 @@
 """The command `export`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
@@ -40,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     onnx_arguments(group)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `export`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `export`."""
     network: Any = one_workload(arguments)
     if arguments.c:
         if arguments.symbolic:
@@ -55,4 +53,3 @@ def run(arguments: argparse.Namespace) -> int:
         settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}
         written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, **settings)
     print_answer(written, arguments.format)
-    return 0

@@ -1,7 +1,5 @@
 """The command `inspect`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", action="store_true", help=profile)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `inspect`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `inspect`."""
 
     def listener(message: dict) -> None:
         if message["event"] == "waiting":
@@ -30,4 +28,3 @@ def run(arguments: argparse.Namespace) -> int:
 
     network: Any = one_workload(arguments)
     print_answer(inspect(network, profile=arguments.profile, listener=listener), arguments.format)
-    return 0

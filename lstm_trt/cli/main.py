@@ -5,8 +5,6 @@ slower than A; 2 an error in the input, reported in one line; 3 not enough evide
 bug, with its traceback; 130 stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a shell shows SIGPIPE).
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import gc
@@ -65,7 +63,8 @@ class _Parser(argparse.ArgumentParser):
 class Program:
     """A program with commands: name -> (group, summary); `load` imports the module of a command.
 
-    Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`.
+    Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`. `run`
+    returns the exit status, or None for 0.
     `moved`: name of a command that is elsewhere now -> what to write.
     """
 
@@ -95,11 +94,9 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
         epilog=f"{_command_list(program.commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
-    subcommands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS
-    )
+    choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS)
     for each, (_, summary) in program.commands.items():
-        subparser = subcommands.add_parser(each)
+        subparser = choices.add_parser(each)
         if each == command:
             module = program.load(each)
             formats = getattr(module, "FORMATS", ("text", "json"))
@@ -142,7 +139,7 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     gc.set_threshold(200_000, 20, 100)  # thousands of recordings are many objects, which all stay
     try:
         arguments = parse(sys.argv[1:] if given is None else given, program)
-        status = arguments.run(arguments)
+        status = arguments.run(arguments) or 0
         sys.stdout.flush()
         return status
     except LabError as error:

@@ -1,7 +1,5 @@
 """The command `outliers`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.analysis.outliers import outliers

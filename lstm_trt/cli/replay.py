@@ -1,7 +1,5 @@
 """The command `replay`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.analysis.replay import replay

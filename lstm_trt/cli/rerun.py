@@ -1,7 +1,5 @@
 """The command `rerun`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

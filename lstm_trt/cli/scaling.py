@@ -1,7 +1,5 @@
 """The command `scaling`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.analysis.scaling import scaling

@@ -1,7 +1,5 @@
 """The command `watch`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
@@ -24,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--once", action="store_true", help="print one line and exit")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `watch`; returns the exit status."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run `watch`."""
     as_json = arguments.format == "json"
     rewrite = sys.stdout.isatty() and not (as_json or arguments.once)
     shown: Any = None
@@ -45,4 +43,3 @@ def run(arguments: argparse.Namespace) -> int:
             print(flush=True)
     if not as_json and snapshot.ending(arguments.path):
         show(snapshot.ending(arguments.path))
-    return 0

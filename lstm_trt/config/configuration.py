@@ -4,15 +4,13 @@ The id of a configuration is the SHA-256 of its canonical JSON. Recordings with 
 repetitions of the same measurement. A sweep skips a configuration whose file exists.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
 from lstm_trt.config.fields import Tells, described, identity_fields, json_value, known_fields
@@ -94,7 +92,7 @@ class Options:
         one_of("device clocks", self.device_clocks, DEVICE_CLOCKS)
 
     @classmethod
-    def each(cls, precision: str | Sequence[str], **others: Any) -> list[Options]:
+    def each(cls, precision: str | Sequence[str], **others: Any) -> list[Self]:
         """Options with one precision, or with each of several, and otherwise the same."""
         names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
         return [cls(precision=name, **others) for name in names]
@@ -269,7 +267,7 @@ class Configuration:
         return _hash({**self.as_dict(), "workload": self.workload.identity})
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Configuration:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`.
 
         Raises `UnknownConfiguration` for a workload kind or a field that this version does not have,

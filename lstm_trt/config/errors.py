@@ -4,8 +4,6 @@ The command line prints a `LabError` as one line on standard error and exits wit
 Any other exception is a bug: its traceback is printed and the exit status is 70.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -94,13 +92,20 @@ def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) ->
 
 
 @contextmanager
-def any_error(kind: type[LabError], what: str, text: Callable[..., str] = first_line) -> Generator[None, None, None]:
-    """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed on unchanged."""
+def any_error(
+    kind: type[LabError], what: str, text: Callable[..., str] = first_line, exhausted: str = ""
+) -> Generator[None]:
+    """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed on unchanged.
+
+    With `exhausted` one that reports that memory ran out becomes `MemoryExhausted`: that text in place of `what`.
+    """
     try:
         yield
     except LabError:
         raise
     except Exception as error:  # every library has its own classes
+        if exhausted and is_memory_error(error):
+            kind, what = MemoryExhausted, exhausted
         raise kind(f"{what}: {text(error)}") from error
 
 
@@ -165,20 +170,12 @@ _NO_MEMORY = (
 )
 
 
-@contextmanager
-def building(name: str, what: str) -> Generator[None]:
+def building(name: str, what: str) -> AbstractContextManager[None]:
     """Turn any exception raised inside into a one-line `MemoryExhausted` or `BuildFailed`.
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.
     """
-    try:
-        yield
-    except LabError:
-        raise
-    except Exception as error:  # every framework has its own classes
-        if is_memory_error(error):
-            raise MemoryExhausted(f"{name} ran out of memory for {what}: {first_line(error)}") from error
-        raise BuildFailed(f"{name} cannot build {what}: {first_line(error)}") from error
+    return any_error(BuildFailed, f"{name} cannot build {what}", exhausted=f"{name} ran out of memory for {what}")
 
 
 def run_failure(name: str, error: Exception) -> LabError:

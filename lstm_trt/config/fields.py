@@ -4,8 +4,6 @@ Labels, tables, JSON, the pairing of a comparison, the argument parser and the p
 field is added in one place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum

@@ -5,8 +5,6 @@ finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass
 While a command prints to a terminal, `WIDTH` is set; otherwise tables are as wide as their cells need.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

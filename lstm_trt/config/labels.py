@@ -1,7 +1,5 @@
 """Labels of the fields that distinguish configurations, and the command that records one."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path

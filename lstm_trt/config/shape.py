@@ -6,8 +6,6 @@ the output of every step, and a dense layer to one output at each step. In the m
 time-major: inputs (sequence, batch, features), outputs (sequence, batch, 1), float32.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

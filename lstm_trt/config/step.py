@@ -3,8 +3,6 @@
 It is a workload like any other, of which only the name is known; `recorder/preparers/step.py` prepares it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lstm_trt.config.errors import UsageError
@@ -38,16 +36,6 @@ class Step(Workload):
     def label(self) -> str:
         """The function: `my_package.my_module:make_step`."""
         return self.function
-
-    @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Empty: the step has its own inputs."""
-        return {}
-
-    @property
-    def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Empty: not known."""
-        return {}
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:

@@ -12,18 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UnknownConfiguration, UsageError, refused
 from lstm_trt.config.fields import ADDED as ADDED
 from lstm_trt.config.fields import JsonFields, identity_fields, known_fields
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-
+from lstm_trt.config.libraries import np
 
 #: Sizes that analyses and figures vary; null for kinds to which they do not apply.
 AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
@@ -56,8 +52,6 @@ class State:
 
     def zeros(self) -> np.ndarray:
         """The state before the first call."""
-        import numpy as np
-
         return np.zeros(self.shape, self.type)
 
 
@@ -155,14 +149,14 @@ class Workload(ABC):
             return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
 
     @property
-    @abstractmethod
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the inputs of a forward step, or of a call in "stream" without the states."""
+        """Name -> shape of the inputs of a forward step, or of a call in "stream" without the states; may be empty."""
+        return {}
 
     @property
-    @abstractmethod
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the outputs of a forward step, or of a call in "stream" without the states."""
+        """Name -> shape of the outputs of a forward step, or of a call in "stream" without the states; may be empty."""
+        return {}
 
     @property
     def states(self) -> tuple[State, ...]:

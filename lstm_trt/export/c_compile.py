@@ -3,8 +3,6 @@
 ctypes holds the GIL during a call (`PyDLL`): releasing and taking it would cost more than the shortest networks take.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import mmap
@@ -21,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, any_error
 from lstm_trt.export.c_file import CFile
 from lstm_trt.machine.facts import cpu_name
@@ -85,8 +82,8 @@ def _version(command: Sequence[str]) -> str:
     return f"{name} {'.'.join(numbers)}"
 
 
-def shared_library(compiler: Compiler, name: str, source: str, header: str, flags: Sequence[str]) -> tuple[Path, bool]:
-    """The library of the file NAME.c with its header NAME.h, and whether it was cached.
+def shared_library(compiler: Compiler, name: str, source: str, header: str, flags: Sequence[str]) -> cache.Entry:
+    """The library of the file NAME.c with its header NAME.h.
 
     The flags are not used for linking: with -ffast-math, gcc would link code that sets flush-to-zero in the process
     that loads the library. Raises `BuildFailed` with the compiler's first error, `UsageError` if the cache cannot be
@@ -108,8 +105,7 @@ def shared_library(compiler: Compiler, name: str, source: str, header: str, flag
             _run(compiler.command, ["-shared", f"{name}.o", "-o", f"{name}.so"], folder)
             return Path(folder, f"{name}.so").read_bytes()
 
-    path, _, cached = cache.fetch("c", cache.sha256(canonical_json(identity).encode()), ".so", compiled)
-    return path, cached
+    return cache.fetch("c", identity, ".so", compiled)
 
 
 def _run(command: Sequence[str], arguments: Sequence[str], folder: str) -> str:
@@ -143,7 +139,7 @@ class LoadedNetwork:
 
     def __init__(self, file: CFile, compiler: Compiler) -> None:
         source = f"{file.source}\nconst unsigned long {file.name}_size = sizeof(struct {file.name});\n"
-        path, self.cached = shared_library(compiler, file.name, source, file.header, file.compile_flags)
+        path, _, self.cached = shared_library(compiler, file.name, source, file.header, file.compile_flags)
         # The cache is in a file system without executable files, for example.
         with any_error(BuildFailed, "the compiled network cannot be loaded"):
             self._name, self._library = file.name, ctypes.PyDLL(str(path))

@@ -178,8 +178,7 @@ def c_file(
     readers |= {"step": Reader(step, states, name)} if step else {}
     if step and any(stage.reverse for stage in readers["step"].stages if isinstance(stage, Recurrent)):
         raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
-    packings = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
-    layers, *others = packings
+    layers, *others = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
     if any([at for _, at in other] != [at for _, at in layers] for other in others):
         raise BuildFailed("the window and the step have different layers")
     passes = {function: _pass(reader, layers, weights) for function, reader in readers.items()}

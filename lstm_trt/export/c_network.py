@@ -11,17 +11,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
 from lstm_trt.export.sizes import evaluated
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,6 @@ class Reader:
     """
 
     def __init__(self, content: bytes, states: Sequence[State], name: str) -> None:
-        import onnx
-
         model = read(content, name)
         graph, carried = model.graph, {state.input: state.output for state in states}
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
@@ -291,8 +287,7 @@ class Reader:
         ends: list[list[np.ndarray]] = [[], []]
         for index in range(directions):
             number = len(self.layers)
-            reset_first = kind == "GRU" and not has.get("linear_before_reset")
-            kind_name = "RESET" if reset_first else kind
+            kind_name = "RESET" if kind == "GRU" and not has.get("linear_before_reset") else kind
             self.layers.append(Layer(kind_name, units, w.shape[2], (w[index], r[index], *np.split(b[index], 2))))
             for end, name, value in zip(ends, "hc", (h, c), strict=True):
                 after = self._new(f"net->{name}{number}", (1, units)).at

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
+from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT, nodes, retype
-
-if TYPE_CHECKING:
-    import onnx
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
@@ -83,9 +81,7 @@ def _operators() -> tuple[type, ...]:
     return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items())
 
 
-def recurrent_outputs(
-    kind: str, inputs: tuple[np.ndarray | None, ...], attributes: Mapping[str, Any]
-) -> tuple[np.ndarray, ...]:
+def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], attributes: Mapping) -> tuple[np.ndarray, ...]:
     """Y, Y_h and, of an LSTM, Y_c; of the type of X.
 
     `kind` is a key of `RECURRENT`; `inputs` in the operator's order: X, W, R, B, sequence_lens, initial_h, initial_c,
@@ -139,9 +135,7 @@ def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> lis
     functions = []
     for name in names:
         function, *defaults = ACTIVATIONS[name]
-        alpha, beta = (
-            None if other is None else next(values, other) for values, other in zip(given, defaults, strict=True)
-        )
+        alpha, beta = (None if one is None else next(values, one) for values, one in zip(given, defaults, strict=True))
         if NO_DEFAULT in (alpha, beta):  # by identity
             raise NotEvaluated(f"{kind} operator with activation {name}, for which ONNX defines no default parameters")
         functions.append(partial(_clipped, function, alpha, beta, attributes.get("clip")))

@@ -7,15 +7,11 @@ numbers.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_trt.config.libraries import torch
 from lstm_trt.config.shape import LstmShape
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: Maximum number of distinct sequences in a batch. The rest of the batch repeats them in random order, so that all
 #: outputs are checked while the reference outputs are computed for these only.
@@ -74,7 +70,6 @@ def build_module(shape: LstmShape, weights: dict[str, np.ndarray], mode: str = "
     Input (sequence, batch, features), output (sequence, batch, 1), float32, on the CPU. In mode "stream" it also takes
     and returns the state, (layers, batch, hidden) each: `outputs, hn, cn = module(inputs, h0, c0)`.
     """
-    import torch
 
     class StackedLstm(torch.nn.Module):
         def __init__(self) -> None:
@@ -98,7 +93,5 @@ def build_module(shape: LstmShape, weights: dict[str, np.ndarray], mode: str = "
 
 def reference_outputs(module: torch.nn.Module, inputs: np.ndarray) -> np.ndarray:
     """Outputs of PyTorch on the CPU in float32: (sequence, batch, 1)."""
-    import torch
-
     with torch.inference_mode():
         return module(torch.from_numpy(inputs)).numpy().copy()

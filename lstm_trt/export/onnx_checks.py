@@ -11,16 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import fit, graphs, known_sizes
-
-if TYPE_CHECKING:
-    import onnx
+from lstm_trt.export.sizes import Sizes, fit, graphs, known_sizes
 
 #: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
 NO_DEFAULT = float("nan")
@@ -111,7 +109,6 @@ OPENVINO = Rules(
 
 def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFailed) -> onnx.ModelProto:
     """An ONNX file with its local functions inlined; raises `kind` if it is invalid or truncated."""
-    import onnx
     import onnx.inliner
 
     with any_error(kind, f"{name} is not an ONNX file, or is truncated", one_line):
@@ -152,7 +149,7 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def is_float32(value: onnx.ValueInfoProto) -> bool:
     """Whether an input or output is a tensor of float32."""
-    return value.type.tensor_type.elem_type == 1  # TensorProto.FLOAT
+    return value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
 
 
 def retype(model: onnx.ModelProto, values: Iterable[onnx.ValueInfoProto], number: int, name: str = "network") -> None:
@@ -160,8 +157,6 @@ def retype(model: onnx.ModelProto, values: Iterable[onnx.ValueInfoProto], number
 
     Raises `BuildFailed` for a number that this type does not have.
     """
-    import onnx
-
     kind = onnx.helper.tensor_dtype_to_np_dtype(number)
     most = float(np.finfo(kind).max)
     for tensor in tensors(model.graph):
@@ -182,8 +177,6 @@ def recurrent_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of an operator by name, with text instead of bytes."""
-    import onnx
-
     found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     return {name: _decoded(value) for name, value in found.items()}
 
@@ -206,8 +199,6 @@ def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network"
     Raises `BuildFailed` for external data or with the reason of `refusal`, and `ExportFailed` if ONNX's own checker
     rejects the file.
     """
-    import onnx
-
     for tensor in tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
@@ -234,8 +225,6 @@ def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> st
 
     `precision` is that of an engine of TensorRT: "fp32" and "tf32" reject operators in float16.
     """
-    import onnx
-
     found = recurrent_nodes(model)
     if found:
         with contextlib.suppress(Exception):  # a broken graph: the checker reports it
@@ -247,9 +236,7 @@ def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> st
     return next(faults, None)
 
 
-def _faults(
-    node: onnx.NodeProto, types: dict[str, int], sizes: dict[str, Any], precision: str, rules: Rules
-) -> Iterator[str]:
+def _faults(node: onnx.NodeProto, types: dict[str, int], sizes: Sizes, precision: str, rules: Rules) -> Iterator[str]:
     """The faults of one operator with their remedies; what follows a fault relies on its absence."""
     has = attributes(node)
     direction = has.get("direction", "forward")
@@ -300,23 +287,19 @@ def _faults_in_activations(kind: str, has: dict, directions: int, rules: Rules) 
 
 def type_name(number: int) -> str:
     """ONNX's name of an element type, in lower case; its number if it has none, as in a damaged file."""
-    from onnx import TensorProto
-
-    known = number in TensorProto.DataType.values()
-    return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
+    known = number in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(number).lower() if known else f"number {number}"
 
 
 def _faults_in_types(kind: str, types: dict[str, int], precision: str, rules: Rules) -> Iterator[str]:
-    from onnx import TensorProto
-
-    if TensorProto.BFLOAT16 in types.values():
+    if onnx.TensorProto.BFLOAT16 in types.values():
         yield f"ONNX's {kind} does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
-    if TensorProto.DOUBLE in types.values() and rules.float64:
+    if onnx.TensorProto.DOUBLE in types.values() and rules.float64:
         yield f"float64 {rules.float64}: convert it to float32"
     if len(set(types.values())) > 1:
         listed = ", ".join(f"{name} {type_name(number)}" for name, number in types.items())
         yield f"its inputs have different types ({listed}): use one type for all of them, including initial states"
-    if TensorProto.FLOAT16 in types.values() and precision != "fp16" and rules.checks_precision:
+    if onnx.TensorProto.FLOAT16 in types.values() and precision != "fp16" and rules.checks_precision:
         yield f"the graph computes in float16, but {precision} was requested: use --precision fp16"
 
 

@@ -15,19 +15,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
+from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.read_onnx import NetworkFacts, from_inputs, network_facts, random_array, read_file
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
-
-if TYPE_CHECKING:
-    import torch
 
 #: Endings or beginnings by which exporters tell a carried state's input from its output.
 STATE_NAMES = (
@@ -273,7 +271,6 @@ def TorchNetwork(
     `torch.export.Dim`), and `sizes` gives their values (default: those of the example). Raises `ExportFailed` if
     PyTorch cannot export the module, or if its outputs are random, `UsageError` as `OnnxNetwork` does.
     """
-    import torch
     from torch.utils import _pytree
 
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
@@ -347,7 +344,7 @@ def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str
     stored = cache.stored("onnx", network.sha256, ".torch.npz")
     if stored is None:
         return None
-    arrays = _arrays(stored[0])
+    arrays = _arrays(stored.path)
     inputs, outputs = (
         {name.removeprefix(side): array for name, array in arrays.items() if name.startswith(side)}
         for side in ("input/", "output/")
@@ -360,7 +357,7 @@ def _cached(kind: str, sha256: str, suffix: str, what: str, flag: str) -> Path:
     stored = cache.stored(kind, sha256, suffix)
     if stored is None:
         raise UsageError(f"{what} no longer in the cache: give the file again, with {flag}")
-    return stored[0]
+    return stored.path
 
 
 def _arrays(file: Any) -> dict[str, np.ndarray]:
@@ -430,4 +427,4 @@ def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float],
             found, needed = f"{array.dtype.name} {list(array.shape)}", f"{tensor.type} {list(tensor.shape)}"
             raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")
     content = path.read_bytes()
-    return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content)[1]
+    return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content).sha256

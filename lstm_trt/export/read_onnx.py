@@ -11,23 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
+from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
-
-if TYPE_CHECKING:
-    import onnx
-
 
 #: Inputs or outputs of a call by name.
 Arrays = dict[str, np.ndarray]
@@ -131,8 +128,6 @@ def read_file(path: Path) -> tuple[bytes, str]:
 
 def checked(content: bytes, name: str) -> onnx.ModelProto:
     """The network, accepted by the ONNX checker, with local functions inlined; raises `UsageError`."""
-    import onnx
-
     model = onnx_checks.read(content, name, UsageError)
     with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
@@ -167,11 +162,9 @@ def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> t
 
 def deciding(model: onnx.ModelProto) -> dict[str, Any]:
     """Inputs on which the condition of an If depends -> the number with which it is compared, "N" if there is none."""
-    from onnx import numpy_helper
-
     graph, found = resolved(model).graph, {}
     single = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
-    numbers = {tensor.name: numpy_helper.to_array(tensor).item() for tensor in single}
+    numbers = {tensor.name: onnx.numpy_helper.to_array(tensor).item() for tensor in single}
     for node in reversed(onnx_checks.nodes(graph)):  # those that use a tensor before that which makes it
         if node.op_type == "If":
             found.setdefault(node.input[0], "N")
@@ -248,8 +241,6 @@ def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> di
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
-    import onnx
-
     number = value.type.tensor_type.elem_type
     with suppress(KeyError):
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
@@ -343,8 +334,7 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
-    transposed = node.op_type == "ConvTranspose"
-    per_place = first if transposed else result
+    per_place = first if node.op_type == "ConvTranspose" else result
     if None in (*(second or [None]), *(per_place or [None])):
         return 0, False
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
@@ -407,9 +397,6 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
 
     Raises the package's errors.
     """
-    import onnx
-    import onnxruntime
-
     model = onnx.load_from_string(content)
     del model.graph.value_info[:]  # PyTorch's exporter fixes symbolic sizes there, and ONNX Runtime relies on it
     settings = onnxruntime.SessionOptions()

@@ -11,16 +11,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import listed
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import Workload
-
-if TYPE_CHECKING:
-    import onnx
 
 #: Sizes of tensors by name, a number or None each.
 Sizes = Mapping[str, Any]
@@ -79,10 +77,8 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
 
 def write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Give inputs or outputs these shapes, whatever number of axes they are declared with."""
-    from onnx import helper
-
     for value in [value for value in values if value.name in shapes]:
-        value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shapes[value.name]))
+        value.type.CopyFrom(onnx.helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shapes[value.name]))
 
 
 def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str = "network") -> None:
@@ -90,20 +86,18 @@ def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str =
 
     Raises `UsageError` for an input that does not exist or that cannot be this number.
     """
-    from onnx import helper, numpy_helper
-
     known = symbolic_shapes(model)
     inputs = {value.name: value for value in model.graph.input if value.name in known}
     for key, number in numbers.items():
         if key not in inputs:
             raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
-        kind = helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
+        kind = onnx.helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
         shape = [size or 1 for size in sizes_of(inputs[key])]
         whole = kind.kind in "iu" and np.can_cast(np.min_scalar_type(number), kind)
         if math.prod(shape) > 1 or not (whole or kind.kind in "fb"):
             raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
         model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
-        model.graph.initializer.append(numpy_helper.from_array(np.full(shape, number, kind), key))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shape, number, kind), key))
         model.graph.input.remove(inputs[key])
 
 
@@ -118,8 +112,6 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], *,
     Weights are replaced by inputs, so that this takes milliseconds for any size of network. `fold`: as by `resolved`;
     without it less is derived. Raises onnx's errors.
     """
-    import onnx
-
     whole, versions = model.graph, {"ir_version": model.ir_version, "opset_imports": model.opset_import}
     graph = onnx.helper.make_graph(whole.node, whole.name, whole.input, whole.output)
     bare = onnx.helper.make_model(graph, functions=model.functions, **versions)
@@ -146,8 +138,6 @@ def static_model(path: Path, workload: Workload) -> bytes:
     fixed inside the graph. An If whose condition is then known is replaced by its branch, since runtimes reject a graph
     for the other one. Raises `ExportFailed`.
     """
-    import onnx
-
     file = f"{getattr(workload, 'name', path.stem)}.onnx"  # that in the cache is called by its hash
     # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
     with any_error(ExportFailed, f"{file} cannot be made static at {workload.label}"):
@@ -173,8 +163,6 @@ def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
     Small tensors that follow from sizes and constants become constants. The sizes that the file states of inner tensors
     are ignored: exporters write those of their example there.
     """
-    import onnx
-
     model.ir_version, before = max(model.ir_version, CONSTANTS_ALONE), b""
     for graph in graphs(model.graph):
         del graph.value_info[:]
@@ -187,11 +175,9 @@ def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: dict[str, int]) -> None:
     """One pass over a graph and its bodies; `outer` and `values`: the sizes and the small constants around it."""
-    from onnx import numpy_helper
-
     known, nodes, results = {**outer, **known_sizes(graph)}, list(graph.node), {value.name for value in graph.output}
     small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= SMALL_ELEMENTS]
-    values = values | {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
+    values = values | {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in small}
     del graph.node[:]
     for node in nodes:
         found = _small_outputs(node, known, values, opsets)
@@ -199,7 +185,7 @@ def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: 
         if node.op_type == "If" and node.input[0] in values:
             _take(graph, node, bodies(node)["then_branch" if values[node.input[0]].all() else "else_branch"])
         elif found and not results & found.keys():
-            graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in found.items())
+            graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in found.items())
         else:
             for body in bodies(node).values():
                 _fold(body, known, values, opsets)
@@ -208,14 +194,12 @@ def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: 
 
 def _take(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     """Append the operators of a branch of an If to the graph; their names may be used in other branches."""
-    from onnx import helper
-
     made = [tensor.name for tensor in branch.initializer] + [name for each in branch.node for name in each.output]
     _rename(branch, {name: f"{next(filter(None, node.output))}/{name}" for name in made if name})
     graph.initializer.extend(branch.initializer)
     graph.node.extend(branch.node)
     ends = zip(branch.output, node.output, strict=True)
-    graph.node.extend(helper.make_node("Identity", [end.name], [name]) for end, name in ends if name)
+    graph.node.extend(onnx.helper.make_node("Identity", [end.name], [name]) for end, name in ends if name)
 
 
 def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: dict[str, int]) -> dict[str, Any]:
@@ -233,11 +217,10 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
 
 def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:
     """The outputs of one operator, by ONNX's reference evaluator; raises any class."""
-    from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    ends = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    evaluator: Any = ReferenceEvaluator(helper.make_graph([node], "one", [], ends), opsets)
+    ends = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    evaluator: Any = ReferenceEvaluator(onnx.helper.make_graph([node], "one", [], ends), opsets)
     return evaluator.run(None, values)
 
 

@@ -10,18 +10,16 @@ needs later samples, or earlier ones in another way, is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import UsageError, any_error
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.read_onnx import run_onnxruntime
 from lstm_trt.export.sizes import fix_inputs
-
-if TYPE_CHECKING:
-    import onnx
 
 #: Samples of one run, and of two calls in its place.
 SAMPLES = (32, 16)
@@ -65,8 +63,6 @@ def streamed(whole: Any, half: Any) -> tuple[bytes, dict[str, str]]:
 
 def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()) -> list[dict]:
     """What all operators compute, by name, for sets of inputs one after another."""
-    import onnx
-
     copy = onnx.load_from_string(model.SerializeToString())
     del copy.graph.output[:]
     made = (name for node in model.graph.node for name in node.output if name)
@@ -87,8 +83,6 @@ def _same(array: np.ndarray, other: np.ndarray) -> bool:
 
 def _carry(model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None) -> list[State]:
     """Make what operators need of earlier samples inputs and outputs of the model; returns them, for batch size 1."""
-    import onnx
-
     graph, make, numbers = model.graph, onnx.helper.make_node, onnx.numpy_helper.from_array
     nodes: list[onnx.NodeProto] = []
     states: list[State] = []

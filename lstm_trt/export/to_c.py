@@ -1,7 +1,5 @@
 """A network as C files for deployment, with the error of the code where it can be measured."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -163,9 +161,7 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     function, rows = next(iter(file.samples.items()))
     generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
-    sets = [
-        {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in range(calls)
-    ]
+    sets = [{key: generator.standard_normal(shape, np.float32) for key, shape in shapes.items()} for _ in range(calls)]
     try:
         wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
         expected = in_sequence(partial(evaluate, graph), wide, states)

@@ -11,22 +11,19 @@ import io
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
+from lstm_trt.config.libraries import onnx, torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.export.sizes import static_model
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.store import files
-
-if TYPE_CHECKING:
-    import torch
+from lstm_trt.store import cache, files
 
 OPSET = 18
 
@@ -34,26 +31,14 @@ OPSET = 18
 RECIPE = 1
 
 
-@dataclass(frozen=True)
-class ExportedNetwork:
-    """An ONNX file with symbolic sequence and batch in the cache."""
-
-    path: Path
-    sha256: str
-    cached: bool
-
-
 def export_network(
     shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarray] | None = None, mode: str = "forward"
-) -> ExportedNetwork:
-    """The network of a shape (its sequence and batch do not matter), from the cache or exported now.
+) -> cache.Entry:
+    """The ONNX file of a shape with symbolic sequence and batch, from the cache or exported now.
 
     In mode "stream" its states are inputs and outputs. `weights` are those of `make_weights(shape, seed)`, if they
-    already exist. Raises `ExportFailed` if the exporter or
-    the ONNX checker fails, `UsageError` for a negative seed.
+    already exist. Raises `ExportFailed` if the exporter or the ONNX checker fails, `UsageError` for a negative seed.
     """
-    from lstm_trt.store import cache
-
     if seed < 0:
         raise UsageError(f"seed must be at least 0, not {seed}")
     identity = {
@@ -65,10 +50,7 @@ def export_network(
         "onnx": installed_version("onnx"),
         **({} if mode == "forward" else {"mode": mode}),
     }
-    key = cache.sha256(canonical_json(identity).encode())
-    return ExportedNetwork(
-        *cache.fetch("onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode))
-    )
+    return cache.fetch("onnx", identity, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode))
 
 
 @dataclass(frozen=True)
@@ -112,8 +94,6 @@ def export_onnx(
     Raises `UsageError` if the folder cannot be written or the shape does not have the mode, and the errors of
     `export_network`.
     """
-    from lstm_trt.store.cache import sha256
-
     network: Any = shape.in_mode(mode)
     folder = files.make_folder(Path(folder))
     if isinstance(network, LstmShape):
@@ -123,13 +103,10 @@ def export_onnx(
         source, name = network.path, network.name
     content, name = (source.read_bytes(), name) if symbolic else (static_model(source, network), network.label)
     path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
-    return OnnxFile(path, network, symbolic, sha256(content), len(content), mode)
+    return OnnxFile(path, network, symbolic, cache.sha256(content), len(content), mode)
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:
-    import onnx
-    import torch
-
     example, both = replace(shape, sequence=3, batch=2), {0: "sequence", 1: "batch"}
     inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: both, OUTPUT: both}
     for state in example.states if mode == "stream" else ():
@@ -165,9 +142,6 @@ def export_module(
     `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the `example` inputs. `label` names the
     network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
     """
-    import onnx
-    import torch
-
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
     options = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET, "dynamo": False, **more}
     with any_error(ExportFailed, f"PyTorch {torch.__version__} cannot export {label}"), warnings.catch_warnings():

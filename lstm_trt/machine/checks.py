@@ -5,8 +5,6 @@ and one command or kernel argument that improves it. Settings that a container o
 "good". Cores, clocks and kernel come first, then memory, privileges and other load.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

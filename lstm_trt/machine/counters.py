@@ -29,18 +29,15 @@ Gauges:
                           bit mask that `gpu.throttle_reasons` names
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lstm_trt.machine import linux
-from lstm_trt.machine.linux import ROOT
 
 #: Row of /proc/stat -> reading that is its first number.
 TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
@@ -133,7 +130,7 @@ class Watcher:
     `names` maps each reading to "counter" or "gauge".
     """
 
-    def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = ROOT) -> None:
+    def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = linux.ROOT) -> None:
         self.cores, self.root = tuple(cores), Path(root)
         self.names = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(OTHERS, "balance") | {"cpu_khz": "gauge"}
         if len(self.cores) > 1:
@@ -145,7 +142,7 @@ class Watcher:
             self._nvml = gpu.Nvml()
             self.names |= dict.fromkeys(gpu.READINGS, "gauge")
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Self:
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
         tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
         large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]

@@ -17,14 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lstm_trt import __version__
+from lstm_trt.config.libraries import np
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text, run_command
-
-if TYPE_CHECKING:
-    import numpy as np
 
 #: (implementer, part) of Arm cores that have no "model name" in /proc/cpuinfo.
 ARM_CORES = {
@@ -50,7 +48,7 @@ def cpu_name(root: Path = ROOT) -> str:
     return f"implementer {core[0]} part {core[1]}" if core[0] else platform.machine() or "unknown"
 
 
-#: Versions of CUDA that names of packages end with, those of `gpu.REQUIREMENTS`.
+#: Versions of CUDA that names of packages end with.
 CUDA_MAJORS = (12, 13)
 
 
@@ -178,8 +176,6 @@ def quantum(values: np.ndarray) -> float:
     are 1 ns apart. It is the lowest frequency at which the values of the bulk resonate (the modulus of their
     characteristic function), at steps from a 25th of their spread on; finer ones do not matter.
     """
-    import numpy as np
-
     low, quarter, median, three, high = np.percentile(values, [5, 25, 50, 75, 95])
     spread = min(median - quarter, three - median) / 0.6745
     if len(values) < 100 or not spread > 0 or high - low > 40 * spread:

@@ -6,14 +6,11 @@ containers, and counts GPUs in another order. NVML gives description, clocks, te
 numbers and bus addresses are not stored, since recordings are published.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
 #: records on it by accident.
@@ -91,30 +88,6 @@ def device_here(place: int = 0) -> CudaDevice | None:
     with suppress(NoCudaDevice):
         return cuda_device(place)
     return None
-
-
-#: What pip installs for the newest CUDA version that a driver supports: packages of the extras, and headers for PyCUDA.
-REQUIREMENTS = {
-    12: {
-        "tensorrt": ("tensorrt-cu12>=10.13,<12", "cuda-bindings>=12.9,<13"),
-        "rtx": ("tensorrt-rtx-cu12>=1.7,<2", "cuda-bindings>=12.9,<13"),
-        "headers": ("nvidia-cuda-runtime-cu12", "nvidia-cuda-profiler-api-cu12"),
-    },
-    13: {
-        "tensorrt": ("tensorrt-cu13>=10.13,<12", "cuda-bindings>=13,<14"),
-        "rtx": ("tensorrt-rtx-cu13>=1.7,<2", "cuda-bindings>=13,<14"),
-        "headers": ("nvidia-cuda-runtime==13.*", "nvidia-cuda-profiler-api==13.*"),
-    },
-}
-
-
-def requirements(purpose: str = "tensorrt") -> tuple[str, ...]:
-    """The `REQUIREMENTS` for this machine's driver; raises `NoCudaDevice` without a driver or if it is too old."""
-    found = cuda_device().cuda_version
-    if found[0] < min(REQUIREMENTS):
-        text = f"the driver supports CUDA {found[0]}.{found[1]}, but CUDA {min(REQUIREMENTS)} or newer is needed"
-        raise NoCudaDevice(text, True)
-    return REQUIREMENTS[min(found[0], max(REQUIREMENTS))][purpose]
 
 
 #: Name of a reading -> the function of NVML that gives it, and the name of the constant that says which.
@@ -204,7 +177,7 @@ class Nvml:
 
     library: Any = None
 
-    def __enter__(self) -> Nvml:
+    def __enter__(self) -> Self:
         with suppress(Exception):  # not installed, no driver, or a driver that does not respond
             import pynvml
 
@@ -284,10 +257,3 @@ class Nvml:
             **readings,
             "throttled_by": throttle_reasons(readings["gpu_throttle_reasons"]),
         }
-
-
-if __name__ == "__main__":  # for `make gpu`
-    try:
-        print(*requirements(*sys.argv[1:]))
-    except NoCudaDevice as error:
-        sys.exit(f"{error}; {NO_GPU_REMEDY}")

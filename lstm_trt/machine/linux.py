@@ -4,8 +4,6 @@ Functions take `root` in place of `/`, so that tests can simulate a machine. Mis
 result, never an exception.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -13,8 +13,6 @@ text and compares), and need a few hundred bytes of executable memory. Where the
 `NoBound` says why.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap
@@ -29,6 +27,7 @@ from pathlib import Path
 
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.libraries import np
 from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
@@ -238,8 +237,6 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     All sizes are measured three times and the best rates are kept, so that other load does not make the bound too
     high. Raises `NoBound` as `core_probe` does.
     """
-    import numpy as np
-
     probe, rounds, turns = core_probe(), 20_000, 3
     array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
     address = -(-array.ctypes.data // 4096) * 4096
@@ -278,5 +275,5 @@ def load_rates(threads: int = 1) -> MachineRates:
     kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
     software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
     key = f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
-    path, _, _ = cache.fetch("rates", key, ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
-    return replace(MachineRates.from_dict(json.loads(path.read_bytes())), cores=threads)
+    entry = cache.fetch("rates", key, ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
+    return replace(MachineRates.from_dict(json.loads(entry.path.read_bytes())), cores=threads)

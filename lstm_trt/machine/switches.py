@@ -13,8 +13,6 @@ Three kinds of events, each measured where the kernel allows it (`perf_event_par
 Layout: perf_event_open(2), include/uapi/linux/perf_event.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os
@@ -95,9 +93,9 @@ class Away(NamedTuple):
         still = np.where(place > 0, np.maximum(self.back_ns[last] - at_ns, 0), 0)
         return before[place] - still
 
-    def only_preempted(self) -> Away:
+    def only_preempted(self) -> Self:
         """Those in which the thread was preempted."""
-        return Away(*(values[self.preempted] for values in self))
+        return type(self)(*(values[self.preempted] for values in self))
 
 
 def rows_of(content: bytes, event: Event) -> tuple[np.ndarray, int, dict[int, str]]:

@@ -4,8 +4,6 @@ Cells show a statistic of the measured latencies, or its proven upper bound. Wit
 to it. Failures are hatched cells that name the stage.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Trials over time, and on the same axis what was measured beside them: times off the core, page faults, interrupts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

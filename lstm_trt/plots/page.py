@@ -4,8 +4,6 @@
 trials: latency, number, timing, and coinciding events.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Latency against the error relative to float32: a panel per network, a dot per runtime and precision."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

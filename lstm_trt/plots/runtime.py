@@ -1,7 +1,5 @@
 """Median and maximum of each runtime, network by network, with the ratio to the fastest."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

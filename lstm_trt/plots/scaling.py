@@ -4,8 +4,6 @@ Each figure takes the findings of `analysis.scaling` and shows one system; sizes
 value, which the notes state.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -44,6 +42,9 @@ STAR = {"marker": "*", "markersize": 11, "markeredgecolor": "white", "markeredge
 
 FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
+#: Axis -> the size at which a figure holds it; others are chosen.
+Fixed = dict[str, int] | None
+
 
 def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
     """Draw all figures that the findings allow into `folder` as `scaling-*.png` (or svg, pdf); returns the paths.
@@ -75,7 +76,7 @@ def _choose_system(findings: Findings, system: str | None) -> str:
     return found[0]
 
 
-def _held(found: Sequence, system: str, axis: str, fixed: dict[str, int] | None) -> tuple[dict[str, int], list]:
+def _held(found: Sequence, system: str, axis: str, fixed: Fixed) -> tuple[dict[str, int], list]:
     """The sizes that are held fixed, and what was found of a system along an axis at them."""
     here = [each for each in found if each.system == system]
     held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
@@ -143,7 +144,7 @@ def _picture(
     return picture
 
 
-def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
+def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
     """Latency against one axis with a least-squares line through each series; breaks are marked.
 
     One panel and one line for each value of two other axes. Scales are linear and differ between panels; for batch
@@ -187,7 +188,7 @@ def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
     ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
 
 
-def batching(findings: Findings, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
+def batching(findings: Findings, system: str | None = None, fixed: Fixed = None) -> Picture:
     """Latency per sample against the batch size; marks the cheapest batch and the last that is almost free.
 
     One panel per number of layers, one line per hidden size. The dashed guide shows free batching, which halves the
@@ -263,9 +264,7 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
     return picture
 
 
-def inversions(
-    findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None
-) -> Picture:
+def inversions(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
     """Pairs of neighbouring sizes on one axis, one panel per pair; inverted cells show larger / smaller.
 
     A pair is inverted if the larger network is faster. White cells are not inverted, grey ones were not measured, and

@@ -1,7 +1,5 @@
 """All figures that can be drawn from a sweep, and its failures if nothing succeeded."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ without, trials outside 1.5 x IQR are coloured. Large numbers of bulk trials are
 and extremes are always kept.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

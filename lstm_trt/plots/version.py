@@ -1,7 +1,5 @@
 """Median latency by version of a library: a panel per network and runtime, a dot per round."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

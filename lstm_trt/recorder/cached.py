@@ -1,7 +1,5 @@
 """What the cache holds: files by kind, and the environments of versions, which do not count towards its limit."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ checks the host's settings; nothing is timed, installed or changed. `render` for
 report that `lstm-trt doctor` prints.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap
@@ -174,8 +172,7 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     rows = []
     for row in sorted(report.runtimes, key=lambda row: not row.ready):
         state, text = ("ready", row.device_name or "") if row.ready else ("not ready", row.reason)
-        cells = (state, row.runtime, row.device or "-", row.version or "-", text)
-        rows.append(ReportLine(cells, remedy=row.remedy))
+        rows.append(ReportLine((state, row.runtime, row.device or "-", row.version or "-", text), remedy=row.remedy))
     ready = sum(row.ready for row in report.runtimes)
     lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(rows)} ready"]
     lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)

@@ -7,8 +7,6 @@ PyTorch is not installed again for each version of another library. A process th
 environment verifies which version is loaded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

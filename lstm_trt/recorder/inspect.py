@@ -4,8 +4,6 @@ A runtime is first asked for what it refuses or would misread (`export.onnx_chec
 network is then prepared and compared with the reference in a worker process, as for a recording.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile
@@ -20,6 +18,7 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import count, latency, number, percent_number, short_number, table
+from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
@@ -168,8 +167,6 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
     for node in onnx_checks.nodes(model.graph):
         node.name = node.name or next(filter(None, node.output), "")  # as layers are called
     with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
-        import onnxruntime
-
         settings: Any = onnxruntime.SessionOptions()
         settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
         settings.profile_file_prefix = str(Path(folder) / "run")

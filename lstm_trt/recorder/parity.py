@@ -1,7 +1,5 @@
 """The parity gate: before timing, outputs for new random inputs must agree with the reference's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -114,8 +112,7 @@ def stacked(every: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
     """The largest relative error of the outputs by name; NaN, which is above every limit, if any is NaN."""
-    errors = [relative_error(outputs[name], array) for name, array in expected.items()]
-    return float(np.max(errors))
+    return float(np.max([relative_error(outputs[name], array) for name, array in expected.items()]))
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:

@@ -5,8 +5,6 @@ notebook, use `pool.record`, which starts a worker: a process that has already i
 runtime can no longer be pinned for it.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math
@@ -27,8 +25,7 @@ from lstm_trt.config.format import latency
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.machine.switches import Switches
-from lstm_trt.recorder.control import run_control
-from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector
+from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector, run_control
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store import files
@@ -72,8 +69,7 @@ class PreparedRun:
         if options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
-            readings = (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
-            warnings += clock_warnings(readings)
+            warnings += clock_warnings((self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after")))
             if described.get("lstm_kernel") == "operators":  # newer versions of PyTorch keep bfloat16 from cuDNN
                 count = sum(described["operators"].values())
                 warnings.append(f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators")

@@ -10,8 +10,6 @@ A soak resumes with the same command if it was interrupted: the remaining time i
 as a new round, since it is a new process.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass, replace

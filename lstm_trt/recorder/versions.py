@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
@@ -27,6 +27,7 @@ from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.labels import versions_command
+from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.describe import describe
@@ -36,9 +37,6 @@ from lstm_trt.recorder.sweep import SweepReport, run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _VERSION = re.compile(r"\d[\w.+!-]*")
 
@@ -81,8 +79,6 @@ class Answer:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per version: network, options, latencies, and the comparison with the first version."""
-        import pandas as pd
-
         plain = self.configuration.as_dict()
         names = {"library": self.library, "version": None, "runtime": plain["runtime"]}
         options = {name: plain["options"][name] for name in ("precision", "threads", "device")}

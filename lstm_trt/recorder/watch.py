@@ -5,8 +5,6 @@ median and p99.9 are computed from a histogram with bins of 0.1 %. Number of tri
 and misses are exact. No verdict while recording: repeated looks inflate false positives.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 import time

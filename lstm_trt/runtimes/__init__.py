@@ -24,8 +24,6 @@ Importing the module must not import the runtime's libraries. Built-in runtimes 
 with a dot, `my_package.my_runtime` or `my_package.module:OBJECT`, is imported without registration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

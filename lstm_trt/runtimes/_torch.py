@@ -25,20 +25,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, building, first_line
+from lstm_trt.config.libraries import torch
 from lstm_trt.config.shape import INPUT, OUTPUT
 from lstm_trt.export.network import build_module
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
-
-if TYPE_CHECKING:
-    import torch
-
 
 DISTRIBUTION = "torch"
 
@@ -76,8 +73,6 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
     if device == "cpu":
         return Availability(True, version, cpu_name())
     try:
-        import torch
-
         if torch.version.cuda is None:
             return refused(reason=f"PyTorch {version} is built without CUDA", remedy=CUDA_WHEEL)
         with warnings.catch_warnings():
@@ -129,8 +124,6 @@ def load_module(request: Request) -> torch.nn.Module:
     For fp16 and bf16 the conversions of inputs and outputs are part of the module and so of the step; carried state
     has the data type of the network.
     """
-    import torch
-
     module: Any = build_module(request.workload, request.weights, request.mode)
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
@@ -170,8 +163,6 @@ def guarded(
     each operator passes through autograd. Entering the mode once for all calls took 57.9 us,
     but would leave the whole thread in it.
     """
-    import torch
-
     guard = torch.inference_mode()
     if not state:
 
@@ -209,8 +200,6 @@ def configure(options: Options) -> None:
     the new one's values. By default PyTorch enables TF32 in cuDNN, so without this call an
     LSTM in "float32" computes in TF32.
     """
-    import torch
-
     torch.set_num_threads(options.threads)
     if torch.get_num_interop_threads() != 1:
         with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
@@ -232,8 +221,6 @@ def configure(options: Options) -> None:
 
 def switch_tf32(allow: bool) -> None:
     """Set both interfaces to TF32, old and new, consistently."""
-    import torch
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the old interface is deprecated
         torch.backends.cuda.matmul.allow_tf32 = allow
@@ -245,8 +232,6 @@ def switch_tf32(allow: bool) -> None:
 
 def precision_switches(device: str) -> dict[str, str]:
     """The libraries' current precision for float32 operations."""
-    import torch
-
     backends: Any = torch.backends  # its stub lacks what newer versions have
     if device == "cuda":
         cublas, cudnn = backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision
@@ -262,7 +247,6 @@ def operators(forward: Callable, *arguments: Any) -> dict[str, int]:
 
     `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn` if a library's LSTM is used, else many small operators.
     """
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counting(TorchDispatchMode):
@@ -287,8 +271,6 @@ def lstm_kernel(counted: Mapping[str, int]) -> str:
 
 def facts(options: Options) -> dict:
     """This process's current settings: threads, precision, denormals; JSON values."""
-    import torch
-
     found = {
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
@@ -319,8 +301,6 @@ def facts(options: Options) -> dict:
 @cache
 def own_stream() -> torch.cuda.Stream:
     """The stream that all steps of this process use."""
-    import torch
-
     return torch.cuda.Stream()
 
 
@@ -328,8 +308,6 @@ class _TorchStep(BufferedStep):
     """Common to both devices: buffers, inputs, carried state and closing."""
 
     def __init__(self, request: Request, pinned: bool) -> None:
-        import torch
-
         self._host_inputs = torch.empty(request.workload.input_shapes[INPUT], pin_memory=pinned)
         super().__init__({INPUT: self._host_inputs.numpy()})
         self._options, self._states = request.options, request.states
@@ -383,8 +361,6 @@ class CudaStep(_TorchStep):
     """Copy in, forward pass, copy out, wait; with events in between if requested."""
 
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
-        import torch
-
         from lstm_trt.runtimes.cuda import _cuda
 
         self._stream = own_stream()
@@ -398,13 +374,10 @@ class CudaStep(_TorchStep):
             every = self._options.device_clocks == "all"
             self._clocks = _cuda.EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
         copy_in = partial(self._device_inputs.copy_, self._host_inputs, True)  # True: non_blocking
-        copy_out = self._host_outputs.copy_
-        self.step = _cuda.timed_step(copy_in, self._bound.run, copy_out, self._stream, self._clocks)
+        self.step = _cuda.timed_step(copy_in, self._bound.run, self._host_outputs.copy_, self._stream, self._clocks)
         torch.cuda.synchronize()
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        import torch
-
         torch.cuda.set_stream(self._stream)  # for this thread, which will run the trials
         super().load_inputs(inputs)
 
@@ -423,8 +396,6 @@ class CudaStep(_TorchStep):
         return found
 
     def close(self) -> None:
-        import torch
-
         if self._bound is None:
             return
         torch.cuda.synchronize()

@@ -4,8 +4,6 @@ A runtime turns a `Request` into a `PreparedStep`. A workload kind has a `Prepar
 requests and the reference outputs, and knows the kind's runtimes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

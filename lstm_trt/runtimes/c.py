@@ -4,8 +4,6 @@ A trial is one call of its function `run` (in the mode "stream" `step`) on host 
 place. Weights, states and buffers are in memory of the step (`export.c_compile.LoadedNetwork`).
 """
 
-from __future__ import annotations
-
 import time
 
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, building

@@ -8,8 +8,6 @@ CUDA graph: a captured session only replays, so that new inputs in host memory w
 copied.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import platform
@@ -22,6 +20,7 @@ from pathlib import Path
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
+from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.machine.linux import cpuinfo_flags
@@ -59,7 +58,6 @@ def availability(device: str = "cpu") -> Availability:
         return Availability(False, reason="not installed", remedy="pip install onnxruntime")
     if device == "cpu":
         return Availability(True, version, cpu_name())
-    import onnxruntime
 
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
         reason = f"the installed onnxruntime has no {PROVIDERS[device]}"
@@ -102,7 +100,6 @@ def load_libraries(options: Options) -> None:
     from lstm_trt.runtimes.cuda import _cuda
 
     _cuda.spin_while_waiting()
-    import onnxruntime
 
     with suppress(Exception), redirect_stdout(io.StringIO()):  # it prints what it cannot find; the session reports it
         onnxruntime.preload_dlls()
@@ -114,8 +111,6 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     The inputs have the types of the request's inputs. `costs` has `build_s` (creating the session, with graph
     optimizations) and `first_call_s`. Raises `BuildFailed` and the package's errors: call it within `building`.
     """
-    import onnxruntime
-
     options, began = request.options, time.perf_counter()
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
@@ -153,8 +148,6 @@ class _SessionStep(HostStep):
 
     def _bound(self, session) -> tuple[Call, Call]:
         """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
-        import onnxruntime
-
         placed, device = onnxruntime.OrtValue.ortvalue_from_numpy, self._options.device
         carried = [{state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2)]
 
@@ -205,7 +198,6 @@ def _quantized(model: bytes, reduce_range: bool) -> bytes:
     Convolutions stay in float32, because the CPU provider lacks their int8 operator. Raises `BuildFailed` if a
     recurrent operator would stay in float32, or everything would.
     """
-    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:

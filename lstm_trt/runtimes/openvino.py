@@ -6,8 +6,6 @@ always stated: by itself OpenVINO computes in bfloat16 on processors that have i
 alternate: each reads the states that the other wrote.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

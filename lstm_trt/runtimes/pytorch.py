@@ -10,12 +10,8 @@ the hidden size. `operators` in the facts shows whether these libraries were use
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch
-
-if TYPE_CHECKING:
-    import torch
 
 
 def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:

@@ -8,22 +8,16 @@ capture fails, there is no fallback to eager mode, since the runtime's name stan
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import BuildFailed, first_line, is_memory_error
+from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: Forward passes before the capture: cuDNN and cuBLAS load kernels and allocate workspaces in the first ones.
 WARMUPS = 3
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -> _torch.Bound:
-    import torch
-
     stream = torch.cuda.current_stream()  # not the default stream, see `_torch.py`
     found = {"operators": _torch.operators(module, inputs, *state), "graph_captured": True}
     graph = torch.cuda.CUDAGraph()

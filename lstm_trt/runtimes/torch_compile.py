@@ -19,16 +19,12 @@ import sysconfig
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch import operators
 from lstm_trt.runtimes.base import Availability
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: No fp16 on the CPU: it would be unrolled, with one kernel per step.
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
@@ -66,12 +62,11 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
     Discards what was compiled earlier in this process: Dynamo keeps at most 8 networks
     of one class and searches them at each call.
     """
-    import torch
     import torch._dynamo
     import torch._inductor.config
 
     lstm: Any = getattr(module, "network", module).lstm
-    unrolled = "aten.mkldnn_rnn_layer" not in operators(module, inputs, *state)
+    unrolled = "aten.mkldnn_rnn_layer" not in _torch.operators(module, inputs, *state)
     sequence, layers = inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1)
     if unrolled and (sequence > UNROLLED_LIMITS["sequence"] or layers > UNROLLED_LIMITS["layers"]):
         limit = f"the limit is {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"

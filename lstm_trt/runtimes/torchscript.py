@@ -8,22 +8,16 @@ during the first calls, which are done before any trial is timed.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: The executor profiles the first call and compiles in the next; the third is a safety margin.
 WARMUPS = 3
 
 
 def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:
-    import torch
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         frozen = torch.jit.freeze(torch.jit.script(module))

@@ -4,5 +4,3 @@ A recording is one self-contained Parquet file (`schema`, `files`); a long recor
 campaign is a folder of recordings (`folders`, `locks`), which can be consolidated into two files (`consolidated`).
 Analysis and plots read recordings and tables (`tables`, `foreign`) in the same form (`samples`, `runs`).
 """
-
-from __future__ import annotations

@@ -4,17 +4,16 @@ An entry is one file, written atomically. A second file holds the SHA-256 of its
 if the two disagree, the entry is made again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.store.files import write_whole
 
@@ -57,34 +56,46 @@ class CachedFile(NamedTuple):
     size_bytes: int
 
 
+class Entry(NamedTuple):
+    """A file of the cache with the SHA-256 of its content, and whether it was there already."""
+
+    path: Path
+    sha256: str
+    cached: bool
+
+
+#: What a file is kept under: a name, or the JSON values that its content depends on.
+Key = str | Mapping[str, Any]
+
+
+def _path(kind: str, key: Key, suffix: str) -> Path:
+    name = key if isinstance(key, str) else sha256(canonical_json(key).encode())
+    return folder() / kind / f"{name}{suffix}"
+
+
 def _digest_path(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[Path, str, bool]:
-    """The file for `key`, made by `make` if it is missing or damaged.
-
-    Returns (path, SHA-256 of the content, whether it was cached). Raises `UsageError`
-    if the cache cannot be written.
-    """
-    found = stored(kind, key, suffix)
-    return (*found, True) if found else (*keep(kind, key, suffix, make()), False)
+def fetch(kind: str, key: Key, suffix: str, make: Callable[[], bytes]) -> Entry:
+    """The file for `key`, made by `make` if it is missing or damaged; raises `UsageError` as `keep` does."""
+    return stored(kind, key, suffix) or keep(kind, key, suffix, make())
 
 
-def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
-    """The file for `key` and the SHA-256 of its content; None if it is missing or damaged."""
-    path = folder() / kind / f"{key}{suffix}"
+def stored(kind: str, key: Key, suffix: str) -> Entry | None:
+    """The file for `key`; None if it is missing or damaged."""
+    path = _path(kind, key, suffix)
     with suppress(OSError):
         digest = _digest_path(path).read_text().strip()
         if sha256(path.read_bytes()) == digest:
             os.utime(path)  # the least recently used entries are removed first
-            return path, digest
+            return Entry(path, digest, True)
     return None
 
 
-def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
-    """Write or replace the file for `key`; returns path and SHA-256. Raises `UsageError` as `fetch` does."""
-    path, digest = folder() / kind / f"{key}{suffix}", sha256(content)
+def keep(kind: str, key: Key, suffix: str, content: bytes) -> Entry:
+    """Write or replace the file for `key`; raises `UsageError` if the cache cannot be written."""
+    path, digest = _path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
     with file_errors(f"write the cache {path.parent}", HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +103,7 @@ def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
         write_whole(path, content)
         write_whole(digest_path, digest.encode())
     trim(keep=path)
-    return path, digest
+    return Entry(path, digest, False)
 
 
 def entries() -> list[CachedFile]:

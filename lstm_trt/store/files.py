@@ -3,8 +3,6 @@
 A configuration that failed is stored as a small JSON file next to the recordings.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -17,6 +15,7 @@ from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
 from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors, refused
+from lstm_trt.config.libraries import pa, pq
 from lstm_trt.store import schema
 
 #: What JSON raises that is damaged, or not of the expected form.
@@ -44,9 +43,6 @@ def write(recording: schema.Recording, folder: Path) -> Path:
 
     Raises `StoreError` if the disk is full or the folder is not writable; an older file is then kept.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema.validate(recording, "the recording")
     described = description(recording)
     if recording.part is not None:
@@ -118,8 +114,6 @@ def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callab
 
     Only the `columns` that are named are read, by default all. Both raise `StoreError` if the file is damaged.
     """
-    import pyarrow.parquet as pq
-
     with parquet_errors(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
         described, names = described_by(file.metadata.metadata, path), wanted(columns, file.schema_arrow.names)
@@ -168,8 +162,6 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
 @contextmanager
 def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
     """Raise `kind` if the Parquet file that is read inside is missing or damaged."""
-    import pyarrow as pa
-
     if not path.exists():
         raise kind(f"no such file: {path}")
     causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
@@ -179,8 +171,6 @@ def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[N
 
 def rows_in(path: Path) -> int:
     """The number of trials in a file, which is opened only; raises `StoreError` if it is damaged."""
-    import pyarrow.parquet as pq
-
     with parquet_errors(path):
         return pq.read_metadata(path).num_rows
 

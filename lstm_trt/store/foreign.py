@@ -5,8 +5,6 @@ Besides the times these columns are used, named as in recordings: `warmup`, `rou
 separate them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 - `timing_lock`: one recording at a time per core and device of this machine, since two would disturb each other.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -4,11 +4,9 @@ A `Latencies` has the latencies of one process, in order of the calls. A `Group`
 one per round. Recordings are converted to groups here, tables from elsewhere in `foreign`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -100,7 +98,7 @@ class Latencies:
         return {name: np.repeat(values, rows) for name, values in read.items() if values and None not in values}
 
     @classmethod
-    def of(cls, latency_ns, start_ns=None, **more) -> Latencies:
+    def of(cls, latency_ns, start_ns=None, **more) -> Self:
         """A sample without warm-up, from any sequence of numbers."""
         latency_ns = np.asarray(latency_ns, dtype=np.float64)
         return cls(latency_ns, np.zeros(len(latency_ns), dtype=bool), start_ns, **more)

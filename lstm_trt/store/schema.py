@@ -9,8 +9,6 @@ Schema history (older versions stay readable):
      pause or a duration because of their unknown fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -21,6 +19,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError
+from lstm_trt.config.libraries import pa
 
 if TYPE_CHECKING:
     from lstm_trt.store.whole import Whole
@@ -50,7 +49,7 @@ class Recording:
     `trial` numbers the rows from 0, warm-up included. `warmup` marks the rows that
     statistics leave out. With periodic arrivals a call is due at `intended_ns`, and
     `latency_ns` is measured from then. `control`: "start_ns" and "latency_ns" of the control
-    run (`control.py`), with times from its own start; None if there was none. `part`: number
+    run (`recorder/loop.py`), with times from its own start; None if there was none. `part`: number
     of this part of a long recording; None for a complete one.
     `whole`: all trials, if `columns` have only each `whole.step`-th one.
     """
@@ -132,8 +131,6 @@ def validate(recording: Recording, where: object, asked: Asked = None) -> None:
 
 def arrow_schema():
     """All columns of a recording file, in order."""
-    import pyarrow as pa
-
     names = (*COLUMNS, *CONTROL_COLUMNS)
     return pa.schema([(name, pa.bool_() if name == "warmup" else pa.int64()) for name in names])
 
@@ -144,8 +141,6 @@ def as_written(table):
     Others are left out: config_id and round of a consolidated table. Raises `pyarrow.ArrowException`, `LookupError`
     or `ValueError` for what is damaged.
     """
-    import pyarrow as pa
-
     types = arrow_schema()
     names = [name for name in table.schema.names if name in types.names]
     return table.select(names).cast(pa.schema([types.field(name) for name in names]))
@@ -153,8 +148,6 @@ def as_written(table):
 
 def arrow_arrays(recording: Recording) -> list:
     """The recording's columns in the order of `arrow_schema`; columns that were not measured are null."""
-    import pyarrow as pa
-
     rows = len(recording.columns["trial"])
     control = recording.control or {}
     known = recording.columns | {column: control[name] for column, name in CONTROL_COLUMNS.items() if name in control}
@@ -168,8 +161,6 @@ def arrow_arrays(recording: Recording) -> list:
 
 def _arrow_array(values, type):
     """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, longer than most recordings take."""
-    import pyarrow as pa
-
     if type == pa.bool_():
         packed = np.packbits(np.asarray(values, bool), bitorder="little")
     else:

@@ -14,10 +14,9 @@ import pytest
 from lstm_trt.config.configuration import TIERS, WAITS, Configuration, Protocol, canonical_json
 from lstm_trt.config.errors import RunFailed, StoreError, UsageError
 from lstm_trt.config.shape import Grid, LstmShape
-from lstm_trt.recorder import control
-from lstm_trt.recorder.control import run_control
+from lstm_trt.recorder import loop
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot
+from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_control
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_s
 from lstm_trt.recorder.sweep import Progress, SweepReport, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
@@ -295,7 +294,7 @@ def test_the_control_run_of_an_empty_step(protocol, manual_clock):
 
 @pytest.mark.parametrize(("protocol", "blocks"), [(periodic(100, wait="os"), 3), (periodic(100), 1), (Protocol(), 1)])
 def test_a_control_run_that_sleeps_is_read_before_the_ring_is_full(monkeypatch, manual_clock, protocol, blocks):
-    monkeypatch.setattr(control, "MOST_SLEEPS", 30)
+    monkeypatch.setattr(loop, "MOST_SLEEPS", 30)
     watched = CountingSwitches()
     columns, told = run_control(protocol, 80, 50_000.0, watched)
     assert len(watched.blocks) == watched.discarded == blocks and told["calls"] == 80
@@ -312,7 +311,7 @@ def test_a_stall_of_the_machine_shows_in_the_control_run(monkeypatch, manual_clo
         if calls == 51:
             manual_clock.advance(30_000_000)
 
-    monkeypatch.setattr(control, "_empty", stalls_once)
+    monkeypatch.setattr(loop, "_empty", stalls_once)
     latency = run_control(protocol, 100, 100_000.0)[0]["latency_ns"]
     assert latency[50] >= 30_000_000
     # With a period the calls that were due meanwhile are late as well; in a closed loop the next one waits its turn.
@@ -333,7 +332,7 @@ def test_a_stall_of_the_machine_shows_in_the_control_run(monkeypatch, manual_clo
 def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, calls):
     planned = []
 
-    class PlannedBlock(control.Block):
+    class PlannedBlock(loop.Block):
         def __init__(self, calls, protocol, spacing_ns):
             planned.append((calls, spacing_ns or round(1e3 * protocol.period_us)))
             super().__init__(1, protocol, 1)
@@ -341,11 +340,11 @@ def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, 
         def run(self, step, count, who, budget_ns):
             return super().run(step, 1, who, budget_ns)
 
-    monkeypatch.setattr(control, "Block", PlannedBlock)
+    monkeypatch.setattr(loop, "Block", PlannedBlock)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     run_control(protocol, 1000, median_ns)
     ((count, spacing_ns),) = planned
-    assert count == calls and spacing_ns >= control.LEAST_SPACING_NS
+    assert count == calls and spacing_ns >= loop.LEAST_SPACING_NS
 
 
 def test_the_control_run_is_kept_wherever_recordings_go(tmp_path):

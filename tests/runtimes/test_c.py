@@ -68,15 +68,17 @@ def library(*flags: str, source: str = "float half(float x) { return x / 2; }\n"
 @needs_gcc
 def test_an_entry_of_the_cache_has_its_flags_compiler_and_processor(monkeypatch):
     monkeypatch.setenv("CC", "gcc")
-    path, cached = library("-O1", "-DPLANTED")
-    assert not cached and library("-O1", "-DPLANTED") == (path, True)
+    path, _, cached = library("-O1", "-DPLANTED")
+    again = library("-O1", "-DPLANTED")
+    assert not cached and again.path == path and again.cached
     assert library("-O2", "-DPLANTED")[0] != path
     monkeypatch.setattr(c_compile, "cpuinfo_flags", lambda: frozenset({"planted"}))
     assert library("-O1", "-DPLANTED")[0] != path
     monkeypatch.undo()
     path.write_bytes(b"damaged")
     monkeypatch.setenv("CC", "gcc")
-    assert library("-O1", "-DPLANTED") == (path, False)
+    mended = library("-O1", "-DPLANTED")
+    assert mended.path == path and not mended.cached
 
 
 @needs_gcc

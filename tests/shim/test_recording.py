@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import lstm_trt
+from benchmarks import gpu_packages
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
@@ -196,14 +197,14 @@ def test_the_commands_of_the_gpu_page_run_and_a_second_device_is_another_one(tmp
 @pytest.mark.parametrize(("version", "major"), [(12080, 12), (13000, 13), (14000, 13)])
 def test_the_packages_are_those_of_the_drivers_cuda_version(monkeypatch, version, major):
     monkeypatch.setenv("SHIM_VERSION", str(version))
-    assert gpu.requirements()[0].startswith(f"tensorrt-cu{major}>=")
-    assert gpu.requirements("headers") == gpu.REQUIREMENTS[major]["headers"]
+    assert gpu_packages.requirements()[0].startswith(f"tensorrt-cu{major}>=")
+    assert gpu_packages.requirements("headers") == gpu_packages.REQUIREMENTS[major]["headers"]
 
 
 def test_a_driver_that_is_too_old_has_no_packages(monkeypatch):
     monkeypatch.setenv("SHIM_VERSION", "11080")
     with pytest.raises(gpu.NoCudaDevice, match=r"supports CUDA 11\.8"):
-        gpu.requirements()
+        gpu_packages.requirements()
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lstm_trt import __version__
-from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import static_model
@@ -29,9 +28,6 @@ from lstm_trt.export.to_onnx import export_network
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def build_engine(
@@ -81,15 +77,14 @@ def build_engine(
         "gpu": card,
         "options": options.as_dict(),
     }
-    key = cache.sha256(canonical_json(identity).encode())
-    beside, plan = (cache.stored("engine", key, suffix) for suffix in (".json", ".engine"))
+    beside, plan = (cache.stored("engine", identity, suffix) for suffix in (".json", ".engine"))
     if beside and plan:
-        information = json.loads(beside[0].read_bytes())
-        if information["engine"]["sha256"] == plan[1]:  # else these are files of two builds
-            return Engine(*plan, True, {"name": name, **information})
+        information = json.loads(beside.path.read_bytes())
+        if information["engine"]["sha256"] == plan.sha256:  # else these are files of two builds
+            return Engine(*plan, {"name": name, **information})
     built, facts = _build(onnx, options, name, card)
-    cache.keep("engine", key, ".json", facts)
-    return Engine(*cache.keep("engine", key, ".engine", built), False, {"name": name, **json.loads(facts)})
+    cache.keep("engine", identity, ".json", facts)
+    return Engine(*cache.keep("engine", identity, ".engine", built), {"name": name, **json.loads(facts)})
 
 
 def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
@@ -257,14 +252,12 @@ def _timing_cache(trt, config, options: EngineOptions, card: dict | None) -> Ite
         yield None
         return
     identity = {"flavour": options.flavour, "version": trt.__version__, "gpu": card}
-    key = cache.sha256(canonical_json(identity).encode())
-    path, _, _ = cache.fetch("timing", key, ".timing", lambda: b"")
-    before = path.read_bytes()
+    before = cache.fetch("timing", identity, ".timing", lambda: b"").path.read_bytes()
     config.set_timing_cache(config.create_timing_cache(before), ignore_mismatch=False)
     yield before
     after = bytes(config.get_timing_cache().serialize())
     if after != before:
-        cache.keep("timing", key, ".timing", after)
+        cache.keep("timing", identity, ".timing", after)
 
 
 def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.LayerRow] | None:

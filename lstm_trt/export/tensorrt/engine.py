@@ -4,8 +4,6 @@ Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx`, and cached u
 them. A JSON file beside each engine has its `information`: versions, target, options, SHA-256.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

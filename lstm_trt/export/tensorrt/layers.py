@@ -7,8 +7,6 @@ limit / step, which are literals of the program, or the sequence length if it is
 kernel row and iteration) are derived.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

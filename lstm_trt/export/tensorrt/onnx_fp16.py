@@ -7,16 +7,11 @@ step, which the parity check covers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, any_error, one_line
+from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import graphs, is_float32, retype
-
-if TYPE_CHECKING:
-    import onnx
-
 
 HALF = "__half"
 
@@ -27,8 +22,6 @@ def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
     Each float32 input is cast at the start, each float32 output at the end. Raises `BuildFailed` for a number beyond
     +-65504 or an operator that does not support float16.
     """
-    import onnx
-
     half = onnx.ModelProto()
     half.CopyFrom(model)
     graph, to = half.graph, onnx.TensorProto
@@ -54,8 +47,6 @@ def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
 
 def _halve(node: onnx.NodeProto, renamed: set[str]) -> None:
     """Rename the tensors in `renamed`, and make a tensor of each constant number and type float16 of float32."""
-    import onnx
-
     for names in (node.input, node.output):
         names[:] = [used + HALF if used in renamed else used for used in names]
     if node.op_type == "ConstantOfShape" and not node.attribute:  # its default is a float32 zero

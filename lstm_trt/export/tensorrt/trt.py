@@ -4,8 +4,6 @@
 without a GPU. Both have the same Python names. Their modules are imported when they are first used.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections import deque
@@ -18,7 +16,7 @@ from typing import Any
 
 from lstm_trt.config.errors import RuntimeUnavailable, one_line
 from lstm_trt.machine import gpu as machine_gpu
-from lstm_trt.machine.facts import installed_version
+from lstm_trt.machine.facts import CUDA_MAJORS, installed_version
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def errors_of(lines: Iterable[tuple[str, str]]) -> str:
 def cuda_major(flavour: str) -> int | None:
     """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its packages."""
     name = FLAVOURS[flavour].distribution
-    return next((major for major in machine_gpu.REQUIREMENTS if installed_version(f"{name}-cu{major}")), None)
+    return next((major for major in CUDA_MAJORS if installed_version(f"{name}-cu{major}")), None)
 
 
 #: Message of the bindings where TensorRT returned null instead of an object.
@@ -133,5 +131,4 @@ def starting(flavour: str) -> Iterator[None]:
         if _NULL not in str(error):
             raise
         reason = errors_of(logger(flavour).lines) or "no reason given"
-        remedy = machine_gpu.OLD_DRIVER_REMEDY
-        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", remedy) from None
+        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", machine_gpu.OLD_DRIVER_REMEDY) from None

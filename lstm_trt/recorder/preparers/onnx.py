@@ -4,8 +4,6 @@ The reference is ONNX Runtime on the CPU in float32, and it is itself compared w
 outputs of a network that began as a module, or else the evaluation of the graph in numpy (`export.evaluate`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ import numpy as np
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError, ParityFailed, UsageError
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
@@ -122,8 +121,6 @@ def _less(array: np.ndarray) -> np.ndarray:
 
 def _rounded(model: bytes, precision: str) -> bytes:
     """The network with its parameters rounded to bfloat16, for tf32 those of matrix products only, without biases."""
-    import onnx
-
     found = onnx.load_from_string(model)
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
@@ -168,8 +165,6 @@ def _evaluated(
     model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State], in_float64: bool = False
 ) -> list[Outputs]:
     """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
-    import onnx
-
     graph = onnx.load_from_string(model)
     if in_float64:
         graph, wider = evaluate.in_float64(graph), {"float32": "float64"}
@@ -194,9 +189,7 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     }
 
 
-def _check_against_one_run(
-    network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs], limit: float
-) -> None:
+def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float) -> None:
     """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
 
     Nothing is compared if the file fixes the number of samples, be it inside the graph.

@@ -1,7 +1,5 @@
 """How LSTM shapes are prepared: seeded weights, exported network, PyTorch's reference outputs, roofline bound."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,6 +10,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError
+from lstm_trt.config.libraries import torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
@@ -27,8 +26,6 @@ class ShapePreparer(Preparer):
 
     def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is timed."""
-        import torch
-
         torch.set_num_threads(1)
         shape, seed, mode = configuration.workload, configuration.protocol.seed, configuration.mode
         network, precision = _network(shape), configuration.options.precision

@@ -4,8 +4,6 @@ This module is also the only runtime of such steps, "python", with the contract 
 independent of the step exists, so its outputs are compared with nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.metadata

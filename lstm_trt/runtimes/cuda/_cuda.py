@@ -17,8 +17,6 @@ events from a pool and records them around its copies and its computation; betwe
 inside a trial.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import importlib

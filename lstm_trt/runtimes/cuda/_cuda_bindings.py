@@ -98,8 +98,7 @@ class _Pinned:
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.size = math.prod(shape) * dtype.itemsize
         self.address = _checked("cuMemHostAlloc", cu.cuMemHostAlloc(self.size, 0))
-        place = (self.address, False)
-        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": place, "version": 3}
+        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (self.address, False), "version": 3}
 
     def free(self) -> None:
         cu.cuMemFreeHost(self.address)

@@ -17,8 +17,6 @@ A runtime of this family is a `TensorRtRuntime`; its `open_context(trt, engine, 
 the execution context for its flavour (TensorRT or TensorRT for RTX).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -30,17 +28,9 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import (
-    BuildFailed,
-    ConfigurationFailed,
-    MemoryExhausted,
-    RunFailed,
-    RuntimeUnavailable,
-    building,
-    is_memory_message,
-    one_line,
-)
+from lstm_trt.config.errors import BuildFailed, ConfigurationFailed, MemoryExhausted, RunFailed, RuntimeUnavailable
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.tensorrt import build
 from lstm_trt.export.tensorrt import engine as export_engine
@@ -121,7 +111,8 @@ class TensorRtRuntime:
         except RuntimeUnavailable as error:
             return Availability(False, version, reason=error.reason, remedy=error.remedy)
         except Exception as error:  # a broken installation
-            return Availability(False, version, reason=f"{flavour.distribution} cannot be loaded: {one_line(error)}")
+            reason = f"{flavour.distribution} cannot be loaded: {errors.one_line(error)}"
+            return Availability(False, version, reason=reason)
 
     def _engine_options(self, options: Options) -> export_engine.EngineOptions:
         """Only what changes the engine, so that with and without a graph TensorRT times the same one.
@@ -157,7 +148,7 @@ class TensorRtRuntime:
         check_options(self.NAME, self, options)
         if options.precision == "tf32":
             _cuda.check_tf32()
-        with building(self.NAME, request.label):
+        with errors.building(self.NAME, request.label):
             _cuda.spin_while_waiting()
             onnx = request.model()
             began = time.perf_counter()
@@ -372,4 +363,4 @@ def _enqueuer(execute: Callable[[int], bool], handle: int, name: str) -> Callabl
 
 
 def _is_out_of_memory(messages: Iterable[tuple[str, str]]) -> bool:
-    return any(is_memory_message(text) for severity, text in messages if severity in export_trt.ERRORS)
+    return any(errors.is_memory_message(text) for severity, text in messages if severity in export_trt.ERRORS)

@@ -5,8 +5,6 @@ layer is a loop of one or two kernels per time step, so without a graph a trial 
 by kernel launches: measure `--graph` first.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -11,12 +11,9 @@ cannot, and report neither. With our own capture the graph exists before the fir
 the failure is recorded, and events can be recorded around it.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
-from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import LabError
 from lstm_trt.machine import gpu
 from lstm_trt.runtimes.cuda import _tensorrt
@@ -31,11 +28,10 @@ def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
     identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": gpu.cuda_device().name}
-    key = cache.sha256(canonical_json(identity).encode())
-    kernels, kept = config.create_runtime_cache(), cache.stored(KERNELS, key, ".bin")
+    kernels, kept = config.create_runtime_cache(), cache.stored(KERNELS, identity, ".bin")
     found = {"kernel_specialization": "eager", "engine_cuda_graphs": "disabled", "kernel_cache": "new"}
     if kept:  # refused by another driver than the one that wrote them
-        found["kernel_cache"] = "loaded" if kernels.deserialize(kept[0].read_bytes()) else "refused"
+        found["kernel_cache"] = "loaded" if kernels.deserialize(kept.path.read_bytes()) else "refused"
     config.set_runtime_cache(kernels)
     context = engine.create_execution_context(config)
 
@@ -48,7 +44,7 @@ def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
         if content is None:
             return
         try:
-            cache.keep(KERNELS, key, ".bin", bytes(content))
+            cache.keep(KERNELS, identity, ".bin", bytes(content))
             found["kernel_cache"] += ", kept"
         except LabError as error:
             found["kernel_cache"] += f", not kept: {error}"
