@@ -4,6 +4,8 @@ A `Latencies` has the latencies of one process, in order of the calls. A `Group`
 one per round. Recordings are converted to groups here, tables from elsewhere in `foreign`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self

@@ -9,6 +9,8 @@ Schema history (older versions stay readable):
      pause or a duration because of their unknown fields.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
