@@ -363,8 +363,8 @@ def _smooth(times: np.ndarray) -> float:
     return best
 
 
-def _decay(mean: np.ndarray, length: float) -> np.ndarray:
-    """Rates of exponentials truncated at `length` with these means; 0 if the mean is half of `length` or more."""
+def _decay(mean: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Rates of exponentials truncated at these lengths with these means; 0 if the mean is half of `length` or more."""
     share = np.clip(mean / length, 1e-12, 0.499)
     x, shares = _truncated()
     x = np.interp(share, shares, x)

@@ -105,11 +105,11 @@ def remembered(look: Look, items: Sequence[Any], trials: Sequence[int], source: 
     if not source or sum(trials) < FIRST:
         return computed(look, items, trials)
     keys = [store.sha256(pickle.dumps(item)) for item in items]
-    name = store.sha256(f"{Path(source).absolute()} {look.__qualname__} {_version()}".encode())
+    name = {"source": str(Path(source).absolute()), "analysis": look.__qualname__, "version": _version()}
     known: dict[str, Any] = {}
     with suppress(Exception):
-        path, _ = store.stored("analysis", name, ".pickle") or (None, None)
-        known = pickle.loads(path.read_bytes()) if path else {}
+        kept = store.stored("analysis", name, ".pickle")
+        known = pickle.loads(kept.path.read_bytes()) if kept else {}
     missing = [place for place, key in enumerate(keys) if key not in known]
     began = time.perf_counter()
     results = computed(look, [items[place] for place in missing], [trials[place] for place in missing])

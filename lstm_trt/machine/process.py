@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -47,7 +46,7 @@ class Child:
         code: str,
         interpreter: Interpreter | None = None,
         threads: int = 1,
-        variables: Mapping[str, str] | None = None,
+        variables: dict[str, str] | None = None,
         log: IO[bytes] | int = subprocess.DEVNULL,
     ) -> None:
         interpreter = interpreter or Interpreter()

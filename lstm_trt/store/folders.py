@@ -162,7 +162,7 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
     paths = list(numbered.values())
     rows = list(map(rows_in, paths))
     step = max(1, math.ceil(sum(rows) / (most or sum(rows))))
-    parts, whole, counts, most_ns = [], {}, (np.empty(0), 0), 0
+    parts, whole, counts, most_ns = [], {}, (np.empty(0), np.empty(0, int)), 0
     for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
         part = read(path, columns)
         parts.append(replace(part, columns={}))
