@@ -111,7 +111,8 @@ def time_of_slow_calls(timed: Sequence[Series], pooled_ns: Ordered) -> tuple[flo
     pooled = np.concatenate([first + late for first, late in zip(np.cumsum([0, *sizes]), places, strict=False)])
     edges = [part * (n // PARTS) + min(part, n % PARTS) for part in range(PARTS + 1)]
     parts = [pooled[slice(*np.searchsorted(pooled, edges[part : part + 2]))] - edges[part] for part in range(PARTS)]
-    each = [autocorrelation_time([part], [size]) for part, size in zip(parts, np.diff(edges).tolist(), strict=True) if len(part)]
+    lengths = np.diff(edges).tolist()
+    each = [autocorrelation_time([part], [size]) for part, size in zip(parts, lengths, strict=True) if len(part)]
     error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else 0.0
     return time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error if len(each) > 1 else 1.0)
 
