@@ -88,7 +88,7 @@ def test_errors_of_a_child_are_those_of_the_analysis(two_children):
 
 def test_ctrl_c_ends_the_children(monkeypatch, two_children):
     def stopped(*ignored):
-        wait_for(lambda: len(children()) >= 2)
+        assert wait_for(lambda: len(children()) >= 2)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(parallel, "wait", stopped)
