@@ -22,13 +22,13 @@ from concurrent import futures
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
-from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line
+from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.describe import describe
@@ -245,8 +245,6 @@ class SweepReport:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
-Item = TypeVar("Item")
-
 #: Who records: this process, an executor, a function that makes one when something is left, or several by name.
 Executors = futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
 
@@ -262,7 +260,7 @@ def default_rounds(trials: int) -> int:
     return 3 if trials >= TIERS["compare"] else 1
 
 
-def order(items: Iterable[Item], rounds: int, seed: int) -> Iterator[list[Item]]:
+def order(items: Iterable[Any], rounds: int, seed: int) -> Iterator[list[Any]]:
     """The items of each round in a new random order; reproducible for a given seed."""
     for number in range(rounds):
         shuffled = list(items)
@@ -308,7 +306,8 @@ def run_sweep(
         raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
     keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
     keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
-    began, report, plan = time.monotonic(), SweepReport(0, warnings=[*warnings]), []
+    began, report = time.monotonic(), SweepReport(0, warnings=[*warnings])
+    plans: list[tuple[Any, deque[Cell]]] = []
     with ExitStack() as stack:
         for place, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
             folder = files.make_folder(Path(out) / place)
@@ -318,44 +317,38 @@ def run_sweep(
             report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
             recorded, failed = ({(cells.get(name, name), r) for name, r in found} for found in folders.finished(folder))
             left = [key for key in keys if key not in recorded]
-            todo = [key for key in left if retry_failed or key not in failed]
-            ready = each() if todo and callable(each) else each
-            plan += [Cell(ready, folder, *key, keyed[key[0]], cells) for key in todo]
+            todo = deque(Cell(folder, cells, *key, keyed[key[0]]) for key in left if retry_failed or key not in failed)
+            plans.append((each() if todo and callable(each) else each, todo))
             report.total += len(keys)
             report.done_before += len(keys) - len(left)
             report.failed_before += len(left) - len(todo)
             report.folders.append(folder)
+        plan = [cell for _, cells in plans for cell in cells]
         progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
         if executor is None:
             pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
             outcomes = _here(plan, pool, progress, control)
         else:
             how = {"control": control, "limits": (time_limit_s, memory_limit)}
-            outcomes = stack.enter_context(closing(_elsewhere(plan, progress, **how)))
+            outcomes = stack.enter_context(closing(_elsewhere(plans, progress, **how)))
         try:
-            for cell, outcome in outcomes:
-                progress.end(cell.configuration, outcome)
+            with refused("the executor has ended", *_ENDED, hint="; run the sweep again to resume it"):
+                for cell, outcome in outcomes:
+                    progress.end(cell.configuration, outcome)
         except KeyboardInterrupt:
             report.stopped = True
-        except _ENDED as error:
-            ended = f"the executor has ended ({type(error).__name__})"
-            raise UsageError(f"{ended}: run the sweep again to resume it") from None
         report.wall_s = time.monotonic() - began
     return report
 
 
 class Cell(NamedTuple):
-    """What is recorded once: by this executor, into a folder, with this key and round there.
+    """What is recorded once: the folder, the keys of what it held before by id, and of this the key and the round."""
 
-    `known`: id of each recording and failure in the folder -> its key.
-    """
-
-    executor: Any
     folder: Path
+    known: Mapping[str, str]
     key: str
     round: int
     configuration: Configuration
-    known: Mapping[str, str]
 
 
 def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[tuple[Cell, Recorded]]:
@@ -366,23 +359,23 @@ def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: b
         yield cell, pool.record_configuration(*how, control=control)
 
 
-def _elsewhere(plan: Iterable[Cell], progress: Progress, **how: Any) -> Generator[tuple[Cell, Recorded]]:
-    """Each cell with its result, as they arrive; the jobs have `how`.
+def _elsewhere(
+    plans: Sequence[tuple[Any, deque[Cell]]], progress: Progress, **how: Any
+) -> Generator[tuple[Cell, Recorded]]:
+    """Each cell of the executors with its result, as they arrive; the jobs have `how`.
 
     Only two jobs a worker are submitted at a time, so that workers that join later get some. A future is dropped with
-    its result, since Dask records again what a lost worker had and is still wanted. Raises `UsageError` if an executor
-    has ended, `StoreError` if one gives a result twice.
+    its result, since Dask records again what a lost worker had and is still wanted. Raises `StoreError` if an executor
+    gives a result twice.
     """
     how |= {"series": secrets.token_hex(8), "added": registry.added}
-    queues, running = defaultdict(deque), {}
-    for cell in plan:
-        queues[cell.executor].append(cell)
+    running: dict[futures.Future, Cell] = {}
     try:
-        while running or any(queues.values()):
-            for executor, queue in queues.items():
+        while running or any(queue for _, queue in plans):
+            for executor, queue in plans:
                 client = getattr(executor, "_client", None)  # of Dask
                 workers = len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
-                jobs = sum(cell.executor is executor for cell in running.values())
+                jobs = sum(cell.folder == queue[0].folder for cell in running.values()) if queue else 0
                 for cell in [queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))]:
                     plain = cell.configuration.as_dict()
                     plain["options"] |= {"device_index": cell.configuration.options.device_index}

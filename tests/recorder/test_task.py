@@ -251,7 +251,7 @@ def test_what_an_executor_loses_is_a_failure_and_its_own_end_is_not(tmp_path, el
             raise BrokenExecutor("a process ended")
         return result
 
-    with pytest.raises(UsageError, match="the executor has ended \\(BrokenExecutor\\): run the sweep again"):
+    with pytest.raises(UsageError, match="the executor has ended: a process ended; run the sweep again"):
         sweep(GRID, protocol=SHORT, out=tmp_path / "b", executor=elsewhere("node", end), **QUIET)
     assert names(tmp_path / "b", ".failure.json") == []
 
