@@ -18,7 +18,6 @@ from lstm_trt.export.tensorrt.engine import EngineOptions as EngineOptions
 from lstm_trt.export.to_c import export_c as export_c
 from lstm_trt.export.to_onnx import export_onnx as export_onnx
 from lstm_trt.recorder.cached import cache_contents as cache_contents, clear_cache as clear_cache
-from lstm_trt.recorder.cluster import Cluster as Cluster
 from lstm_trt.recorder.describe import describe as describe
 from lstm_trt.recorder.doctor import examine as doctor
 from lstm_trt.recorder.inspect import inspect as inspect

@@ -70,9 +70,11 @@ class Progress:
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
         self._report, self._began = report, time.monotonic()
-        self._costs = [_cost(each) for each in plan]
-        self._done: list[tuple[tuple, Recorded]] = []
-        self._left_s = 0.0
+        #: By runtime; what is done also of all, as None.
+        self._left, self._done = defaultdict(Counter), defaultdict(Counter)
+        for each in plan:
+            self._left[each.runtime].update(_cost(each))
+        self._ended, self._left_s = 0, 0.0
         self._running = ""
         self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
         self._show = show and report.left > 0
@@ -125,8 +127,11 @@ class Progress:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
         report.machines.update([outcome.machine] if isinstance(outcome, Result) else [])
-        self._costs.remove(cost := _cost(configuration))
-        self._done.append((cost, outcome))
+        cost, self._ended = _cost(configuration), self._ended + 1
+        self._left[configuration.runtime].subtract(cost)
+        for known in (configuration.runtime, None) if not outcome.failure else ():
+            spent_s = max(0.0, outcome.seconds.timing - cost["scheduled_s"])
+            self._done[known].update({"work": cost["work"], "spent_s": spent_s})
         spent_s = sum(asdict(report.seconds).values()) - report.seconds.inside_trials  # of several at a time
         self._left_s = self.seconds_left() / max(1.0, spent_s / (time.monotonic() - self._began))
         if self._bar is not None:
@@ -136,18 +141,13 @@ class Progress:
 
     def seconds_left(self) -> float:
         """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
-        overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
-        for (runtime, scheduled_s, work), outcome in self._done:
-            seconds = outcome.seconds
-            overhead_s += seconds.preparing + seconds.control + seconds.storing
-            for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
-                spent_s[known] += max(0.0, seconds.timing - scheduled_s)
-                work_done[known] += work
-        left_s = 0.0
-        for runtime, scheduled_s, work in self._costs:
-            known = runtime if work_done[runtime] else None
+        seconds, left_s = self._report.seconds, 0.0
+        overhead_s = (seconds.preparing + seconds.control + seconds.storing) / self._ended
+        for runtime, left in self._left.items():
+            done = self._done[runtime if self._done[runtime]["work"] else None]
             # The work is 0 with periodic arrivals, where the schedule sets the duration.
-            left_s += overhead_s / len(self._done) + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
+            rate = done["spent_s"] / (done["work"] or 1)
+            left_s += left["cells"] * overhead_s + left["scheduled_s"] + left["work"] * rate
         return left_s
 
     def _show_line(self, running: str, soon: bool = False) -> None:
@@ -157,7 +157,7 @@ class Progress:
         self._shown_at = time.monotonic()
         report = self._report
         failed = f"{len(report.failures)} failed" if report.failures else ""
-        time_left = f"about {duration(self._left_s)} left" if self._done else "remaining time not known yet"
+        time_left = f"about {duration(self._left_s)} left" if self._ended else "remaining time not known yet"
         text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(text)
@@ -165,11 +165,11 @@ class Progress:
             print(f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True)
 
 
-def _cost(configuration: Configuration) -> tuple[str, float, int]:
-    """Runtime, seconds of the schedule, and operations beside it."""
+def _cost(configuration: Configuration) -> dict[str, Any]:
+    """Seconds of the schedule, and operations beside it."""
     protocol, calls = configuration.protocol, configuration.protocol.trials + configuration.protocol.warmup
     work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
-    return configuration.runtime, protocol.scheduled_s, work
+    return {"cells": 1, "scheduled_s": protocol.scheduled_s, "work": work}
 
 
 #: Number of failures that the report lists; the folder contains all of them.
@@ -315,10 +315,12 @@ def run_sweep(
             moved, cells = (folders.tidy(folder), {}) if each is None else folders.cells(folder)
             again = "it has been moved aside and is recorded again"
             report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
-            recorded, failed = ({(cells.get(name, name), r) for name, r in found} for found in folders.finished(folder))
+            found = folders.finished(folder)
+            recorded, failed = ({(cells.get(name, name), number): name for name, number in each} for each in found)
             left = [key for key in keys if key not in recorded]
-            todo = deque(Cell(folder, cells, *key, keyed[key[0]]) for key in left if retry_failed or key not in failed)
-            plans.append((each() if todo and callable(each) else each, todo))
+            todo = [key for key in left if retry_failed or key not in failed]
+            queue = deque(Cell(folder, *key, keyed[key[0]], failed.get(key)) for key in todo)
+            plans.append((each() if todo and callable(each) else each, queue))
             report.total += len(keys)
             report.done_before += len(keys) - len(left)
             report.failed_before += len(left) - len(todo)
@@ -342,13 +344,13 @@ def run_sweep(
 
 
 class Cell(NamedTuple):
-    """What is recorded once: the folder, the keys of what it held before by id, and of this the key and the round."""
+    """What is recorded once: folder, key and round there, and the id of an earlier failure of it."""
 
     folder: Path
-    known: Mapping[str, str]
     key: str
     round: int
     configuration: Configuration
+    failed: str | None
 
 
 def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[tuple[Cell, Recorded]]:
@@ -402,8 +404,8 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
     if (result.key, result.round) != (cell.key, cell.round):
         raise StoreError(f"{result.path.name} arrived a second time")
-    for identity in [identity for identity, key in cell.known.items() if key == cell.key]:
-        (cell.folder / f"{identity}-r{cell.round}.failure.json").unlink(missing_ok=True)
+    if cell.failed:
+        (cell.folder / f"{cell.failed}-r{cell.round}.failure.json").unlink(missing_ok=True)
     files.put(cell.folder / result.path.name, result.content)
     return cell, result
 
