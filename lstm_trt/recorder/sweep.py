@@ -404,9 +404,10 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
     if (result.key, result.round) != (cell.key, cell.round):
         raise StoreError(f"{result.path.name} arrived a second time")
-    if cell.failed:
-        (cell.folder / f"{cell.failed}-r{cell.round}.failure.json").unlink(missing_ok=True)
-    files.put(cell.folder / result.path.name, result.content)
+    path = files.put(cell.folder / result.path.name, result.content)
+    earlier = cell.folder / f"{cell.failed}-r{cell.round}.failure.json"
+    if earlier != path:
+        earlier.unlink(missing_ok=True)
     return cell, result
 
 
