@@ -22,10 +22,10 @@ from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, f
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import table
+from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import availability as runtime_availability
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.environments import Tell, described
-from lstm_trt.machine.process import Interpreter
 from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, ReportSection, Request
 
 #: The implementation that all others must agree with.

@@ -40,10 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--control", action="store_true", help=CONTROL_HELP)
     sweep_arguments(parser)
-    scheduler = "record on the workers of a Dask scheduler, tcp://HOST:8786 (docs/cluster.md)"
-    add("--scheduler", metavar="ADDRESS", help=scheduler)
-    each = "record all on each machine of the scheduler, into a folder of its name in DIR"
-    add("--each-machine", action="store_true", help=each)
+    add("--scheduler", metavar="ADDRESS", help="record on the workers of a Dask scheduler, such as tcp://HOST:8786")
+    add("--each-machine", action="store_true", help="record all on each of its machines, into DIR/MACHINE")
     add("--for", dest="for_time", help=argparse.SUPPRESS)  # else it would be --format
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
     common.figure_arguments(parser, "draw the figures of the sweep into this folder")

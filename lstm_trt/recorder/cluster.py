@@ -22,7 +22,9 @@ def connect(address: str, hosts: Sequence[str] | None = None) -> Any:
     if not urlsplit(address).port:
         raise UsageError(f"--scheduler takes an address such as tcp://HOST:8786, not {address!r}")
     with refused("--scheduler needs Dask", ImportError, hint="; install it with pip install -e '.[cluster]'"):
-        from distributed import Client
+        from distributed import Client, Security
+    if address.startswith("tls:") and Security().get_connection_args("client")["ssl_context"] is None:
+        raise UsageError(f"{address} needs certificates, which Dask's configuration does not name: see docs/cluster.md")
     with refused(f"no Dask scheduler answers at {address}", OSError):
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     return client.get_executor(pure=False, resources={"lstm_trt": 1}, workers=hosts)

@@ -22,13 +22,13 @@ from concurrent import futures
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
-from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line
+from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
@@ -70,9 +70,11 @@ class Progress:
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
         self._report, self._began = report, time.monotonic()
-        self._costs = [_cost(each) for each in plan]
-        self._done: list[tuple[tuple, Recorded]] = []
-        self._left_s = 0.0
+        #: By runtime; what is done also of all, as None.
+        self._left, self._done = defaultdict(Counter), defaultdict(Counter)
+        for each in plan:
+            self._left[each.runtime].update(_cost(each))
+        self._ended, self._left_s = 0, 0.0
         self._running = ""
         self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
         self._show = show and report.left > 0
@@ -125,8 +127,11 @@ class Progress:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
         report.machines.update([outcome.machine] if isinstance(outcome, Result) else [])
-        self._costs.remove(cost := _cost(configuration))
-        self._done.append((cost, outcome))
+        cost, self._ended = _cost(configuration), self._ended + 1
+        self._left[configuration.runtime].subtract(cost)
+        for known in (configuration.runtime, None) if not outcome.failure else ():
+            spent_s = max(0.0, outcome.seconds.timing - cost["scheduled_s"])
+            self._done[known].update({"work": cost["work"], "spent_s": spent_s})
         spent_s = sum(asdict(report.seconds).values()) - report.seconds.inside_trials  # of several at a time
         self._left_s = self.seconds_left() / max(1.0, spent_s / (time.monotonic() - self._began))
         if self._bar is not None:
@@ -136,18 +141,13 @@ class Progress:
 
     def seconds_left(self) -> float:
         """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
-        overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
-        for (runtime, scheduled_s, work), outcome in self._done:
-            seconds = outcome.seconds
-            overhead_s += seconds.preparing + seconds.control + seconds.storing
-            for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
-                spent_s[known] += max(0.0, seconds.timing - scheduled_s)
-                work_done[known] += work
-        left_s = 0.0
-        for runtime, scheduled_s, work in self._costs:
-            known = runtime if work_done[runtime] else None
+        seconds, left_s = self._report.seconds, 0.0
+        overhead_s = (seconds.preparing + seconds.control + seconds.storing) / self._ended
+        for runtime, left in self._left.items():
+            done = self._done[runtime if self._done[runtime]["work"] else None]
             # The work is 0 with periodic arrivals, where the schedule sets the duration.
-            left_s += overhead_s / len(self._done) + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
+            rate = done["spent_s"] / (done["work"] or 1)
+            left_s += left["cells"] * overhead_s + left["scheduled_s"] + left["work"] * rate
         return left_s
 
     def _show_line(self, running: str, soon: bool = False) -> None:
@@ -157,7 +157,7 @@ class Progress:
         self._shown_at = time.monotonic()
         report = self._report
         failed = f"{len(report.failures)} failed" if report.failures else ""
-        time_left = f"about {duration(self._left_s)} left" if self._done else "remaining time not known yet"
+        time_left = f"about {duration(self._left_s)} left" if self._ended else "remaining time not known yet"
         text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(text)
@@ -165,11 +165,11 @@ class Progress:
             print(f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True)
 
 
-def _cost(configuration: Configuration) -> tuple[str, float, int]:
-    """Runtime, seconds of the schedule, and operations beside it."""
+def _cost(configuration: Configuration) -> dict[str, Any]:
+    """Seconds of the schedule, and operations beside it."""
     protocol, calls = configuration.protocol, configuration.protocol.trials + configuration.protocol.warmup
     work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
-    return configuration.runtime, protocol.scheduled_s, work
+    return {"cells": 1, "scheduled_s": protocol.scheduled_s, "work": work}
 
 
 #: Number of failures that the report lists; the folder contains all of them.
@@ -245,8 +245,6 @@ class SweepReport:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
-Item = TypeVar("Item")
-
 #: Who records: this process, an executor, a function that makes one when something is left, or several by name.
 Executors = futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
 
@@ -262,7 +260,7 @@ def default_rounds(trials: int) -> int:
     return 3 if trials >= TIERS["compare"] else 1
 
 
-def order(items: Iterable[Item], rounds: int, seed: int) -> Iterator[list[Item]]:
+def order(items: Iterable[Any], rounds: int, seed: int) -> Iterator[list[Any]]:
     """The items of each round in a new random order; reproducible for a given seed."""
     for number in range(rounds):
         shuffled = list(items)
@@ -308,7 +306,8 @@ def run_sweep(
         raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
     keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
     keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
-    began, report, plan = time.monotonic(), SweepReport(0, warnings=[*warnings]), []
+    began, report = time.monotonic(), SweepReport(0, warnings=[*warnings])
+    plans: list[tuple[Any, deque[Cell]]] = []
     with ExitStack() as stack:
         for place, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
             folder = files.make_folder(Path(out) / place)
@@ -316,46 +315,42 @@ def run_sweep(
             moved, cells = (folders.tidy(folder), {}) if each is None else folders.cells(folder)
             again = "it has been moved aside and is recorded again"
             report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
-            recorded, failed = ({(cells.get(name, name), r) for name, r in found} for found in folders.finished(folder))
+            found = folders.finished(folder)
+            recorded, failed = ({(cells.get(name, name), number): name for name, number in each} for each in found)
             left = [key for key in keys if key not in recorded]
             todo = [key for key in left if retry_failed or key not in failed]
-            ready = each() if todo and callable(each) else each
-            plan += [Cell(ready, folder, *key, keyed[key[0]], cells) for key in todo]
+            queue = deque(Cell(folder, *key, keyed[key[0]], failed.get(key)) for key in todo)
+            plans.append((each() if todo and callable(each) else each, queue))
             report.total += len(keys)
             report.done_before += len(keys) - len(left)
             report.failed_before += len(left) - len(todo)
             report.folders.append(folder)
+        plan = [cell for _, cells in plans for cell in cells]
         progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
         if executor is None:
             pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
             outcomes = _here(plan, pool, progress, control)
         else:
             how = {"control": control, "limits": (time_limit_s, memory_limit)}
-            outcomes = stack.enter_context(closing(_elsewhere(plan, progress, **how)))
+            outcomes = stack.enter_context(closing(_elsewhere(plans, progress, **how)))
         try:
-            for cell, outcome in outcomes:
-                progress.end(cell.configuration, outcome)
+            with refused("the executor has ended", *_ENDED, hint="; run the sweep again to resume it"):
+                for cell, outcome in outcomes:
+                    progress.end(cell.configuration, outcome)
         except KeyboardInterrupt:
             report.stopped = True
-        except _ENDED as error:
-            ended = f"the executor has ended ({type(error).__name__})"
-            raise UsageError(f"{ended}: run the sweep again to resume it") from None
         report.wall_s = time.monotonic() - began
     return report
 
 
 class Cell(NamedTuple):
-    """What is recorded once: by this executor, into a folder, with this key and round there.
+    """What is recorded once: folder, key and round there, and the id of an earlier failure of it."""
 
-    `known`: id of each recording and failure in the folder -> its key.
-    """
-
-    executor: Any
     folder: Path
     key: str
     round: int
     configuration: Configuration
-    known: Mapping[str, str]
+    failed: str | None
 
 
 def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[tuple[Cell, Recorded]]:
@@ -366,23 +361,23 @@ def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: b
         yield cell, pool.record_configuration(*how, control=control)
 
 
-def _elsewhere(plan: Iterable[Cell], progress: Progress, **how: Any) -> Generator[tuple[Cell, Recorded]]:
-    """Each cell with its result, as they arrive; the jobs have `how`.
+def _elsewhere(
+    plans: Sequence[tuple[Any, deque[Cell]]], progress: Progress, **how: Any
+) -> Generator[tuple[Cell, Recorded]]:
+    """Each cell of the executors with its result, as they arrive; the jobs have `how`.
 
     Only two jobs a worker are submitted at a time, so that workers that join later get some. A future is dropped with
-    its result, since Dask records again what a lost worker had and is still wanted. Raises `UsageError` if an executor
-    has ended, `StoreError` if one gives a result twice.
+    its result, since Dask records again what a lost worker had and is still wanted. Raises `StoreError` if an executor
+    gives a result twice.
     """
     how |= {"series": secrets.token_hex(8), "added": registry.added}
-    queues, running = defaultdict(deque), {}
-    for cell in plan:
-        queues[cell.executor].append(cell)
+    running: dict[futures.Future, Cell] = {}
     try:
-        while running or any(queues.values()):
-            for executor, queue in queues.items():
+        while running or any(queue for _, queue in plans):
+            for executor, queue in plans:
                 client = getattr(executor, "_client", None)  # of Dask
                 workers = len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
-                jobs = sum(cell.executor is executor for cell in running.values())
+                jobs = sum(cell.folder == queue[0].folder for cell in running.values()) if queue else 0
                 for cell in [queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))]:
                     plain = cell.configuration.as_dict()
                     plain["options"] |= {"device_index": cell.configuration.options.device_index}
@@ -409,9 +404,10 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
     if (result.key, result.round) != (cell.key, cell.round):
         raise StoreError(f"{result.path.name} arrived a second time")
-    for identity in [identity for identity, key in cell.known.items() if key == cell.key]:
-        (cell.folder / f"{identity}-r{cell.round}.failure.json").unlink(missing_ok=True)
-    files.put(cell.folder / result.path.name, result.content)
+    path = files.put(cell.folder / result.path.name, result.content)
+    earlier = cell.folder / f"{cell.failed}-r{cell.round}.failure.json"
+    if earlier != path:
+        earlier.unlink(missing_ok=True)
     return cell, result
 
 

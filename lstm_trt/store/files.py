@@ -169,10 +169,15 @@ def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[N
         yield
 
 
-def rows_in(path: Path) -> int:
-    """The number of trials in a file, which is opened only; raises `StoreError` if it is damaged."""
+def metadata_of(path: Path) -> Any:
+    """The metadata of a Parquet file, which is opened only; raises `StoreError` if it is damaged."""
     with parquet_errors(path):
-        return pq.read_metadata(path).num_rows
+        return pq.read_metadata(path)
+
+
+def rows_in(path: Path) -> int:
+    """The number of trials in a file; raises `StoreError` if it is damaged."""
+    return metadata_of(path).num_rows
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:

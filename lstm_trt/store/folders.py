@@ -23,7 +23,7 @@ from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError,
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import make_folder, read, read_failure, rows_in, trials_of, wanted
+from lstm_trt.store.files import described_by, make_folder, metadata_of, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
 from lstm_trt.store.whole import Whole, counted
@@ -241,7 +241,11 @@ def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
     Raises `UnknownConfiguration` for those of a newer version.
     """
     plain: dict[str, dict] = {}
-    moved = tidy(folder, lambda path: plain.update({path.name[:64]: trials_of(path, ())[0]["configuration"]}))
+
+    def look(path: Path) -> None:
+        plain[path.name[:64]] = described_by(metadata_of(path).metadata, path)["configuration"]
+
+    moved = tidy(folder, look)
     found = contents(folder)
     plain |= {key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()}
     rows = read_configs(folder)[0] if found.pair else ()

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +21,11 @@ import pytest
 import lstm_trt as lab
 from lstm_trt.recorder.cluster import connect
 from lstm_trt.store import files, folders
-from tests.conftest import ROOT, wait_for
+from tests.conftest import wait_for
 from tests.support.dask_cluster import DaskCluster
 from tests.support.traced_steps import made
 
-distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+pytest.importorskip("distributed", reason="needs the extra cluster")
 
 MODULE = "tests.support.traced_steps"
 
@@ -73,7 +74,7 @@ class Killer(threading.Thread):
         self.known: list[tuple[set[str], Counter[str]]] = []
 
     def run(self) -> None:
-        with distributed.Client(self.cluster.address, set_as_default=False) as client:
+        with self.cluster.client() as client:
             assert wait_for(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
             for _ in range(2):
                 self.cluster.add_worker(self.nanny)
@@ -117,8 +118,9 @@ def test_workers_that_are_killed_lose_at_most_what_is_under_way(tmp_path, nanny,
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
+    """Two workers of a scheduler with TLS, if there is openssl to make a certificate."""
     folder = tmp_path_factory.mktemp("cluster")
-    with DaskCluster(folder, TESTS_TRACED=str(folder / "trace")) as cluster:
+    with DaskCluster(folder, tls=bool(shutil.which("openssl")), TESTS_TRACED=str(folder / "trace")) as cluster:
         for _ in range(2):
             cluster.add_worker()
         cluster.trace = folder / "trace"
@@ -133,14 +135,14 @@ def command(cluster: DaskCluster, folder: Path, steps: int, *more: str) -> list[
 
 def test_ctrl_c_leaves_the_workers_idle_and_without_recorders(cluster, tmp_path):
     line = command(cluster, tmp_path / "long", 6, "--trials", "100000", "--rounds", "1")
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": cluster.environment}
     sweep = subprocess.Popen(line, **how)
     assert wait_for(lambda: len(made(cluster.trace)) >= 1, 120, sweep)
     sweep.send_signal(signal.SIGINT)
     output, errors = sweep.communicate(timeout=60)
     assert sweep.returncode == 130 and "Traceback" not in errors, errors
     assert "resume with:\n  lstm-trt sweep" in errors and "--scheduler" in errors and "6 left" in output, output
-    with distributed.Client(cluster.address, set_as_default=False) as client:
+    with cluster.client() as client:
         tasks = lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))  # noqa: E731
         busy = lambda: sum(client.run(lambda dask_worker: dask_worker.state.executing_count).values())  # noqa: E731
         assert wait_for(lambda: not tasks() and not busy(), 30)
@@ -153,13 +155,13 @@ def test_the_command_records_on_the_workers_and_needs_them_no_more_when_it_is_do
     line = command(cluster, tmp_path / "short", 2, "--trials", "50", "--format", "json")
 
     def answer(*words: str) -> dict:
-        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
+        done = subprocess.run(words, capture_output=True, text=True, env=cluster.environment, timeout=300)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     first = answer(*line)
     assert (first["recorded"], first["machines"]) == (2, {platform.node(): 2})
-    nobody = [word if word != cluster.address else "tcp://127.0.0.1:1" for word in line]
+    nobody = [word if word != cluster.address else cluster.address.rpartition(":")[0] + ":1" for word in line]
     assert answer(*nobody)["done_before"] == 2
     assert answer(*line, "--each-machine")["recorded"] == 2
     assert recorded(tmp_path / "short" / platform.node()) == recorded(tmp_path / "short") == {"short_0", "short_1"}

@@ -227,7 +227,7 @@ def test_a_second_result_is_refused(tmp_path, elsewhere):
 
     with pytest.raises(StoreError, match="arrived a second time"):
         sweep(GRID, protocol=SHORT, out=tmp_path, executor=elsewhere("node", repeated), **QUIET)
-    assert kept[0].path.name in names(tmp_path) and len(names(tmp_path)) < 4
+    assert len(names(tmp_path)) < 4
     assert sweep(GRID, protocol=SHORT, out=tmp_path, executor=elsewhere("node"), **QUIET).left == 0
     assert len(names(tmp_path)) == 4
 
@@ -251,7 +251,7 @@ def test_what_an_executor_loses_is_a_failure_and_its_own_end_is_not(tmp_path, el
             raise BrokenExecutor("a process ended")
         return result
 
-    with pytest.raises(UsageError, match="the executor has ended \\(BrokenExecutor\\): run the sweep again"):
+    with pytest.raises(UsageError, match="the executor has ended: a process ended; run the sweep again"):
         sweep(GRID, protocol=SHORT, out=tmp_path / "b", executor=elsewhere("node", end), **QUIET)
     assert names(tmp_path / "b", ".failure.json") == []
 
