@@ -107,7 +107,8 @@ def test_the_builds_of_engines_run(tmp_path, lab):
 
 
 def test_the_messages_that_the_gpu_page_explains_exist():
-    sources = "".join(path.read_text() for path in (ROOT / "lstm_trt").rglob("*.py"))
+    files = [*(ROOT / "lstm_trt").rglob("*.py"), ROOT / "benchmarks" / "gpu_packages.py"]
+    sources = "".join(path.read_text() for path in files)
     table = (ROOT / "docs/gpu.md").read_text().split("## What errors mean")[1].split("\n## ")[0]
     messages = [part for row in table.splitlines()[4:] for part in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
     parts = {part.strip(" ()").removeprefix("no ") for message in messages for part in message.split("...")}

@@ -28,6 +28,7 @@ from lstm_trt.analysis.deadline import (
     firm_statistics,
 )
 from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
+from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
@@ -241,7 +242,7 @@ def mets(make, n: int, percentile: str, runs: int, rng: np.random.Generator, lea
         if misses < least or not proves_below(misses, n, allowed):
             continue  # not MET, whatever the dependence
         factor = dependence.assess(
-            [latency_ns], [np.flatnonzero(latency_ns > deadline_us * 1e3)], float(allowed)
+            [Series(latency_ns)], [np.flatnonzero(latency_ns > deadline_us * 1e3)], float(allowed)
         ).factor
         if proves_below(math.ceil(misses * factor - 1e-9), math.floor(n * factor + 1e-9), allowed):
             verdict = judge(of(latency_ns), deadline_us, percentile)  # drift may still hold it back

@@ -225,8 +225,8 @@ def test_thinning_keeps_what_it_must():
     assert len(kept) <= 1300 and values[kept].max() == values.max() and values[kept].min() == values.min()
     assert (np.diff(kept) > 0).all() and np.diff(kept).max() <= 200  # no stretch is left empty
     assert list(trials.thinned(values[:10], 1000)) == list(range(10))
-    latency, above = tail.exceedance(values)
     ordered = np.sort(values)
+    latency, above = tail.exceedance(ordered)
     assert (ordered[len(values) - 1 - above] == latency).all() and list(above[-3:]) == [2, 1, 0]
 
 

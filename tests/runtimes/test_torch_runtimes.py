@@ -20,7 +20,7 @@ from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, Runt
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.runtimes import _torch, torch_compile
+from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda
 from tests.conftest import ROOT
@@ -220,7 +220,7 @@ def test_torch_compile_fails_if_dynamo_skips_the_lstm(monkeypatch):
 
 
 def test_torch_compile_refuses_to_unroll_long_sequences(monkeypatch):
-    monkeypatch.setattr(torch_compile, "operators", lambda network, inputs: {"aten.addmm": 1})
+    monkeypatch.setattr(_torch, "operators", lambda network, inputs: {"aten.addmm": 1})
     for shape in (LstmShape(1, 8, 65), LstmShape(3, 8, 4), LstmShape(2, 8, 4, directions=2)):
         with pytest.raises(BuildFailed, match="unrolls"):
             prepare("torch-compile", shape)
