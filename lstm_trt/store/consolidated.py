@@ -41,7 +41,8 @@ def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], di
 
     fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
     with parquet_errors(folder / name):
-        table = pq.read_table(folder / name, page_checksum_verification=True)
+        # `read_table` would import pandas.
+        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read()
         described = described_by(table.schema.metadata, folder / name)
         return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
 

@@ -405,7 +405,7 @@ def _of_parquet(path: Path) -> Table | None:
     with parquet_errors(path, UsageError):
         if METADATA_KEY in (pq.read_schema(path).metadata or {}):
             return None
-        data = pq.read_table(path)
+        data = pq.ParquetFile(path).read()
     return _table(str(path), data)
 
 
