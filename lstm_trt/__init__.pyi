@@ -26,6 +26,7 @@ from lstm_trt.recorder.soak import soak as soak
 from lstm_trt.recorder.sweep import sweep as sweep
 from lstm_trt.recorder.versions import record_versions as versions
 from lstm_trt.recorder.watch import follow as watch
+from lstm_trt.reports.facts import report as report
 from lstm_trt.rerun import rerun as rerun_notebooks
 from lstm_trt.store.folders import consolidate_folder as consolidate
 from lstm_trt.store.runs import Runs as Runs, load as load
