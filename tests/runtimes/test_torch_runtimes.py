@@ -187,7 +187,13 @@ def test_torch_compile_compiles_the_whole_network_once(shape):
 
 @pytest.mark.heavy
 def test_torch_compile_in_bf16():
-    step = prepare("torch-compile", SMALL, precision="bf16")
+    import torch
+
+    try:
+        step = prepare("torch-compile", SMALL, precision="bf16")
+    except BuildFailed as error:  # oneDNN has no LSTM in bf16 on this processor
+        assert not torch.ops.mkldnn._is_mkldnn_bf16_supported() and "in bf16 on cpu" in str(error)
+        return
     assert 1e-5 < error_on_fresh_inputs(step, SMALL) < 3e-2
     step.close()
 
