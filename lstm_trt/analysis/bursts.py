@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> 
     rate = k / n
     by_call = _pairs(places, NEAR) / n - rate**2
     by_call[0] = rate * (1 - rate)
-    times = [(2 * _positive(by_call) - by_call[0]) / by_call[0]]
+    times = [(2 * _positive(by_call[:-1:2] + by_call[1::2]) - by_call[0]) / by_call[0]]
     counts = [
         np.bincount(late[late < size // BLOCK * BLOCK] // BLOCK, minlength=size // BLOCK) - BLOCK * rate
         for late, size in zip(places, sizes, strict=True)
@@ -70,8 +70,7 @@ def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> 
 
         if at(1) > CORRELATED * at(0) / math.sqrt(blocks):
             pairs = (at(lag) + at(lag + 1) for lag in range(0, lags, 2))
-            positive = sum(itertools.takewhile(lambda pair: pair > 0, pairs))
-            times.append((2 * positive - at(0)) / (BLOCK * rate * (1 - rate)))
+            times.append((2 * _positive(pairs) - at(0)) / (BLOCK * rate * (1 - rate)))
     return float(max(1.0, *times))
 
 
@@ -88,11 +87,9 @@ def _pairs(places: Sequence[np.ndarray], farthest: int) -> np.ndarray:
     return found
 
 
-def _positive(covariances: np.ndarray) -> float:
-    """The sum of the initial positive sequence of autocovariances."""
-    pairs = covariances[: len(covariances) // 2 * 2].reshape(-1, 2).sum(axis=1)
-    stop = np.flatnonzero(pairs <= 0)
-    return float(pairs[: stop[0] if len(stop) else None].sum())
+def _positive(pairs: Iterable[float]) -> float:
+    """The sum of the initial positive sequence of autocovariances, given by sums of two."""
+    return float(sum(itertools.takewhile(lambda pair: pair > 0, pairs)))
 
 
 def time_of_slow_calls(timed: Sequence[Series], pooled_ns: Ordered) -> tuple[float, float] | tuple[None, None]:

@@ -170,9 +170,16 @@ class Mixture:
     """
 
     def __init__(
-        self, values: np.ndarray, window: tuple, step: float, reference: Reference, *, within: tuple, wide: tuple,
+        self,
+        values: np.ndarray,
+        window: tuple,
+        step: float,
+        reference: Reference,
+        *,
+        within: tuple,
+        wide: tuple,
         expected: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.start, self.stop = window
         self.reference, self.within, self.wide, self.expected = reference, within, wide, expected
         inside = values[(values >= self.start) & (values <= self.stop)]
@@ -187,13 +194,16 @@ class Mixture:
         self.place, self.width, self.weight, self.decay, self.turns, self.trials = place, width, weight, 1.0, turns, 0.0
         return self
 
+    @property
+    def _fit(self) -> np.ndarray:
+        return np.array([[self.place, self.width, self.weight, self.decay]]).T
+
     def _at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        fit = np.array([[self.place, self.width, self.weight, self.decay]]).T
         coordinates = self.reference.cumulative(places) - self.origin
-        return _densities(fit, self.length, places, coordinates, self.reference.rate(places))
+        return _densities(self._fit, self.length, places, coordinates, self.reference.rate(places))
 
     def log_likelihood(self) -> float:
-        bump, rest = self._at(self.values)
+        bump, rest = _densities(self._fit, self.length, self.values, self.coordinates, self.rates)
         return float(self.counts @ np.log(bump + rest))
 
     def found(self) -> Bump:

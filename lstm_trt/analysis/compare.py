@@ -256,9 +256,9 @@ class _Question:
         shares = []
         for process, value in zip(itertools.chain(*self.sides), pooled, strict=True):
             beyond = process.latency_ns > middle
-            shares.append(effective_n(process.latency_ns > value) / process.n)
+            shares.append(effective_n(process.latency_ns > value) / len(beyond))
             if beyond.mean() <= TAIL * (1 - share):
-                shares.append(effective_n(beyond) / process.n)
+                shares.append(effective_n(beyond) / len(beyond))
         return min(shares)
 
 

@@ -135,7 +135,7 @@ def _values_of(side: Group) -> dict[str, set[str]]:
     parts = [side.group if side.configuration is None else flat(side.configuration)]
     for sample in side.samples:
         versions = {VERSION + name: version or None for name, version in sample.versions.items()}
-        parts.append({"machine": sample.machine, **versions, "trials per process": len(sample.timed_ns)})
+        parts.append({"machine": sample.machine, **versions, "trials per process": sample.n})
     found: dict[str, set[str]] = {}
     for name, value in itertools.chain(*(part.items() for part in parts)):
         if value is not None and name != "trials":  # as configured; "trials per process" is as recorded

@@ -36,7 +36,7 @@ def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
     There is a child for each allowed core; a terminal shows the progress. Raises what `look` raises, `MemoryExhausted`
     if a child was killed.
     """
-    chunks = list(_chunks(trials))
+    first, *others = list(_chunks(trials)) or [range(0)]
     found: list[Any] = [None] * len(items)
     with ExitStack() as cleaning:
         bar = tqdm(total=len(items), unit=" configurations", delay=LONG_S, leave=False, disable=None)
@@ -47,17 +47,18 @@ def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
             bar.update(len(chunk))
 
         began = time.perf_counter()
-        for chunk in chunks[:1]:
-            keep(chunk, look(list(items[: chunk.stop])))
-        left_s = (time.perf_counter() - began) * (sum(trials) / (sum(trials[: len(chunks and chunks[0])]) or 1) - 1)
-        cores = min(len(allowed_cores()), len(chunks) - 1)
+        if first:
+            keep(first, look(list(items[: first.stop])))
+        rate_s = (time.perf_counter() - began) / max(sum(trials[: first.stop]), 1)
+        left_s = rate_s * sum(trials[first.stop :])
+        cores = min(len(allowed_cores()), len(others))
         children: list[Any] = []
         for _ in range(cores if cores > 1 and left_s > LONG_S else 0):
             child = Child("from lstm_trt.machine.process import serve; serve()")
             cleaning.callback(child.close)
             children.append(child.connection)
         under_way: dict[Any, range] = {}
-        for chunk in chunks[1:]:
+        for chunk in others:
             some = list(items[chunk.start : chunk.stop])
             if not children:
                 keep(chunk, look(some))

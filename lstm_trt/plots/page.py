@@ -18,6 +18,7 @@ from matplotlib.patches import Rectangle
 from lstm_trt.analysis.deadline import Verdict, evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.outliers import Cluster, Outliers, Tail, causes_text, quick
+from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.analysis.text.outliers import outliers_line
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
@@ -105,13 +106,13 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
 
 def facts(group: Group) -> list[str]:
     """Notes for the head of a page: what was measured, where and how."""
-    samples = [sample for sample in group.samples if len(sample.timed_ns)]
+    samples = timed_samples(group)
     first: Any = samples[0] if samples else None
     configuration, notes = group.configuration, []
     if samples:
         counts = f"n = {count(group.n, 'trial')} after warm-up"
         counts += f" in {len(samples)} rounds, each in its own process" if len(samples) > 1 else ""
-        largest = max(float(sample.timed_ns.max()) for sample in samples) / 1000
+        largest = max(Series.of(sample).max_us for sample in samples)
         counts += f"; maximum {number(largest)} µs"
         if first.floor_us:
             counts += f"; roofline bound {number(first.floor_us)} µs (minimum time for arithmetic and weight traffic)"

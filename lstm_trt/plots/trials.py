@@ -15,7 +15,7 @@ from matplotlib.figure import SubFigure
 
 from lstm_trt.analysis.outliers import BULK, TAIL, Outliers
 from lstm_trt.analysis.quantiles import count_outliers, is_outlier
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
@@ -95,7 +95,7 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
     Without findings, trials are labelled by the 1.5 x IQR of their round. Raises `UsageError` if there are no such
     trials, or if the findings do not match them.
     """
-    kept = [sample for sample in group.samples if len(sample.timed_ns)]
+    kept = timed_samples(group)
     if not kept:
         raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
     if outliers is not None and len(outliers.labels) != len(kept):

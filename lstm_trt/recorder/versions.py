@@ -20,7 +20,7 @@ from typing import Any
 from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import rounds_of
 from lstm_trt.analysis.summary import summarize_groups
 from lstm_trt.analysis.text import summary
 from lstm_trt.analysis.text.comparison import comparison_text
@@ -45,7 +45,7 @@ def _row(place: Environment, identity: str, group: Group | None) -> dict:
     """JSON values of one version; in us the median over rounds of each round's percentiles, and the largest maximum."""
     row: dict[str, Any] = {"version": place.asked, "config_id": identity}
     row |= {"environment": {"packages": place.packages, "reused": place.reused}}
-    rounds = [Series(sample.timed_ns) for sample in (group.samples if group else ()) if len(sample.timed_ns)]
+    rounds = rounds_of(group) if group else ()
     row |= {"rounds": len(rounds), "n": sum(series.n for series in rounds)}
     for name in ("median_us", "p99_us"):
         row[name] = statistics.median_low(series.statistic(name) for series in rounds) if rounds else None

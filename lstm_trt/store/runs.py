@@ -250,7 +250,7 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
         warnings.append(f"{counted} recorded until decided: {why}")
     for item in items:
         if isinstance(item, Recording) and item.whole:
-            each = f"each {item.whole.step}th trial (a recording of {len(item.whole)})"
+            each = f"one of every {item.whole.step} of its {len(item.whole)} trials"
             warnings.append(f"clusters, causes, segments and figures over time of {item.configuration.title}: {each}")
     grouped = len(paths) > 1 or paths[0].name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
     if not grouped and paths[0].is_dir():
