@@ -41,7 +41,8 @@ class Calls:
     `outliers` is the number of timed trials outside 1.5 x IQR of their round, as in a box plot.
 
     `place` is the position on the x axis, `labels` are those of `Outliers.labels`. `middles` maps the number of a
-    round to its centre; `levels` has for each round (place, level in µs) at both ends of each segment.
+    round to its centre; `levels` has for each round (place, level in µs) at both ends of each segment. Of a long
+    recording these are one of every `step` calls.
     """
 
     place: np.ndarray
@@ -51,6 +52,7 @@ class Calls:
     middles: dict[int, float]
     levels: tuple[tuple[np.ndarray, np.ndarray], ...]
     outliers: int
+    step: int
 
     @property
     def timed(self) -> Series:
@@ -126,6 +128,7 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
         {sample.round: float(place.mean()) for (_, sample), place in zip(found, places, strict=True)},
         tuple(levels),
         sum(count_outliers(sample.timed_ns) for _, sample in found),
+        max(sample.whole.step if sample.whole else 1 for _, sample in found),
     )
 
 
@@ -177,14 +180,15 @@ def _order_axis(ax: Axes, calls: Calls) -> None:
     first, last = calls.place[0], calls.place[-1]
     span, rounds = max(last - first, 1), len(calls.middles)
     ax.set_xlim(first - 0.01 * span - 0.5, last + 0.01 * span + 0.5)
+    part = f", one of every {calls.step}" * (calls.step > 1)
     if rounds == 1:
         ax.xaxis.set_major_formatter(lambda value, _: style.plain(value))
-        ax.set_xlabel("trial")
+        ax.set_xlabel(f"trial{part}")
         return
     names = [f"round {number}" if rounds <= 8 else str(number) for number in calls.middles]
     style.size_ticks(ax.xaxis, list(calls.middles), list(calls.middles.values()), names)
     ax.grid(False, axis="x")
-    ax.set_xlabel("trials in order, by round" + (" number" if rounds > 8 else ""))
+    ax.set_xlabel("trials in order, by round" + (" number" if rounds > 8 else "") + part)
 
 
 def _shade(ax: Axes, calls: Calls) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 import lstm_trt as lab
 from lstm_trt.analysis.series import Series
+from lstm_trt.plots.style import whole
 from lstm_trt.plots.tail import exceedance
 from lstm_trt.store import files, folders, runs
 from lstm_trt.store.whole import Whole, counted
 from tests.conftest import ROOT
 from tests.support.golden import differences
+from tests.support.pictures import text_of
 
 #: Fields of a summary that are of the trials in memory, of which a long recording has fewer.
 OF_KEPT = {"clusters", "steady_state", "warnings"}
@@ -52,8 +54,8 @@ def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
     known = lab.load(soak)
     monkeypatch.setattr(runs, "KEPT", 1000)
     found = lab.load(soak)
-    (group,), (whole,) = known, found
-    assert found[0].n == known[0].n and len(whole.samples[0].latency_ns) <= 1000
+    (group,), (long,) = known, found
+    assert found[0].n == known[0].n and len(long.samples[0].latency_ns) <= 1000
     assert any(f"of its {known[0].n} trials" in warning for warning in found.warnings)
     (row,), (expected,) = lab.summarize(found).as_dict(), lab.summarize(known).as_dict()
     assert not differences(without(expected), without(row))
@@ -71,21 +73,21 @@ def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):
     assert answer.n == int((~found[0].samples[0].warmup).sum())
     with pytest.raises(lab.UsageError, match="too many to replay"):
         lab.replay(found, 1000)
-    picture = lab.plots.tails(found, deadline_us=150)
-    assert f"{found[0].n:,}".replace(",", " ") in picture.alt.replace("\u202f", " ").replace("\u00a0", " ") or picture
+    assert f"trial, one of every {found[0].samples[0].whole.step}" in text_of(lab.plots.trials_in_order(found))
+    assert f"of {whole(found[0].n)} (" in text_of(lab.plots.tails(found, deadline_us=150))  # misses of all trials
 
 
 def test_places_and_ranks_are_those_of_the_trials(rng):
     latency_ns = rng.integers(100, 300, 5000)
     parts = np.split(latency_ns, [700, 1900, 1901])
-    whole = Whole(*counted((part, 1) for part in parts), parts=lambda: iter(parts))
+    every = Whole(*counted((part, 1) for part in parts), parts=lambda: iter(parts))
     ordered = np.sort(latency_ns)
-    assert len(whole) == 5000 and whole[np.arange(5000)].tolist() == ordered.tolist() and whole[-1] == ordered[-1]
+    assert len(every) == 5000 and every[np.arange(5000)].tolist() == ordered.tolist() and every[-1] == ordered[-1]
     for limit_ns in (0, 150, ordered[-60], ordered[-1]):
-        places, values = whole.above(limit_ns)
+        places, values = every.above(limit_ns)
         assert places.tolist() == np.flatnonzero(latency_ns > limit_ns).tolist()
         assert values.tolist() == latency_ns[places].tolist()
-    assert [part.tolist() for part in exceedance(whole)] == [part.tolist() for part in exceedance(ordered)]
+    assert [part.tolist() for part in exceedance(every)] == [part.tolist() for part in exceedance(ordered)]
     spread = np.r_[rng.integers(1, 2**40, 400), 1.5]
     assert [each.tolist() for each in counted([(spread, 1)])] == [
         each.tolist() for each in np.unique(spread, return_counts=True)
