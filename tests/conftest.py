@@ -20,8 +20,10 @@ import pytest
 from lstm_literature.commands import main as literature_main
 from lstm_trt.cli.main import main
 from lstm_trt.machine.gpu import SHIM_VARIABLE
+from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.process import Process
+from lstm_trt.runtimes import openvino
 from tests.support import failure_report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,6 +158,15 @@ def heeded_interrupts():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def computes_bf16(runtime: str) -> bool:
+    """Whether a runtime computes LSTMs in bf16 on this processor."""
+    if runtime == "torch-compile":  # oneDNN's LSTM
+        import torch
+
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return runtime != "openvino" or bool(openvino.BFLOAT16_FLAGS & cpuinfo_flags())
 
 
 def rest_is_heavy(cases: Iterable, quick: Callable[..., bool], one_in: int = 1) -> list:

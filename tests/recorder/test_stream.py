@@ -18,7 +18,6 @@ from lstm_trt.config.errors import ParityFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import facts
-from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.plots.points import describe_systems, points_of, systems
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import against_clock
@@ -27,10 +26,10 @@ from lstm_trt.recorder.pool import remarks
 from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
 from lstm_trt.recorder.sweep import run_sweep
-from lstm_trt.runtimes import load_runtime, openvino
+from lstm_trt.runtimes import load_runtime
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store.samples import groups_of
-from tests.conftest import rest_is_heavy
+from tests.conftest import computes_bf16, rest_is_heavy
 from tests.support.faulty import RightStep, lstm
 from tests.support.trials import NoSwitches, run_trials
 from tests.test_confirmation import recording
@@ -73,8 +72,8 @@ def test_the_runtimes_that_carry_state():
 
 @pytest.mark.parametrize(("name", "shape", "precision"), rest_is_heavy(cases(), is_quick, one_in=3))
 def test_calls_of_a_few_samples_equal_one_pass(tmp_path, name, shape, precision):
-    if (name, precision) == ("openvino", "bf16") and not openvino.BFLOAT16_FLAGS & cpuinfo_flags():
-        pytest.skip("this processor does not compute in bf16")
+    if precision == "bf16" and not computes_bf16(name):
+        pytest.skip(f"{name} does not compute in bf16 on this processor")
     configuration, request, gate = prepared(shape, name, tmp_path, Options(precision=precision))
     assert gate.every and len(gate.inputs) * shape.sequence >= STREAM_SAMPLES and len(gate.inputs) > 1
     step = load_runtime(name).prepare(request)
