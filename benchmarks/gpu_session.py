@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # lstm_trt need not be installed
 
 CALL_S = 560.0
-#: A rehearsal may take so many times as long: it runs beside other tests, on a processor of any speed.
+#: Factor on all time limits of a rehearsal, which runs beside other tests, on a processor of any speed.
 REHEARSAL = 5
 #: From Ctrl-C to SIGKILL, and what packing at the end may take; the least time in which a command is worth starting.
 GRACE_S, LEAST_S = 10.0, 15.0
@@ -353,7 +353,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("call", choices=["1", "2", "3", "collect"], help="number of the call, or collect")
     parser.add_argument("archives", nargs="*", type=Path, help="for collect: the archives that came home")
-    parser.add_argument("--seconds", type=float, default=CALL_S, help="time for this call (default and at most 560)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=CALL_S,
+        help="time for this call (default and at most 560; times 5 in a rehearsal)",
+    )
     parser.add_argument("--rehearse", choices=["cpu", "shim"], help="small networks, without a GPU")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the recordings (default data/local/gpu)")
     out = os.environ.get("OUT")

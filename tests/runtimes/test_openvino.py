@@ -12,9 +12,9 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.machine import linux
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from lstm_trt.runtimes import openvino
+from tests.conftest import computes_bf16
 from tests.runtimes.test_onnxruntime import prepared, reference
 
 SHAPE = LstmShape(2, 64, 20)
@@ -43,7 +43,7 @@ def test_float32_is_float32_on_processors_with_bfloat16():
 
 
 def test_bfloat16_is_bfloat16_or_refused():
-    if openvino.BFLOAT16_FLAGS & linux.cpuinfo_flags():
+    if computes_bf16("openvino"):
         assert PARITY_BOUNDS["fp32"] < error_of(prepared(SHAPE, "openvino", precision="bf16")) < PARITY_BOUNDS["bf16"]
     else:
         with pytest.raises(BuildFailed, match="does not compute in bf16"):
