@@ -24,6 +24,7 @@ API = {
     "coverage": "lstm_literature.completeness:coverage",
     "bars": "lstm_literature.pictures:bars",
     "costs": "lstm_literature.pictures:costs",
+    "pages": "lstm_literature.pictures:pages",
     "over_size": "lstm_literature.pictures:over_size",
     "load": "lstm_literature.notebook:load",
     "table_of": "lstm_literature.pictures:table_of",

@@ -101,8 +101,8 @@ def table(arguments: argparse.Namespace) -> int:
         find(name)
     if arguments.coverage:
         return _print_coverage(arguments)
-    if arguments.format == "markdown":
-        raise UsageError("--format markdown needs --coverage")
+    if arguments.format == "md":
+        raise UsageError("--format md needs --coverage")
     found = _metrics(arguments.out, lambda item: _wanted(arguments, item.workload.name, item.runtime, item.mode))
     return _print_metrics(arguments, found)
 
@@ -179,7 +179,7 @@ VERSIONS_EXAMPLE = (
     " --runtime tensorflow-one-call-graph --out versions"
 )
 
-_TABLES = (*Command.FORMATS, "markdown")
+_TABLES = (*Command.FORMATS, "md")
 
 #: Command -> its summary and itself.
 COMMANDS = {

@@ -8,6 +8,7 @@ and size differ. Failures are drawn with their reason. `draw` writes all figures
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -36,9 +37,11 @@ OTHER = "0.55"
 
 @cache
 def framework_colors() -> dict[str, tuple]:
-    """Colour of each framework that has an implementation, the same in all figures."""
+    """Colour of each framework that has an implementation: that of its runtime in all figures."""
     frameworks = dict.fromkeys(load_implementation(name).FRAMEWORK for name in names())
-    return dict(zip(frameworks, style.kind_colors(len(frameworks)), strict=True))
+    runtimes = {framework: framework.lower().replace(" ", "") for framework in frameworks}
+    looks = style.runtime_looks([*runtimes.values()])
+    return {framework: looks[runtime]["color"] for framework, runtime in runtimes.items()}
 
 
 def color_of(implementation: str) -> tuple | str:
@@ -67,15 +70,33 @@ def run_handles(runs: Iterable[tuple[str, bool]]) -> list[Line2D]:
     ]
 
 
+#: Panels, and rows in all of them, of one figure of `bars`.
+MOST_PANELS, MOST_ROWS = style.MOST_ROWS, 40
+
+
+def pages(sides: Sequence[Side]) -> list[list[Side]]:
+    """The sides in parts that `bars` can draw in one figure each."""
+    parts: list[list[Side]] = []
+    for side in sides:
+        rows = sum(len(each.entries) for each in [*parts[-1], side]) if parts else math.inf
+        if rows > MOST_ROWS or len(parts[-1]) == MOST_PANELS:
+            parts.append([])
+        parts[-1].append(side)
+    return parts
+
+
 def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:
     """One panel per side, fastest first; times per batch in ms as dots on log axes, which have no zero for bars.
 
-    Raises `UsageError` if no side has an entry.
+    Of more than four sides four are drawn, which the notes state; `pages` gives the parts for several figures. Raises
+    `UsageError` if no side has an entry.
     """
-    sides = [side for side in sides if side.entries]
-    if not sides:
+    every = [side for side in sides if side.entries]
+    if not every:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
-    heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
+    sides = style.spread(every, MOST_PANELS)
+    notes = [*notes, f"{len(sides)} of {len(every)} panels are shown." if len(sides) < len(every) else ""]
+    heights = [HEAD_IN + max(style.PANEL_IN + 0.15, ROW_IN * len(side.entries)) for side in sides]
     lines = [source_text([side]) for side in sides]
     with style.figure(title, [*lines, *notes], sum(heights) + 0.25, summary=_fastest(sides)) as (picture, body):
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
@@ -204,7 +225,10 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
                 picture = partial(over_size, before, today, axis, f"{name} by {axis}: {title}")
             else:
                 ((_, then, now),) = found
-                picture = partial(bars, [*then, *now], f"{name}: {title}")
+                parts = pages([*then, *now])
+                for number, part in enumerate(parts[:-1], 1):
+                    pictures[f"literature-{name}-{mode}-{number}"] = partial(bars, part, f"{name}: {title}")
+                picture = partial(bars, parts[-1], f"{name}: {title}")
             pictures[f"literature-{name}-{mode}"] = picture
     for document in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == document]
@@ -248,14 +272,13 @@ def over_size(
     lines = [source_text(list(sides.values())) for sides in panels]
     largest = [sides[max(sides)] for sides in panels]
     summary = f"{_fastest(largest)} ({axis}: {', '.join(sorted({str(max(sides)) for sides in panels}))})"
-    with style.figure(title, [*lines, *notes], 3.3 + 0.19 * most, summary=summary) as (picture, body):
-        axes = np.atleast_1d(body.subplots(1, len(panels)))
-        for ax, sides in zip(axes, panels, strict=True):
+    with style.figure(title, [*lines, *notes], 3.4 + 0.185 * most, summary=summary) as (picture, body):
+        for part, sides in zip(body.subfigures(1, len(panels), squeeze=False)[0], panels, strict=True):
+            ax = part.subplots()
             _size_panel(ax, sides, sizes)
             ax.set_title(next(iter(sides.values())).name, loc="left")
-            ax.set_xlabel(f"{axis} (log2)")
-            ax.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.17), borderaxespad=0, labelspacing=0.3, fontsize=8.5)
-        axes[0].set_ylabel("time per batch [ms] (log)")
+            ax.set(xlabel=f"{axis} (log2)", ylabel="time per batch [ms] (log)")
+            style.legend_below(part, style.handles_of(ax), fontsize=8.5)
     return picture
 
 
@@ -322,7 +345,10 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     lines = [source_text(sides) for sides in sources if sides]
     spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources if sides]
     summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
-    height_in = 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3)
+    named = {
+        (side is then, entry.title) for _, then, now in rows for side in (then, now) if side for entry in side.ranked
+    }
+    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(len(named) / 3)
     with style.figure(title, [*lines, *notes], height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
         ax = body.subplots()
         _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)

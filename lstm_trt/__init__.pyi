@@ -7,11 +7,12 @@ from lstm_trt.analysis.scaling import scaling as scaling
 from lstm_trt.analysis.summary import summarize as summarize
 from lstm_trt.campaign import confirm as confirm, describe_runs as describe_runs, gpu_runs as gpu_runs
 from lstm_trt.campaign import largest_that_meets as largest_that_meets, load_or_record as load_or_record
-from lstm_trt.campaign import own_networks as own_networks, size_of as size_of
+from lstm_trt.campaign import own_networks as own_networks
 from lstm_trt.config.configuration import Configuration as Configuration, Options as Options, Protocol as Protocol
 from lstm_trt.config.errors import LabError as LabError, UsageError as UsageError
 from lstm_trt.config.shape import Grid as Grid, LstmShape as LstmShape
 from lstm_trt.config.step import Step as Step
+from lstm_trt.config.workload import size_of as size_of
 from lstm_trt.export.own_network import OnnxNetwork as OnnxNetwork, TorchNetwork as TorchNetwork
 from lstm_trt.export.tensorrt.build import build_engine as build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions as EngineOptions
@@ -26,6 +27,7 @@ from lstm_trt.recorder.soak import soak as soak
 from lstm_trt.recorder.sweep import sweep as sweep
 from lstm_trt.recorder.versions import record_versions as versions
 from lstm_trt.recorder.watch import follow as watch
+from lstm_trt.reports.facts import report as report
 from lstm_trt.rerun import rerun as rerun_notebooks
 from lstm_trt.store.folders import consolidate_folder as consolidate
 from lstm_trt.store.runs import Runs as Runs, load as load

@@ -14,17 +14,16 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.analysis.deadline import Question, Verdicts, judge, verdict
-from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.series import rounds_of
+from lstm_trt.analysis.deadline import Verdicts, verdict
+from lstm_trt.analysis.pairing import later_recording
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
-from lstm_trt.config.format import count, listed
+from lstm_trt.config.format import count, listed, warning_lines
 from lstm_trt.config.labels import record_command, telling
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
@@ -36,21 +35,11 @@ from lstm_trt.runtimes import load_runtime
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
 from lstm_trt.store.folders import find_folder, project_folder, read_many
 from lstm_trt.store.runs import Runs, as_runs, load
-from lstm_trt.store.samples import Group, group_key, groups_of
+from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
 _TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
-
-#: Measures of size for "largest", and their names in texts.
-SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
-
-
-def size_of(workload: Workload, by: str = "flops") -> int | None:
-    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None if unknown."""
-    if one_of("size", by, SIZES) == "flops":
-        return workload.flops and workload.flops // 2
-    return workload.parameters if by == "parameters" else workload.axes["sequence"]
 
 
 def largest_that_meets(
@@ -60,14 +49,12 @@ def largest_that_meets(
 
     Of networks of equal size it is the one with the smallest maximum.
     """
-    question = Question(deadline_us, percentile, confidence)
-    timed = [group for group in as_runs(runs) if group.configuration and group.n]
-    sized = [(size_of(group.configuration.workload, by), group) for group in timed]
-    known = [(-size, max(each.max_us for each in rounds_of(group)), group) for size, group in sized if size is not None]
-    for _, _, group in sorted(known, key=itemgetter(0, 1)):
-        if judge(group.samples, question, group.until).verdict == Outcome.MET:
-            return group
-    return None
+    timed = [group for group in as_runs(runs) if group.configuration and group.n > 1]
+    if not timed:
+        return None
+    answers = verdict(timed, deadline_us, percentile, confidence)
+    place = answers.largest(by)
+    return None if place is None else answers.runs[place]
 
 
 def confirm(
@@ -112,13 +99,8 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     """The oldest matching recording in `folder` from the same machine that started after all of the group."""
     if folder is None or not folder.exists():
         return None
-    last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
-    asked = _of_length(group.configuration).id, group.samples[0].machine
     recorded = (item for item in read_many(folder) if isinstance(item, Recording))
-    same = (item for item in recorded if (_of_length(item.configuration).id, group_key(item)[1]) == asked)
-    fresh = (item for item in same if item.provenance.get("started_unix_ns", 0) > last)
-    first = min(fresh, key=lambda item: item.provenance["started_unix_ns"], default=None)
-    return groups_of([first])[0] if first else None
+    return later_recording(group, (each for item in recorded for each in groups_of([item])))
 
 
 def _record(configuration: Configuration, folder: Path) -> None:
@@ -252,7 +234,7 @@ def record_missing(configurations: Sequence[Configuration], out: str | Path, **h
 
 def describe_runs(runs: Runs) -> str:
     """One line about the runs: number of trials, what was read, and source; then the warnings."""
-    return "\n".join([_described(runs), *(f"warning: {warning}" for warning in runs.warnings)])
+    return "\n".join([_described(runs), *warning_lines(runs.warnings)])
 
 
 def _described(runs: Runs) -> str:

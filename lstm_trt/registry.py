@@ -55,12 +55,13 @@ COMMANDS = {
     ),
     "verdict": ("answers", "test whether a latency percentile meets a deadline, with stated confidence"),
     "outliers": ("answers", "explain the latency tail: outliers, clusters, periods, and coinciding events"),
-    "compare": ("answers", "test whether B is faster than, slower than, or the same as A, in median and tail"),
+    "compare": ("answers", "test whether others are faster than, slower than, or the same as A, in median and tail"),
     "replay": ("answers", "estimate the latencies of a closed-loop recording at a fixed call rate"),
     "scaling": (
         "answers",
         "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
     ),
+    "report": ("answers", "write verdicts and what they rest on as one HTML file to hand over"),
     "rerun": ("notebooks", "run notebooks with other parameters; fails if any cell fails"),
     "inspect": ("networks as files", "show what is in an ONNX file, and which runtimes run it or why not"),
     "export": ("networks as files", "write a network as an ONNX file, or as C code"),
@@ -85,12 +86,13 @@ API = _defined(
         "analysis.summary": ("summarize",),
         "campaign": (
             *("confirm", "describe_runs", "gpu_runs", "largest_that_meets"),
-            *("load_or_record", "own_networks", "size_of"),
+            *("load_or_record", "own_networks"),
         ),
         "config.configuration": ("Configuration", "Options", "Protocol"),
         "config.errors": ("LabError", "UsageError"),
         "config.shape": ("Grid", "LstmShape"),
         "config.step": ("Step",),
+        "config.workload": ("size_of",),
         "export.own_network": ("OnnxNetwork", "TorchNetwork"),
         "export.tensorrt.build": ("build_engine",),
         "export.tensorrt.engine": ("EngineOptions",),
@@ -102,6 +104,7 @@ API = _defined(
         "recorder.pool": ("record",),
         "recorder.soak": ("soak",),
         "recorder.sweep": ("sweep",),
+        "reports.facts": ("report",),
         "store.runs": ("Runs", "load"),
         "store.schema": ("Failure", "Recording"),
     }
@@ -136,6 +139,7 @@ PICTURES = _defined(
 #: Class of answers -> the module that makes its text, imported when it is printed.
 TEXTS = {
     "Comparisons": "lstm_trt.analysis.text.comparison",
+    "ComparisonSeries": "lstm_trt.analysis.text.comparison",
     "OutlierAnswers": "lstm_trt.analysis.text.outliers",
     "Replays": "lstm_trt.analysis.text.replay",
     "ScalingAnswers": "lstm_trt.analysis.text.scaling",

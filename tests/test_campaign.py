@@ -13,10 +13,10 @@ from lstm_trt.campaign import (
     largest_that_meets,
     load_or_record,
     own_networks,
-    size_of,
 )
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import size_of
 from lstm_trt.store import files, schema
 from lstm_trt.store.folders import find_folder, project_folder
 from tests.conftest import ROOT
@@ -86,7 +86,10 @@ def test_several_precisions_are_loaded_on_request(folder):
         ({"grids": grid(99), "protocols": SHORT}, "none of these networks"),
         ({"grids": grid(8), "protocols": [Protocol(trials=5)]}, "5 trials"),
         ({"grids": grid(8), "runtimes": ["pytorch"]}, "none of these networks on pytorch: set record = True"),
-        ({"grids": grid(8), "runtimes": ["onnxruntim"]}, "unknown runtime 'onnxruntim': choose from c, onnxruntime"),
+        (
+            {"grids": grid(8), "runtimes": ["onnxruntim"]},
+            "unknown runtime 'onnxruntim' .did you mean 'onnxruntime'",
+        ),
         ({"grids": grid(8), "runtimes": ["onnxruntime", "pytorhc"]}, "unknown runtime 'pytorhc'"),
         ({"grids": grid(0)}, "at least 1"),
         ({"grids": [{"colour": [1]}]}, "colour"),
@@ -101,8 +104,8 @@ def test_missing_runs_raise_an_error(folder, arguments, message):
 @pytest.mark.parametrize(
     ("workloads", "implementations", "message"),
     [
-        (["cel"], (), "unknown workload 'cel': choose from cell"),
-        (["cell"], ["onnxruntim"], "unknown implementation 'onnxruntim': choose from pytorch-basic-eager"),
+        (["cel"], (), "unknown workload 'cel' .did you mean 'cell'"),
+        (["cell"], ["onnxruntim"], "unknown implementation 'onnxruntim' .did you mean 'onnxruntime'"),
     ],
 )
 def test_unknown_names_of_the_literature_raise_an_error(tmp_path, workloads, implementations, message, record):

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lstm_trt.campaign import confirm, largest_that_meets, record_command, size_of
+from lstm_trt.campaign import confirm, largest_that_meets, record_command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import size_of
 from lstm_trt.store import files, schema
 from lstm_trt.store.samples import groups_of
 

@@ -347,10 +347,10 @@ def compared(asked: list[tuple[Group, Group, float, float]]) -> list[Comparison]
     sides = [tuple(_timed(side) for side in both) for *both, _, _ in asked]
     samples = [[Latencies.of(process.latency_ns) for process in side] for both in sides for side in both]
     found = iter(quick_of(samples))
-    return [_compared(*each, both, (next(found), next(found))) for each, both in zip(asked, sides, strict=True)]
+    return [_comparison(*each, both, (next(found), next(found))) for each, both in zip(asked, sides, strict=True)]
 
 
-def _compared(
+def _comparison(
     a: Group, b: Group, effect: float, confidence: float, sides: Sides, outliers: Sequence[Outliers]
 ) -> Comparison:
     """`compare_groups` of a pair, whose processes and their outliers are known."""
@@ -459,18 +459,46 @@ class Comparisons(Answers):
                 yield fields, answer
 
 
-def compare(
-    a: Any, b: Any, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
-) -> Comparisons:
-    """Compare each configuration of B with the matching one of A (see `pairing.py`).
+class ComparisonSeries(tuple[Comparisons, ...]):
+    """Comparisons of several sources with one: text, JSON and rows of all, and the worst exit status."""
 
-    `a` and `b`: results of `load`, or paths, recordings or groups. `effect` is the smallest relative difference that
-    is relevant.
-    Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after warm-up, or no
-    configurations match.
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(itertools.chain(*(each.warnings for each in self))))
+
+    @property
+    def exit_status(self) -> int:
+        return min({each.exit_status for each in self} - {0}, default=0)
+
+    @property
+    def frame(self) -> Any:
+        import pandas as pd
+
+        return pd.concat([each.frame.assign(source=each.other.source) for each in self])
+
+    def as_dict(self) -> list:
+        return [each.as_dict() for each in self]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+
+def compare(
+    a: Any, *others: Any, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
+) -> Any:
+    """`Comparisons` of each configuration of B with the matching one of A (see `pairing.py`).
+
+    Of several others each is compared with A; the result is then a `ComparisonSeries`.
+
+    `a` and `others`: results of `load`, or paths, recordings or groups. `effect` is the smallest relative difference
+    that is relevant. Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after
+    warm-up, or no configurations match.
     """
     check_question(effect, confidence)
-    a, b = runs_to_judge(a), runs_to_judge(b)
+    a = runs_to_judge(a)
+    if len(others) > 1:
+        return ComparisonSeries(compare(a, b, effect=effect, confidence=confidence) for b in others)
+    b = runs_to_judge(*others)
     pairs = pair(a, b)
     answers: list[Comparison | NotCompared | None] = []
     asked: list[tuple[Group, Group, float, float]] = []

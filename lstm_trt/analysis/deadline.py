@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
+from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Latencies
@@ -277,6 +278,17 @@ class Verdicts(Answers):
     def exit_status(self) -> int:
         return min({EXIT_STATUS[answer.verdict] for answer in self.answers} - {0}, default=0)
 
+    def largest(self, by: str = "flops", places: Iterable[int] | None = None) -> int | None:
+        """The place of the largest network (`by`: see `size_of`) that is MET, of all or of some `places`; or None.
+
+        Of networks of equal size it is that with the smallest maximum.
+        """
+        chosen = range(len(self)) if places is None else places
+        met = {place: self.runs[place].configuration for place in chosen if self[place].verdict == Outcome.MET}
+        sizes = {place: known and size_of(known.workload, by) for place, known in met.items()}
+        sized = [place for place, size in sizes.items() if size is not None]
+        return max(sized, key=lambda place: (sizes[place], -self[place].max_us), default=None)
+
     @property
     def frame(self) -> pd.DataFrame:
         """A row per configuration, the largest maximum first.
@@ -497,6 +509,37 @@ def _judged(
         rounds=rounds,
         reasons=tuple(reasons),
     )
+
+
+def outcomes_of(
+    asked: list[tuple[tuple[Sequence[Latencies], Question, float | None], Sequence[float]]],
+) -> list[list[Outcome]]:
+    """The verdicts of `judge` of several configurations at several deadlines each, ascending.
+
+    Between the same two latencies the misses are the same, and what MET is denied for then is only a drift, which fewer
+    trials exceed at a longer deadline: so MET and MISSED stay what they are. What else costs time is computed once.
+    """
+    several = []
+    for (samples, question, until), deadlines_us in asked:
+        kept = [sample for sample in samples if not sample.warmup.all()]
+        timed, found, before = list(map(Series.of, kept)), [], -1
+        courses, n = segments_of([process.latency_ns for process in timed]), sum(process.n for process in timed)
+        for deadline_us in deadlines_us:
+            misses = [process.above(limit_ns(deadline_us))[0] for process in timed]
+            missed = sum(map(len, misses))
+            outcome = question.decide(missed, n)
+            if missed == before and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
+                outcome = found[-1]
+            elif until is not None or outcome == Outcome.MET:
+                outcome = _judged(kept, replace(question, deadline_us=deadline_us), until, timed, courses).verdict
+            elif outcome == Outcome.MISSED:
+                tau = bursts.autocorrelation_time(misses, [process.n for process in timed])
+                proven = quantiles.proves_above(missed / tau, n / tau, *question.test)
+                outcome = outcome if proven else Outcome.NOT_ENOUGH_EVIDENCE
+            found.append(outcome)
+            before = missed
+        several.append(found)
+    return several
 
 
 def failed(reason: object, question: Question) -> Verdict:

@@ -8,7 +8,7 @@ configurations and must be equal.
 import itertools
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -159,3 +159,21 @@ def recorded_first(a: Group, b: Group) -> str | None:
     if max(started[0]) < min(started[1]):
         return "A"
     return "B" if max(started[1]) < min(started[0]) else None
+
+
+def later_recording(group: Group, others: Iterable[Group]) -> Group | None:
+    """The first of `others` that records the configuration of `group` again on its machine, after all of it.
+
+    Its number of trials may differ.
+    """
+
+    def asked(each: Group) -> tuple:
+        protocol = replace(each.configuration.protocol, trials=1, for_s=None)
+        return replace(each.configuration, protocol=protocol).id, each.machine
+
+    def begun(each: Group) -> list[int]:
+        return [sample.started_unix_ns or 0 for sample in each.samples]
+
+    recorded = (each for each in others if each.n and each.configuration is not None)
+    later = (each for each in recorded if min(begun(each)) > max(begun(group)) and asked(each) == asked(group))
+    return min(later, key=begun, default=None)

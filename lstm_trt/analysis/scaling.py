@@ -212,14 +212,15 @@ def scaling(
     rename: Mapping[str, str] | None = None,
     column: str | None = None,
     unit: str | None = None,
+    where: Mapping[str, Any] | None = None,
 ) -> ScalingAnswers:
     """Analyze how latency grows with each size of the network; see `find_scaling`.
 
     `source`: the result of `load`, a path or several, recordings or groups, or tables with one time per shape, such as
-    averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
+    averages. `rename`, `column` and `unit` are for tables, `where` selects (`times.read_times`).
     """
     source = source if is_path(source) else as_runs(source)
-    times = read_times(source, rename, column, unit)
+    times = read_times(source, rename, column, unit, where)
     runs = source if isinstance(source, Runs) else Runs((), times.where)
     return ScalingAnswers(runs, (find_scaling(times, min_ratio),), times.warnings)
 

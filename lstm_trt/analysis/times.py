@@ -4,6 +4,7 @@ Only the sizes of the network and a time are needed, so averages from elsewhere 
 (runtime, version, device, options, machine) are kept apart, and rows that are left out are counted.
 """
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -21,7 +22,7 @@ from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store import tables
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
-from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, paths_of
+from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, matching, paths_of
 from lstm_trt.store.samples import Group
 from lstm_trt.store.schema import Failure
 
@@ -96,25 +97,29 @@ class Times:
 
 
 def read_times(
-    source: object, rename: Mapping[str, str] | None = None, column: str | None = None, unit: str | None = None
+    source: object,
+    rename: Mapping[str, str] | None = None,
+    column: str | None = None,
+    unit: str | None = None,
+    where: Mapping[str, Any] | None = None,
 ) -> Times:
     """Times of recordings (anything that `as_runs` accepts), or of tables with a row per measurement.
 
-    `rename`, `column` and `unit` are for tables, as in `store.runs.load`. Several tables are different systems, unless
-    they have columns of the system. Raises `UsageError` or `StoreError`, with a one-line message, if the source cannot
-    be read.
+    `rename`, `column` and `unit` are for tables, as in `store.runs.load`; `where` (name -> value or values) selects, as
+    `Runs.where`. Several tables are different systems, unless they have columns of the system. Raises `UsageError` or
+    `StoreError`, with a one-line message, if the source cannot be read.
     """
     if not is_path(source):
-        return from_runs(as_runs(source))
+        return from_runs(as_runs(source).where(**where or {}))
     warnings: list[str] = []
     found = tables.read_tables(paths_of(source), warnings)
     if found is None:
-        return from_runs(load(source, rename=rename, column=column, unit=unit))
+        return from_runs(load(source, rename=rename, column=column, unit=unit).where(**where or {}))
     known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
         if new and tables.normal_name(new) not in known:
             raise UsageError(f"--rename: unknown column name {new!r}: choose from {', '.join(known)}")
-    return from_tables([table.renamed(rename) for table in found], column, unit, warnings)
+    return from_tables([table.renamed(rename) for table in found], column, unit, warnings, where)
 
 
 def from_runs(runs: Runs) -> Times:
@@ -159,7 +164,11 @@ def _fields(group: Group) -> dict:
 
 
 def from_tables(
-    several: Sequence[tables.Table], column: str | None = None, unit: str | None = None, warnings: Iterable[str] = ()
+    several: Sequence[tables.Table],
+    column: str | None = None,
+    unit: str | None = None,
+    warnings: Iterable[str] = (),
+    where: Mapping[str, Any] | None = None,
 ) -> Times:
     """Times of tables with a column per axis and a column of times (`tables.time_column`, `KINDS`).
 
@@ -201,10 +210,13 @@ def from_tables(
             raise UsageError(f"{differ}: analyze them separately")
     counts.blank, counts.duplicates = counts.rows - counts.used, counts.used - len(several_us)
     medians_us = {key: statistics.median(map(statistics.median, us.values())) for key, us in several_us.items()}
+    measured: list[Measured] = [(dict(key[0]), key[1], ShapeTime(us)) for key, us in medians_us.items()]
+    source = listed((table.where for table in several), 3)
+    chosen = matching([row[0] | dict(zip(axes, row[1], strict=True)) for row in measured], where or {}, source)
     return _times(
-        [(dict(system), shape, ShapeTime(median_us)) for (system, shape), median_us in medians_us.items()],
+        list(itertools.compress(measured, chosen)),
         counts,
-        where=listed((table.where for table in several), 3),
+        where=source,
         axes=axes,
         unused=tuple(dict.fromkeys(unused)),
         how={name: ", ".join(dict.fromkeys(each[name] for each in read)) for name in ("column", "unit")},

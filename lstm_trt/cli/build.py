@@ -19,6 +19,8 @@ EXAMPLE = """lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --com
 #: Sizes that may be symbolic.
 _RANGES = ("sequence", "batch")
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `build`."""

@@ -7,6 +7,8 @@ from lstm_trt.recorder.cached import cache_contents, clear_cache
 
 EXAMPLE = "lstm-trt cache --clear"
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cache`."""

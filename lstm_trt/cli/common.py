@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
-from lstm_trt.config.errors import UsageError, refused
+from lstm_trt.config.errors import Incomplete, UsageError, nearest, refused
 from lstm_trt.config.fields import about
-from lstm_trt.config.format import count, listed
+from lstm_trt.config.format import count, listed, markdown, warning_lines
+from lstm_trt.config.labels import FIELDS
 from lstm_trt.config.shape import AXES, LstmShape
+from lstm_trt.config.shape import FIELDS as SIZES
 from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ PATH_HELP = (
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
 
+
+#: Fields with a flag of their own where recordings are read.
+SELECTED = ("runtime", *AXES[:4], "precision", "mode", "machine")
 
 #: Most trials of `--until decided`.
 UNDECIDED_TRIALS = 1_000_000
@@ -130,7 +135,7 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
         every = dict.fromkeys(itertools.chain(*each.values()))
         for name in names:
             if name not in every:
-                raise UsageError(f"no {what} is called {name!r}: there are {listed(every)}")
+                raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: there are {listed(every)}")
     fixed = {path: {name: number for name, number in numbers.items() if name in shapes[path]} for path in files}
     how: dict[str, Any] = {"states": states or None, "inputs": arguments.inputs}
     networks = [
@@ -181,7 +186,10 @@ def shape_of(arguments: argparse.Namespace, instead: str) -> LstmShape:
 
 def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
-    field_arguments(parser.add_argument_group("runtime options"), Options, several=["precision"] if several else ())
+    options = parser.add_argument_group("runtime options")
+    field_arguments(options, Options, several=["precision"] if several else ())
+    cores = "cores to run on, one per thread, such as 2,3 or 0-3 (default: the last that are allowed)"
+    options.add_argument("--cores", type=_cores, metavar="LIST", help=cores)
     protocol = parser.add_argument_group("protocol")
     deadline_argument(protocol, "deadline of --until decided" + ", also shown in the figures" * several)
     field_arguments(protocol, Protocol)
@@ -190,6 +198,15 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
     protocol.add_argument("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
     parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    """The cores of a list such as 2,3 or 0-3, each once."""
+    from lstm_trt.machine.linux import cpu_list
+
+    if not (cores := cpu_list(text)):
+        raise argparse.ArgumentTypeError(f"needs numbers of cores, such as 2,3 or 0-3, not {text!r}")
+    return tuple(sorted(set(cores)))
 
 
 def wait_argument(parser: argparse.ArgumentParser) -> None:
@@ -232,9 +249,19 @@ def path_argument(parser: argparse.ArgumentParser, meaning: str = PATH_HELP) -> 
 
 
 def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) -> None:
-    """Add options for tables recorded elsewhere; `grouped` adds those that assign rows to configurations."""
+    """Add the selection of what is read, and options for tables recorded elsewhere.
+
+    `grouped` adds those that assign rows to configurations.
+    """
     from lstm_trt.store.tables import UNIT_NS
 
+    selected = parser.add_argument_group("selection of what is read (several values of a field are alternatives)")
+    headings = {name: field.heading for name, field in {**SIZES, **FIELDS}.items()}
+    for name in SELECTED:
+        what = headings.get(name, "beginning of the fingerprint of the machine")
+        selected.add_argument(f"--{name}", nargs="+", metavar="N" if name in AXES else "NAME", help=what)
+    where = "any field of a configuration, or a size of your own network; all of several must hold"
+    selected.add_argument("--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=where)
     group = parser.add_argument_group("tables recorded elsewhere")
     add = group.add_argument
     column = "column of the latencies (default: latency_ns, _us, _ms or _s, or the only column that states a unit)"
@@ -257,7 +284,19 @@ def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path], latenc
 
     names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing")
     given = {name: getattr(arguments, name) for name in names}
-    return load(path, rename=renames(arguments.rename), columns=LATENCIES if latencies else COLUMNS, **given)
+    runs = load(path, rename=renames(arguments.rename), columns=LATENCIES if latencies else COLUMNS, **given)
+    return runs.where(**selection(arguments))
+
+
+def selection(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """Name -> allowed values of the selection in `table_arguments`, as `Runs.where` takes them."""
+    found = {name: values for name in SELECTED if (values := getattr(arguments, name))}
+    for text in arguments.where:
+        name, value = _pair("--where", "KEY=VALUE", text)
+        if name in found:
+            raise UsageError(f"--where gives {name!r} once more: one value of a field is possible")
+        found[name] = [value]
+    return found
 
 
 def renames(given: Iterable[str]) -> dict[str, str]:
@@ -300,14 +339,17 @@ def print_json(value: Any) -> None:
 
 
 def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
-    """Print warnings to standard error, then the answer: JSON (`as_dict`), CSV, Markdown (`markdown_text`) or text."""
+    """Print warnings to standard error, then the answer: JSON (`as_dict`), CSV, Markdown or text."""
     warn(warnings)
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":
-        print(answer.csv_text(), end="")
-    elif form == "markdown":
-        print(answer.markdown_text(), end="")
+        print(answer.csv_text() if hasattr(answer, "csv_text") else answer.frame.to_csv(index=False), end="")
+    elif form == "md":
+        from lstm_trt.analysis.answers import table_cells
+
+        whole = answer.markdown_text() if hasattr(answer, "markdown_text") else markdown(*table_cells(answer))
+        print(whole, end="")
     else:
         show(answer)
 
@@ -315,14 +357,14 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
 def print_answers(arguments: argparse.Namespace, answers: Answers, figures: str = "", *shown: Any, **how: Any) -> int:
     """Print answers with their warnings; with --figures also draw `shown` with the function `figures` of `plots`.
 
-    Returns the exit status of the answers.
+    Returns the exit status of the answers; 3 instead of 0 if recordings are missing from them.
     """
     print_answer(answers, arguments.format, answers.warnings)
     if figures and arguments.figures:
         from lstm_trt import plots
 
         print_files(getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how))
-    return answers.exit_status
+    return answers.exit_status or 3 * any(isinstance(warning, Incomplete) for warning in answers.warnings)
 
 
 def print_progress(line: str) -> None:
@@ -331,9 +373,9 @@ def print_progress(line: str) -> None:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print warnings to standard error, one per line."""
-    for warning in warnings:
-        show(f"warning: {warning}", sys.stderr)
+    """Print warnings to standard error, a line per kind."""
+    for line in warning_lines(warnings):
+        show(line, sys.stderr)
 
 
 def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:

@@ -11,7 +11,7 @@ from lstm_trt.cli import common
 from lstm_trt.config.errors import NotATable
 from lstm_trt.store.runs import Runs, load
 
-EXAMPLE = """lstm-trt compare before after
+EXAMPLE = """lstm-trt compare before after another
   lstm-trt compare before.csv after.csv --column latency --unit us
 exit status: 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS (the worst of median and tail), 2 invalid input"""
 
@@ -19,7 +19,8 @@ exit status: 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS (the worst of median and ta
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `compare`."""
     parser.add_argument("a", type=Path, metavar="A", help=common.PATH_HELP)
-    parser.add_argument("b", type=Path, metavar="B", help="second recordings or table, compared with A")
+    others = "recordings or tables that are compared with A, each by itself"
+    parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
     comparison_arguments(parser)
     common.table_arguments(parser)
 
@@ -27,19 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_question(arguments.effect, arguments.confidence)  # before the recordings are loaded, which may take long
-    a, b = _sides(arguments)
-    return common.print_answers(arguments, compare(a, b, arguments.effect, arguments.confidence))
+    question = {"effect": arguments.effect, "confidence": arguments.confidence}
+    return common.print_answers(arguments, compare(*_sides(arguments), **question))
 
 
 def _sides(arguments: argparse.Namespace) -> list[Runs]:
-    """Load the runs of A and B; the options of `table_arguments` are for those that are tables, at least one."""
+    """Load the runs of A and of the others; the options of `table_arguments` are for those that are tables."""
     sides, refused = [], []
-    for path in (arguments.a, arguments.b):
+    for path in (arguments.a, *arguments.b):
         try:
             sides.append(common.load_runs(arguments, path))
         except NotATable as error:
             refused.append(error)
-            sides.append(load(path))
+            sides.append(load(path).where(**common.selection(arguments)))
     if len(refused) == len(sides):
         raise refused[0]
     return sides

@@ -8,6 +8,8 @@ from lstm_trt.store.folders import consolidate_folder
 
 EXAMPLE = "lstm-trt consolidate recordings --out data/campaign"
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `consolidate`."""

@@ -16,6 +16,8 @@ EXAMPLE = (
     "  lstm-trt export --layers 2 --hidden 64 --sequence 64 --c --target x86-64-v3 --out firmware"
 )
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `export`."""

@@ -1,8 +1,9 @@
 """Command lines, of which `lstm-trt` is one: parse, call, print. Each command is one call of the package.
 
 Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is missed, or B is
-slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison; 70 a
-bug, with its traceback; 130 stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a shell shows SIGPIPE).
+slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison, or a
+recording that cannot be read beside others that can; 70 a bug, with its traceback; 130 stopped by Ctrl-C; 141 the
+reader of the output closed the pipe (as a shell shows SIGPIPE).
 """
 
 import argparse
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from lstm_trt import __version__
-from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, printable
+from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, nearest, printable
 from lstm_trt.config.format import WIDTH, table_lines, wrapped
 from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
@@ -52,8 +53,13 @@ class _Parser(argparse.ArgumentParser):
             for word in args or ():
                 name = word.partition("=")[0]
                 if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
-                    self.error(f"unrecognized arguments: {word}")
+                    self.error(f"unrecognized arguments: {word}{nearest(name, self._option_string_actions)}")
         return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = f"{nearest(value, action.choices)}: choose from {', '.join(map(str, action.choices))}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{choices}")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -65,7 +71,7 @@ class Program:
 
     Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`. `run`
     returns the exit status, or None for 0.
-    `moved`: name of a command that is elsewhere now -> what to write.
+    `moved`: name of a command that is elsewhere now -> what to write. `first_steps` is printed without a command.
     """
 
     name: str
@@ -73,7 +79,20 @@ class Program:
     commands: Mapping[str, tuple[str, str]]
     load: Callable[[str], Any]
     moved: Mapping[str, str] = field(default_factory=dict)
+    first_steps: str = ""
 
+
+FIRST_STEPS = """\
+Measure LSTM inference latency and test it against a deadline:
+  what works here:    lstm-trt doctor
+  record a network:   lstm-trt record --layers 2 --hidden 64 --sequence 64 --out recordings
+  is it in time?      lstm-trt verdict recordings --deadline-us 1000
+  why is it late?     lstm-trt outliers recordings
+  record several:     lstm-trt sweep --layers 1 2 --hidden 32 64 --sequence 64 --out sweep
+  see them:           lstm-trt summarize sweep --figures figures
+  your own network:   lstm-trt inspect model.onnx
+  all commands:       lstm-trt --help
+  one of them:        lstm-trt COMMAND --help, which ends with an example"""
 
 PROGRAM = Program(
     "lstm-trt",
@@ -81,6 +100,7 @@ PROGRAM = Program(
     COMMANDS,
     lambda name: importlib.import_module(f"lstm_trt.cli.{name}"),
     MOVED_COMMANDS,
+    FIRST_STEPS,
 )
 
 
@@ -99,7 +119,7 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
         subparser = choices.add_parser(each)
         if each == command:
             module = program.load(each)
-            formats = getattr(module, "FORMATS", ("text", "json"))
+            formats = getattr(module, "FORMATS", ("text", "json", "csv", "md"))
             subparser.description = f"{summary[0].upper()}{summary[1:]}."
             subparser.epilog = f"example:\n  {module.EXAMPLE}"
             help = f"output format (default {formats[0]})"
@@ -121,8 +141,11 @@ def _command_list(commands: Mapping[str, tuple[str, str]]) -> str:
 def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespace:
     """Parse a command line; in the result `run` is the command's function and `given` the words of the command line.
 
-    Raises `UsageError` for invalid arguments, and `SystemExit` after --help and --version.
+    Raises `UsageError` for invalid arguments, and `SystemExit` after --help, --version and the first steps.
     """
+    if program.first_steps and not given:
+        show(program.first_steps)
+        raise SystemExit(0)
     command = next((word for word in given if not word.startswith("-")), None)
     if command and command in program.moved:
         raise UsageError(f"{program.name} has no command {command}: write {program.moved[command]}")

@@ -24,6 +24,8 @@ EXAMPLE = (
     "  lstm-trt record --onnx model.onnx --size batch=1 --size time=64 --runtime openvino --out recordings"
 )
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `record`."""

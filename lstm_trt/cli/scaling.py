@@ -24,5 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `scaling`; returns the exit status."""
     names = common.renames(arguments.rename)
-    answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit)
+    where = common.selection(arguments)
+    answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit, where)
     return common.print_answers(arguments, answers, "draw_scaling", answers.findings)

@@ -11,8 +11,6 @@ from lstm_trt.config.errors import UsageError
 EXAMPLE = """lstm-trt summarize recordings --format csv > summary.csv
   lstm-trt summarize times.csv --column latency --unit ms --group-by runtime hidden"""
 
-FORMATS = ("table", "csv", "json")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
@@ -29,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
     runs = common.load_runs(arguments, arguments.path, latencies=True)
     if arguments.figures and not runs.own:
-        raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: remove it")
+        instead = "omit it, or draw tables with lstm-trt outliers, verdict or scaling --figures"
+        raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: {instead}")
     answers = summarize(runs, arguments.by_round, arguments.clusters == "yes")
     return common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)

@@ -27,6 +27,8 @@ CONTROL_HELP = (
     " (doubles the run time)"
 )
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `sweep`."""

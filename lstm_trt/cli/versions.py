@@ -16,8 +16,6 @@ from lstm_trt.recorder.versions import record_versions
 EXAMPLE = """lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
 each version is installed into its own virtual environment, which is kept in the cache"""
 
-FORMATS = ("text", "csv", "json")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""

@@ -13,6 +13,8 @@ from lstm_trt.recorder.watch import follow
 
 EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
 
+FORMATS = ("text", "json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `watch`."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
 from lstm_trt.config.fields import Tells, described, identity_fields, json_value, known_fields
+from lstm_trt.config.format import microseconds
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
@@ -312,7 +313,7 @@ def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float)
         share = f"{100 * outside:.0f} % of the loop was spent outside the trials"
         warnings.append(f"{share}: a call is short compared with the recorder's overhead")
     if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
-        late = f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us"
+        late = f"the mean call time of {microseconds(mean_us)} us exceeds the period of {protocol.period_us:g} us"
         effect = "the backlog kept growing, so the latencies depend on the length of the recording"
         warnings.append(f"{late}: {effect}")
     return warnings

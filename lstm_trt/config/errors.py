@@ -5,7 +5,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 """
 
 import re
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -70,10 +70,23 @@ class StoreError(LabError):
     """A recording could not be written or read."""
 
 
+def nearest(name: object, names: Iterable[object]) -> str:
+    """The one of `names` that is most like a mistyped name, as ` (did you mean 'fp16'?)`; empty if none is like it."""
+    from difflib import get_close_matches  # slow to import, and only needed for mistakes
+
+    return "".join(f" (did you mean {found!r}?)" for found in get_close_matches(str(name), map(str, names), 1))
+
+
+class Incomplete(str):
+    """A warning that recordings are missing from an answer: the exit status of its command is 3 instead of 0."""
+
+    __slots__ = ()
+
+
 def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
     """The value; raises `UsageError` unless it is one of the `known` ones."""
     if value not in known:
-        raise UsageError(f"unknown {what} {value!r}: choose from {', '.join(map(str, known))}")
+        raise UsageError(f"unknown {what} {value!r}{nearest(value, known)}: choose from {', '.join(map(str, known))}")
     return value
 
 

@@ -27,14 +27,20 @@ WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": Fa
 #: Escape sequences of colours in a terminal.
 _COLOUR = re.compile("\033\\[[0-9]*m")
 
+#: A number, size or id: `12.5`, `2x64-s64-b1`, `0a1b2c3d`.
+_WITH_DIGIT = re.compile(r"[\w.-]*\d[\w.-]*")
+
 #: Minimum width in characters of a wrapped column.
 LEAST_WIDTH = 6
 
 #: Maximum number of names in one message; the others are counted.
 MOST_LISTED = 20
 
+#: What Markdown could take as markup.
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|~#]")
+
 #: A cell of a right-aligned column: a number with an optional mark or unit, `-`, `?`, or empty.
-_NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
+NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
 
 
 def number(value: float | None, digits: int = 3, separator: str = "") -> str:
@@ -51,10 +57,10 @@ def short_number(value: float, digits: int = 10) -> str:
 
 
 def microseconds(value_us: float | None) -> str:
-    """A latency without its unit, for a column in us: one decimal below 10 000 us, none above, `-` for None."""
+    """A latency without its unit, for a column in us: two decimals below 10 us, none from 10 000 us, `-` for None."""
     if value_us is None:
         return "-"
-    return f"{value_us:z.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+    return f"{value_us:z.{2 if abs(value_us) < 9.995 else 1 if value_us < 10_000 else 0}f}"
 
 
 def latency(value_us: float, digits: int = 4) -> str:
@@ -169,6 +175,15 @@ def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
     return ", ".join(items[:most]) + more or "none"
 
 
+def warning_lines(warnings: Iterable[str]) -> list[str]:
+    """A line per kind of warning: of those that differ only in numbers, sizes and ids, the first, and their number."""
+    kinds: dict[str, list[str]] = {}
+    for warning in warnings:
+        kinds.setdefault(_WITH_DIGIT.sub("", warning), []).append(warning)
+    more = {first: f" ({len(others)} more of this kind)" * bool(others) for first, *others in kinds.values()}
+    return [f"warning: {first}{count}" for first, count in more.items()]
+
+
 def wrapped(text: str, width: int) -> str:
     """The text with its lines broken at words, to at most `width` characters; a longer word is kept whole.
 
@@ -244,7 +259,7 @@ def table_lines(
         name = header[k] if header else ""
         column = [line for line in lines if k < len(line) - (len(line) < size)]
         cells = [line[k] for line in column[bool(header) :]]
-        to_right = name in right or (name not in left and all(map(_NUMBER.fullmatch, cells)))
+        to_right = name in right or (name not in left and all(map(NUMBER.fullmatch, cells)))
         starred = to_right and any(cell.endswith("*") for cell in cells)
         for line in column:
             line[k] += " " * (starred and not line[k].endswith("*"))
@@ -257,6 +272,24 @@ def table_lines(
                 line[k] = line[k].rjust(widest) if to_right else line[k].ljust(widest)
         start += widest + 2
     return [(" " * indent + "  ".join(line)).rstrip() for line in lines]
+
+
+def value_text(value: object) -> str:
+    """A value as it stands in a table: `-` if there is none, a float with four digits unless it is whole."""
+    if not isinstance(value, float):
+        return "-" if str(value) in ("None", "<NA>") else str(value)
+    return "-" if math.isnan(value) else short_number(value) if value.is_integer() else number(value, 4)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    shown = [list(map(escaped, row)) for row in (header, *rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (shown[0], ["---"] * len(header), *shown[1:]))
+
+
+def escaped(text: str) -> str:
+    """A text that Markdown shows as it stands, on one line."""
+    return _SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
 def _exponent(value: float, digits: int) -> int:

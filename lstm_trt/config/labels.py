@@ -11,7 +11,7 @@ from lstm_trt.config.fields import About, Tells, about, identity_fields
 FIELDS = about(Configuration) | about(Options) | about(Protocol)
 
 #: Fields that are put together from others, and are shown by their value alone.
-_PLAIN = ("framework", "version", "arrivals", "length")
+_PLAIN = ("framework", "version", "arrivals", "length", "workload")
 
 #: Characters of a machine's fingerprint in a label.
 FINGERPRINT = 12
@@ -46,13 +46,12 @@ def field_text(name: str, value: object) -> str:
 
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
-    """For each dictionary the text of the fields that differ; with `enough`, only until all labels are distinct."""
+    """For each dictionary the text of the fields that differ; with `enough`, only of those that tell more apart."""
     texts = [""] * len(fields)
     for name in differing(fields):
-        if enough and len(set(texts)) == len(fields):
-            break
         more = [field_text(name, item.get(name)) for item in fields]
-        texts = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
+        longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
+        texts = texts if enough and len(set(longer)) == len(set(texts)) else longer
     return texts
 
 

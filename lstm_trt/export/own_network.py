@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
@@ -216,8 +216,9 @@ class OnnxNetwork(Workload):
                 return f"{unclear}: choose with --state INPUT=OUTPUT"
             names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
             return (
-                "no states were recognized that could be carried, name them with --state INPUT=OUTPUT"
-                f" (inputs: {names[0]}; outputs: {names[1]}), or export it with a symbolic number of samples"
+                "no states were recognized that could be carried; if it has none, --mode forward makes the same calls,"
+                f" else name them with --state INPUT=OUTPUT (inputs: {names[0]}; outputs: {names[1]}), or export it"
+                " with a symbolic number of samples"
             )
         if len(self.carried) == len(self.facts.outputs):
             return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"
@@ -328,7 +329,8 @@ def _sizes_of_symbols(
     found = {}
     for name, axes in dynamic_axes.items():
         if name not in tensors:
-            raise UsageError(f"dynamic_axes: no input or output is called {name!r}: there are {listed(tensors)}")
+            known = f"{nearest(name, tensors)}: there are {listed(tensors)}"
+            raise UsageError(f"dynamic_axes: no input or output is called {name!r}{known}")
         for axis, symbol in axes.items():
             if not isinstance(symbol, str):
                 raise UsageError(f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}")

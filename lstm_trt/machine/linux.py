@@ -73,13 +73,18 @@ def allowed_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def choose_cores(threads: int) -> tuple[int, ...]:
-    """The last `threads` cores that this process may use.
+def choose_cores(threads: int, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The `wanted` cores, or the last `threads` cores that this process may use.
 
-    The last, because interrupts and other work run mostly on the first. Raises `UsageError` if fewer are allowed: two
-    threads pinned to one core make the tail 30 times longer.
+    The last, because interrupts and other work run mostly on the first. Raises `UsageError` if fewer are allowed, or if
+    `wanted` are not one allowed core per thread: two threads pinned to one core make the tail 30 times longer.
     """
     allowed = allowed_cores()
+    if wanted and (len(wanted) != threads or not set(wanted) <= set(allowed)):
+        rule = f"there must be one core for each of --threads {threads}, out of {list_text(allowed)}"
+        raise UsageError(f"--cores {list_text(wanted)}: {rule}")
+    if wanted:
+        return wanted
     if threads > len(allowed):
         usable = f"this process may use only {len(allowed)}"
         raise UsageError(f"{threads} threads need {threads} cores, but {usable}: lower --threads")

@@ -6,7 +6,6 @@ the median are both visible. All trials are within the axis limits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import Any
@@ -20,9 +19,12 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
+from lstm_trt.plots.style import GREY, Picture, multiple, number, whole
 
-PANEL_IN = 3.3
+PANEL_IN = 2.3
+
+#: Rows and boxes of a figure, at most.
+MOST_ROWS, MOST_BOXES = 3, 15
 
 #: Width per box from which its number of outliers fits on one line.
 ROOMY_IN = 1.2
@@ -41,58 +43,46 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
     `runs` is the result of `load`, or a path, recordings or groups. Axes that are not in `fixed` are held at a chosen
     value, which the notes state. Boxes show the first recorded round, diamonds the maxima of the other rounds. The text
     beside a box is the number of outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of
-    the median, below it the median in µs. Failures are named at their position. If the texts do not fit beside the
-    boxes, bands along the axis show quartiles and whiskers instead, and a line the maxima. Raises `UsageError` if there
-    are no trials to draw.
+    the median, below it the median in µs. Failures are named at their position. At most 15 sizes and 3 systems are
+    drawn, which the notes state. Raises `UsageError` if there are no trials to draw.
     """
     every = data.points_of(runs)
-    looks = style.system_looks(data.systems(every))
+    looks = data.system_looks(every)
     points = data.hold_fixed(every, (axis,), fixed)
     good = [point for point in points if point.ok]
-    names, sizes = data.systems(good), data.values(points, axis)
-    if not names:
+    if not good:
         raise UsageError("the chosen configurations have no trials: nothing to draw")
+    systems, measured = data.systems(good), data.values(points, axis)
+    names = systems[:MOST_ROWS]
+    sizes = style.spread(measured, MOST_BOXES)
+    points = [point for point in points if point.system in names and point.sizes[axis] in sizes]
+    good = [point for point in points if point.ok]
     columns = 2 if len(names) > 1 and len(sizes) <= 3 else 1
-    rows = math.ceil(len(names) / columns)
     slot_in = (style.WIDTH_IN / columns - 1.4) / len(sizes)
-    labels = [label for point in good for label in (multiple(_reach(point)), number(point.rounds[0].median_us))]
-    widest = max(style.text_size(label)[0] for label in labels) + 4
-    bands = widest > 72 * (style.WIDTH_IN / columns - 1.6) / (len(sizes) + 2)
+    reading = "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
     rounds = max(len(point.rounds) for point in points)
-    if bands:
-        shares = [point.rounds[0].outliers / point.rounds[0].n for point in good]
-        some = " to ".join(dict.fromkeys((percent(min(shares)), percent(max(shares)))))
-        reading = f"Outliers (outside 1.5 × IQR, both sides) are not drawn: {some} of the trials."
-        reading += f" Bands show the first of {rounds} rounds, the line the maxima of all." if rounds > 1 else ""
-    else:
-        reading = "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
-        reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." * (rounds > 1)
-        reading += " All trials are shown."
+    reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." * (rounds > 1)
     notes = [
         f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-        data.describe_systems(point for point in points if point.system in names),
-        reading,
+        data.describe_systems(points),
+        f"{reading} All trials of these are shown.",
+        data.describe_shown("systems", len(names), len(systems)),
+        data.describe_shown(f"values of {data.AXIS_NAMES[axis]}", len(sizes), len(measured)),
     ]
+    unit = "" if slot_in <= 0.7 else " µs"  # if it does not fit, the axis label states it
+    width, ends = _linear_width(point.rounds[0] for point in good), []
+    labels = f"{data.AXIS_NAMES[axis]} (below: median{'' if unit else ' in µs'})", _axis_label(width)
+    titles = [style.folded(system, 95 // columns) if len(names) > 1 else "" for system in names]
     title = f"Spread of latencies around the median, by {data.AXIS_NAMES[axis]}"
-    height_in = PANEL_IN * rows + (0.5 if bands else 0.25)
-    with style.figure(title, notes, height_in, summary=_summary(good, axis)) as (picture, body):
-        titles = [style.folded(system, 95 // columns) if len(names) > 1 else "" for system in names]
-        axes = style.panels(body, titles, columns, share_x=False, share_y=False)
+    how: Any = {"columns": columns, "panel_in": PANEL_IN, "sharex": False, "summary": _summary(good, axis)}
+    with style.facets(title, notes, [titles], labels, **how) as (picture, axes):
         for ax, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
-            boxes = {size: point.rounds[0] for size, point in here.items() if point.ok}
-            width = _asinh_axis(ax, boxes.values())
-            color = looks[system]["color"]
-            ends = _bands(ax, here, sizes, color) if bands else _panel(ax, here, sizes, color, slot_in)
-            _value_axis(ax, width, *ends)
-            unit = "" if bands or slot_in <= 0.7 else " µs"  # if it does not fit, the axis label states it
-            medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
-            labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
-            style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
+            ends += _panel(ax, here, sizes, looks[system]["color"], slot_in)
+            medians = {size: f"\n{number(point.rounds[0].median_us)}{unit}" for size, point in here.items() if point.ok}
+            style.size_ticks(ax.xaxis, sizes, range(len(sizes)), [f"{size}{medians.get(size, '')}" for size in sizes])
             ax.grid(False, axis="x")
-            ax.set_xlabel(f"{data.AXIS_NAMES[axis]} (below: median{'' if unit else ' in µs'})")
-        if bands:
-            style.legend_below(body, max(map(style.handles_of, axes), key=len), ncols=5)
+        _value_axis(axes, width, min(ends), max(ends))
     return picture
 
 
@@ -117,25 +107,29 @@ def violins(runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int
         "Each half: the first round, relative to its own median. Widths: density of trials, all with the same maximum.",
     ]
     title = f"Trials around the median, by {data.AXIS_NAMES[axis]}: {sides[0]} (left) and {sides[1]} (right)"
-    with style.figure(title, notes, PANEL_IN, summary=_summary(points, axis)) as (picture, body):
+    with style.figure(title, notes, 1.0 + PANEL_IN, summary=_summary(points, axis)) as (picture, body):
         ax = body.subplots()
-        width = _asinh_axis(ax, boxes)
+        width = _linear_width(boxes)
+        ax.set_yscale("asinh", linear_width=width)  # before the densities are estimated
         y = np.concatenate([box.latency_us / box.median_us - 1 for box in boxes])
         x, hue = (np.repeat(each, [box.n for box in boxes]) for each in zip(*keys, strict=True))
         seaborn.violinplot(x=x, y=y, hue=hue, order=names, palette=style.size_colors(2), ax=ax, **VIOLIN)
-        _value_axis(ax, width, y.min(), y.max())
+        _value_axis([ax], width, y.min(), y.max())
         medians = {key: f"{number(box.median_us)} µs" for key, box in zip(keys, boxes, strict=True)}
         wide = 95 // len(names)
         labels = [f"{style.folded(name, wide)}\n{' | '.join(medians[name, side] for side in sides)}" for name in names]
-        ax.set(xticks=range(len(names)), xticklabels=labels, xlabel="below: medians, left | right")
+        ax.set(xticks=range(len(names)), xticklabels=labels)
+        ax.set(xlabel="below: medians, left | right", ylabel=_axis_label(width))
     return picture
 
 
-def _asinh_axis(ax: Axes, boxes: Iterable[Series]) -> float:
-    """Make the latency axis linear within the IQR; returns that width, as a share of the median."""
-    width = max(median_low(float(np.ptp(box.quartiles_us)) / box.median_us for box in boxes), LEAST_WIDTH)
-    ax.set_yscale("asinh", linear_width=width)
-    return width
+def _linear_width(boxes: Iterable[Series]) -> float:
+    """Width of the linear part of the latency axis, the IQR as a share of the median."""
+    return max(median_low(float(np.ptp(box.quartiles_us)) / box.median_us for box in boxes), LEAST_WIDTH)
+
+
+def _axis_label(width: float) -> str:
+    return f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)"
 
 
 def _summary(good: Sequence[data.Point], axis: str) -> str:
@@ -167,28 +161,6 @@ def _panel(ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color,
     return min(extremes), max(extremes)
 
 
-def _bands(ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color) -> tuple[float, float]:
-    """Draw one system with bands instead of boxes; gaps are failures, which are marked, and sizes not recorded.
-
-    Returns the lowest and highest number drawn.
-    """
-    good, places = [points[size] if size in points and points[size].ok else None for size in sizes], range(len(sizes))
-    each = [_box(point.rounds[0]) if point else dict.fromkeys(BOX, np.nan) for point in good]
-    lines = {name: np.array([box[name] for box in each]) for name in BOX}
-    largest = [_reach(point) - 1 if point else np.nan for point in good]
-    band = {"color": color, "linewidth": 0}
-    ax.fill_between(places, lines["whislo"], lines["whishi"], alpha=0.15, label="whiskers (1.5 × IQR)", **band)
-    ax.fill_between(places, lines["q1"], lines["q3"], alpha=0.4, label="quartiles", **band)
-    ax.plot(places, lines["med"], color="black", linewidth=1, label="median")
-    ax.plot(places, largest, color=color, linewidth=0.8, marker="^", markersize=3, label="maximum")
-    failed = [place for place, size in enumerate(sizes) if size in points and points[size].failed]
-    if failed:
-        look = {"color": GREY, "transform": ax.get_xaxis_transform(), "label": "failed", **style.FAILED}
-        ax.plot(failed, [0.03] * len(failed), **look)
-    ax.set_xlim(-0.5, len(sizes) - 0.5)
-    return np.nanmin(lines["whislo"]), np.nanmax(largest)
-
-
 def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, slot_in: float) -> list[float]:
     """Draw box, outliers, maxima and their text; returns the lowest and highest number drawn."""
     relative, later = box.latency_us / box.median_us - 1, [largest / box.median_us - 1 for largest in others_us]
@@ -204,7 +176,8 @@ def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, 
     ax.plot([place], [relative.max()], marker="^", color="black", **mark)
     if later:
         ax.plot([place] * len(later), later, marker="D", color=color, markerfacecolor="white", **mark)
-    style.beside(ax, f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}", (place, highest), (0, 6))
+    reach = f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}"
+    style.beside(ax, reach, (place, highest), (0, 6), bbox=style.BACKGROUND)
     upright = slot_in < 0.7
     counts = f"{whole(box.outliers)} of{' ' if upright or slot_in > ROOMY_IN else chr(10)}{whole(box.n)}"
     style.beside(ax, counts, (place + half, 0), (3, 0), rotation=90 if upright else 0)
@@ -222,7 +195,7 @@ def _box(box: Series) -> dict[str, float]:
     return {name: value / box.median_us - 1 for name, value in zip(BOX, numbers_us, strict=True)}
 
 
-def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
+def _value_axis(axes: Sequence[Axes], width: float, lowest: float, highest: float) -> None:
     """Set ticks in percent that do not overlap, and guides with multiples of the median on the right."""
     low, high = np.arcsinh(np.array((lowest, highest)) / width)
     room = max(high - low, 1.0)
@@ -230,12 +203,13 @@ def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
     steps = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in (1, 2.5, 5)]
     guides = [ratio - 1 for ratio in style.GUIDES]
     far = sorted((sign * step for step in steps for sign in (1, -1)), key=lambda value: -abs(np.log10(abs(value))))
-    ax.set_ylim(bottom, top)
-    style.set_ticks(ax.yaxis, [0, *guides, *far], bottom, top, _percent_tick)
-    ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
-    for value, ratio in zip(guides, style.GUIDES, strict=True):
-        if bottom <= value <= top:
-            style.guide([ax], value, f"{ratio:g}×")
+    for ax in axes:
+        ax.set_yscale("asinh", linear_width=width)
+        ax.set_ylim(bottom, top)
+        style.set_ticks(ax.yaxis, [0, *guides, *far], bottom, top, _percent_tick)
+        for value, ratio in zip(guides, style.GUIDES, strict=True):
+            if bottom <= value <= top:
+                style.guide([ax], value, f"{ratio:g}×")
 
 
 def _percent_tick(value: float) -> str:

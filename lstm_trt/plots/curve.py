@@ -7,7 +7,6 @@ single rounds.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,9 +22,6 @@ from lstm_trt.plots.style import GREY, Picture
 
 #: If a panel would have more lines, each system gets its own panels.
 LINES_PER_PANEL = 8
-
-#: With more panels a figure would be too tall to read, and take minutes to lay out.
-MOST_PANELS = 150
 
 #: Height of one row of failure marks, and of all rows at most, as shares of the panel height.
 LANE, LANES = 0.045, 0.22
@@ -56,15 +52,16 @@ def curves(
     `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of `STATISTIC_NAMES`) is drawn
     thick, the maximum thin in the same colour, the roofline bound dotted. Axes that are not drawn are held at one
     value: that in `fixed`, else a chosen one, which the notes state. Systems share a panel, with different markers and
-    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom.
+    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom. At
+    most four rows of panels are drawn; the notes state what is left out.
 
     `beside` is a DataFrame of numbers from elsewhere, such as means that were published: a row per network, with the
     columns `label`, the axes (`hidden`, ...) and `latency_us`. Each label is drawn as a further system with open
     markers, in the panels and lines of the recordings; rows of other networks are left out. It has no maximum, because
     one number has no spread.
 
-    Raises `UsageError` for an unknown axis, statistic or value, for more than 150 panels, and for a table `beside`
-    that lacks a column or has two numbers for one network.
+    Raises `UsageError` for an unknown axis, statistic or value, and for a table `beside` that lacks a column or has two
+    numbers for one network.
     """
     data.check_deadline(deadline_us)
     one_of("statistic", statistic, data.STATISTIC_NAMES)
@@ -73,15 +70,10 @@ def curves(
     facet, line = facet or data.ARRANGEMENT[axis][0], line or data.ARRANGEMENT[axis][1]
     if len({axis, facet, line}) < 3:
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
-    points = data.hold_fixed(every, (axis, facet, line), fixed)
-    facets = data.values(points, facet)
-    points = [point for point in points if point.sizes[facet] in style.shown(facets)]
-    others = [] if beside is None else data.elsewhere(beside, points, (axis, facet, line))
-    looks = style.system_looks([*data.systems(every), *dict.fromkeys(point.system for point in others)])
-    plan = CurvePlan([*points, *others], (axis, facet, line), statistic, looks)
-    if len(plan.panels) > MOST_PANELS:
-        needed = f"{len(plan.panels)} panels for {len(plan.systems)} systems, at most {MOST_PANELS} are possible"
-        raise UsageError(f"curves against {AXIS_NAMES[axis]} would need {needed}: select fewer recordings")
+    held = data.hold_fixed(every, (axis, facet, line), fixed)
+    others = [] if beside is None else data.elsewhere(beside, held, (axis, facet, line))
+    plan = CurvePlan([*held, *others], (axis, facet, line), statistic, data.system_looks([*every, *others]))
+    points = [point for point in plan.points if isinstance(point, data.Point)]
     varied = [name for name in (axis, facet, line) if len(data.values(points, name)) > 1]
     title = f"Latency against {AXIS_NAMES[axis]}: {' and '.join(data.STATISTIC_NAMES[name] for name in plan.kinds)}"
     notes = [
@@ -89,29 +81,27 @@ def curves(
         data.describe_systems(points),
         data.describe_rounds(points),
         f"Open markers: one number each, from elsewhere: {'; '.join(plan.elsewhere)}." if others else "",
-        data.describe_shown(facet, plan.facets, len(facets)),
+        data.describe_shown("systems", len(plan.systems), len(data.systems([*held, *others]))),
+        data.describe_shown(f"values of {AXIS_NAMES[facet]}", *(len(data.values(of, facet)) for of in (points, held))),
         *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
     ]
-    legend_in = 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 2 * len(plan.elsewhere) + 10)
-    summary = data.describe_extremes(points, statistic)
-    with style.figure(title, notes, max(plan.height_in, legend_in), summary=summary) as (picture, body):
-        axes = style.panels(body, plan.titles, plan.columns, block=plan.block)
+    names, summary = (AXIS_NAMES[axis], "latency [µs]"), data.describe_extremes(points, statistic)
+    more: dict[str, Any] = {"columns": plan.columns, "summary": summary}
+    with style.facets(title, notes, plan.titles, names, plan.handles(deadline_us), **more) as (picture, axes):
         drawn: list[float] = [deadline_us] if deadline_us else []
         failed: list[Failed] = []
-        for ax, (systems, value) in zip(axes, plan.panels, strict=True):
+        for ax, (systems, value) in zip(axes, itertools.chain(*plan.blocks), strict=True):
             drawn += plan.draw_panel(ax, systems, value, failed)
+            style.deadline(deadline_us, ax.axhline)
         rows = 2 + max((row for *_, row, _ in failed), default=-2)  # including a margin
         strip = min(LANE * rows, LANES)
         for ax, size, row, color in failed:
             look = {"color": color, "transform": ax.get_xaxis_transform(), **style.FAILED}
             ax.plot([size], [strip / rows * (0.75 + row)], **look)
-        due = style.deadline(deadline_us, *(ax.axhline for ax in axes), name="deadline\n")
         style.latency_axis(axes, drawn, room_below=strip)
         log2 = axis == "batch" or (axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4)
         for ax in axes:
             style.size_axis(ax, plan.sizes, log2)
-        style.name_axes(axes, AXIS_NAMES[axis], "latency [µs]")
-        style.side_legend(body, plan.handles(due[:1]))
     return picture
 
 
@@ -120,44 +110,47 @@ Failed = tuple[Axes, int, int, Any]
 
 
 class CurvePlan:
-    """Layout of the figure. `panels` are (systems, value of the facet) in reading order.
+    """Layout of the figure. `blocks` are lists of panels (systems, value of the facet), each of which begins a row.
 
-    Every `block` panels a new row starts. `titles` have the value of the facet, and above the first panel of each
-    system its name. `kinds` are the looks of the statistics.
+    `points` are those that are drawn. `titles` have the value of the facet, and above the first panel of each system
+    its name. `kinds` are the looks of the statistics.
     """
 
     def __init__(
         self, points: Sequence[AnyPoint], drawn: tuple[str, str, str], statistic: str, looks: Mapping[str, dict]
     ) -> None:
-        self.axis, self.facet, self.line = drawn
-        self.points, self.looks = sorted(points, key=lambda point: point.sizes[self.axis]), looks
-        self.systems = [name for name in looks if name in data.systems(points)]
-        self.elsewhere = data.systems(point for point in points if isinstance(point, Elsewhere))
-        self.sizes, self.facets, self.lines = (data.values(points, axis) for axis in drawn)
+        (self.axis, self.facet, self.line), self.looks = drawn, looks
+        self.lines = data.values(points, self.line)
         self.colors = dict(zip(self.lines, style.size_colors(len(self.lines)), strict=True))
         self.kinds = {statistic: THICK} if statistic == "max_us" else {statistic: THICK, "max_us": THIN}
-        self.apart = len(self.systems) > 1 and len(self.lines) * len(self.systems) > LINES_PER_PANEL
+        systems = [name for name in looks if name in data.systems(points)]
+        self.apart = len(systems) > 1 and len(self.lines) * len(systems) > LINES_PER_PANEL
+        self.systems = systems[: style.MOST_ROWS] if self.apart else systems
         groups = [[name] for name in self.systems] if self.apart else [self.systems]
-        self.panels = [(group, value) for group in groups for value in self.facets]
-        several = len(self.facets) > 1
-        self.block = len(self.facets) if several else len(self.panels)
-        if self.apart and 1 < len(self.facets) <= 5:  # one row per system, one column per facet value
-            self.columns, row_in = len(self.facets), 2.1
-        else:
-            self.columns = style.columns_of(self.block) if several else min(self.block, 2)
-            row_in = 2.5
-        rows = math.ceil(self.block / self.columns) * (len(self.panels) // self.block)
-        self.height_in = row_in * rows if rows > 1 else 3.6
+        rows = style.MOST_ROWS // len(groups)
+        self.blocks = []
+        for group in groups:
+            facets = data.values([point for point in points if point.system in group], self.facet)
+            self.blocks.append([(group, value) for value in style.spread(facets, 3 * rows)])
+        if max(map(len, self.blocks)) == 1:
+            self.blocks = [[panel for block in self.blocks for panel in block]]
+        places = {(system, value) for group, value in itertools.chain(*self.blocks) for system in group}
+        here = [point for point in points if (point.system, point.sizes[self.facet]) in places]
+        self.points = sorted(here, key=lambda point: point.sizes[self.axis])
+        self.elsewhere = data.systems(point for point in here if isinstance(point, Elsewhere))
+        self.sizes, several = data.values(here, self.axis), len(data.values(here, self.facet)) > 1
+        self.columns = style.columns_of(max(map(len, self.blocks)))
         self.titles = []
-        for systems, value in self.panels:
-            first = self.apart and value == self.facets[0]
-            named = [style.folded(systems[0], 95 if several else 95 // self.columns)] if first else []
-            self.titles.append("\n".join(named + [data.axis_value(self.facet, value)] * several))
+        for block in self.blocks:
+            named = [style.folded(group[0], 95 // self.columns) if self.apart else "" for group, _ in block]
+            first = [name if place == 0 or name != named[place - 1] else "" for place, name in enumerate(named)]
+            values = [data.axis_value(self.facet, value) * several for _, value in block]
+            self.titles.append(["\n".join(filter(None, pair)) for pair in zip(first, values, strict=True)])
 
     def look(self, system: str, color: Any) -> dict:
         """The look of a line; its colour is that of the system if each system has only one."""
-        dashes = style.DASHES[self.systems.index(system) % len(style.DASHES)]
         alike = self.apart and system not in self.elsewhere
+        dashes = style.DASHES[self.systems.index(system) % len(style.DASHES)]
         look = {"linestyle": "-", "marker": "o"} if alike else self.looks[system] | {"linestyle": dashes}
         look |= {"markerfacecolor": "white"} if system in self.elsewhere else {}
         look["color"] = self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
@@ -194,8 +187,8 @@ class CurvePlan:
             ax.plot(*zip(*floors, strict=True), color=look["color"], **FLOOR)
         return drawn + [floor_us for _, floor_us in floors]
 
-    def handles(self, due: Sequence[Line2D]) -> list[Line2D]:
-        """The legend: sizes, systems, kinds of line, the deadline (`due`), failures by stage."""
+    def handles(self, deadline_us: float | None) -> list[Line2D]:
+        """The legend: sizes, systems, kinds of line, the deadline, failures by stage."""
         handles = style.size_handles(AXIS_NAMES[self.line], self.colors) if len(self.lines) > 1 else []
         if len(self.systems) > 1 and not self.apart:
             looks = {name: self.look(name, GREY) for name in self.systems}
@@ -205,7 +198,7 @@ class CurvePlan:
             handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))
         if any(point.floor_us is not None for point in self.points):
             handles.append(style.entry("roofline bound", color=GREY, **FLOOR))
-        handles += due
+        handles += style.deadline(deadline_us, name="deadline\n")
         stages = Counter(stage for point in self.points if point.failed for stage in point.stages)
         if stages:
             text = "\n".join(f"  {stage}: {total}" for stage, total in stages.most_common())

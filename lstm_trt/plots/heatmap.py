@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
-from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt.analysis.deadline import Question, evidence_percentile, judge
@@ -47,21 +46,15 @@ PANELS_IN = style.WIDTH_IN - 1.45
 #: From this latency in µs on, cells are written in thousands.
 THOUSANDS_FROM = 9_995
 
+#: Axes of a map, in order of preference.
+MAP_AXES = ("hidden", "sequence", "batch", "layers", "features", "directions")
+
 EMPTY = "0.93"
 
 HATCH = "////"
 
 #: Different from that of a failure.
-HATCH_EVIDENCE = "..."
-
-
-#: Height of the panels of a map, one above the other, from which on its cells are lower.
-MAP_IN = 6.4
-
-
-def cell_height_in(height_in: float, sizes: int, rows: int) -> float:
-    """Height of the cells of a map with `sizes` cells one above the other in each of `rows` panels."""
-    return min(height_in, max(MAP_IN / rows, 2.5) / sizes)
+HATCH_EVIDENCE = "\\\\\\"
 
 
 def cells_fit(labels: Iterable[str], cell_in: tuple[float, float]) -> bool:
@@ -145,11 +138,11 @@ def heat_map(
     `runs` is the result of `load`, or a path, recordings or groups, `value` one of `STATISTIC_NAMES` or "bound_us".
     With a deadline the colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it
     is the latency on a log scale. Failures are hatched and name the stage, configurations that were not measured are
-    grey. If `facets` give more than 12 panels, the last of them is held fixed.
+    grey. If `facets` give more than 12 panels, the last of them is held fixed; at most four rows of panels are drawn.
 
     "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at `confidence` and the
     effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written after
-    a ">". Verdicts are those of `lab.verdict`: MISSED is bold, NOT ENOUGH EVIDENCE dotted. Without `percentile`, each
+    a ">". Verdicts are those of `lab.verdict`: MISSED is bold, NOT ENOUGH EVIDENCE hatched. Without `percentile`, each
     cell uses the highest of p99, p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError` for
     an unknown axis or value.
     """
@@ -176,8 +169,7 @@ def heat_map(
 def map_axes(runs: Any) -> tuple[str, str]:
     """Two axes for a map of these runs: the first in a fixed order of preference that vary."""
     points = data.points_of(runs)
-    order = ("hidden", "sequence", "batch", "layers", "features", "directions")
-    x, y, *_ = sorted(order, key=lambda axis: len(data.values(points, axis)) < 2)
+    x, y, *_ = sorted(MAP_AXES, key=lambda axis: len(data.values(points, axis)) < 2)
     return x, y
 
 
@@ -238,27 +230,36 @@ def short(value_us: float) -> str:
 
 
 def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadline_us: float | None) -> Picture:
-    cells, points = content.cells, [cell.point for cell in content.cells]
-    xs, ys = (data.values(points, axis) for axis in axes)
-    fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, 1.85))
-    parts, columns = _arrange(cells, facets, fit or DENSE_COLUMNS)
-    rows, width_in = math.ceil(len(parts) / columns), PANELS_IN / columns - 0.12
-    cell_in = width_in / len(xs), cell_height_in(CELL_HEIGHT_IN, len(ys), rows)
+    xs, ys = (data.values([cell.point for cell in content.cells], axis) for axis in axes)
+    fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, style.PANEL_IN + 0.12))
+    every, columns = _arrange(content.cells, facets, fit or DENSE_COLUMNS)
+    parts = every[: columns * style.MOST_ROWS]
+    cells = [cell for _, part in parts for cell in part]
+    points = [cell.point for cell in cells]
+    width_in = PANELS_IN / columns - 0.12
+    cell_in = width_in / len(xs), max(min(CELL_HEIGHT_IN, 3.0 / len(ys)), style.PANEL_IN / len(ys))
     timed_us = [cell.value_us for cell in cells if cell.value_us is not None]
     numbers = cells_fit([cell.text for cell in cells if cell.text], cell_in)
     stages = cells_fit([cell.label(True, True) for cell in cells if cell.point.failed], cell_in)
     titles = [style.folded(title, int(width_in / 0.078)) for title, _ in parts]
-    head_in = 0.2 + 0.16 * max(title.count("\n") for title in titles)
     thousands = any(value_us >= THOUSANDS_FROM for value_us in timed_us)
     in_numbers = [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."] if numbers else []
     notes = [
         f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
         data.describe_systems(points),
         " ".join(content.reading + in_numbers),
+        data.describe_shown("panels", len(parts), len(every)),
     ]
-    height_in = max(rows * (max(len(ys) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9)
-    with style.figure(content.title, notes, height_in, summary=content.summary) as (picture, body):
-        grid = style.panels(body, titles, columns)
+    kinds: Any = (
+        ("not measured", len(cells) < len(parts) * len(xs) * len(ys), {"facecolor": EMPTY, "edgecolor": "white"}),
+        ("failed" + " at the named stage" * stages, any(point.failed for point in points), {"hatch": HATCH}),
+        (str(Outcome.NOT_ENOUGH_EVIDENCE), any(cell.hatch for cell in cells), {"hatch": HATCH_EVIDENCE}),
+    )
+    area: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.45"}
+    marks = [Patch(label=name, **area | look) for name, seen, look in kinds if seen]
+    how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "below": 3, "summary": content.summary}
+    names = AXIS_NAMES[axes[0]], AXIS_NAMES[axes[1]]
+    with style.facets(content.title, notes, [titles], names, marks, **how) as (picture, grid):
         colors, edge = _colors(timed_us, deadline_us), {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)}
         for ax, (_, part) in zip(grid, parts, strict=True):
             places = {tuple(cell.point.sizes[axis] for axis in axes): cell for cell in part}
@@ -266,19 +267,8 @@ def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadli
             draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
             ax.tick_params(length=0, pad=2)
             ax.spines[:].set_visible(False)
-        style.name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
         if timed_us:
-            _color_bar(body, grid, colors, content.value, deadline_us)
-        missing = len(cells) < len(parts) * len(xs) * len(ys)
-        marks = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if missing else []
-        if any(point.failed for point in points):
-            label = "failed at the named stage" if stages else "failed"
-            marks.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label=label))
-        if any(cell.hatch for cell in cells):
-            label = str(Outcome.NOT_ENOUGH_EVIDENCE)
-            marks.append(Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=label))
-        if marks:
-            style.legend_below(body, marks, ncols=3)
+            _color_bar(grid, colors, content.value, deadline_us)
     return picture
 
 
@@ -317,10 +307,11 @@ def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappa
     return colors
 
 
-def _color_bar(body: SubFigure, axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
+def _color_bar(axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
     low, high = colors.get_clim()
     timed_us: Any = colors.get_array()
     extend = "neither" if low <= timed_us.min() and timed_us.max() <= high else "both"
+    body: Any = axes[0].figure
     height_in = body.bbox.height / body.figure.dpi
     bar = body.colorbar(colors, ax=axes, shrink=min(0.9, BAR_IN / height_in), pad=0.02, aspect=25, extend=extend)
     bar.outline.set_visible(False)

@@ -29,7 +29,7 @@ from lstm_trt.plots.over_time import timeline
 from lstm_trt.plots.style import Draw, Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.tail import draw_tail
 from lstm_trt.plots.trials import calls_of, draw_order
-from lstm_trt.store.runs import as_runs
+from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group
 
 TABLE_LINE_IN = 0.182
@@ -67,9 +67,9 @@ def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) 
     `lab.verdict(runs, ...)`, `outliers` one of `lab.outliers(runs)`. A group without trials gives a page with verdict
     and reason only.
     """
-    group = data.one_group(runs)
-    title = f"Does {group.name or 'this recording'} meet a deadline of {number(verdict.deadline_us)} µs?"
-    return _page(group, title, verdict_rows(verdict), outliers, verdict)
+    name = data.one_group(runs).name or "this recording"
+    title = f"Does {name} meet a deadline of {number(verdict.deadline_us)} µs?"
+    return _page(as_runs(runs), title, verdict_rows(verdict), outliers, verdict)
 
 
 def outliers_page(runs: Any, outliers: Outliers) -> Picture:
@@ -78,13 +78,14 @@ def outliers_page(runs: Any, outliers: Outliers) -> Picture:
     `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `outliers` is an element of
     `lab.outliers(runs)`. Raises `UsageError` if there are no trials after warm-up.
     """
-    group = data.one_group(runs)
-    title = f"Latency tail of {group.name}" if group.name else "Latency tail"
-    return _page(group, title, outlier_rows(outliers), outliers)
+    name = data.one_group(runs).name
+    title = f"Latency tail of {name}" if name else "Latency tail"
+    return _page(as_runs(runs), title, outlier_rows(outliers), outliers)
 
 
-def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
+def _page(runs: Runs, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
     """The verdict, if any, at the top; below it the tail beside its table, and the trials in order."""
+    group = runs[0]
     reasons = textwrap.wrap(style.with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
@@ -92,7 +93,8 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else summary
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
-    with style.figure(title, facts(group), sum(heights_in), summary=summary) as (picture, body):
+    read = ", ".join(f"{name} {value}" for name, value in runs.how.items())  # of a table
+    with style.figure(title, [read, *facts(group)], sum(heights_in), summary=summary) as (picture, body):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.verdict, reasons, heights_in[0])
@@ -233,12 +235,19 @@ def draw_outliers(
     `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
-    pairs: list[Any] = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
-    pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES] if len(pairs) > PAGES else pairs
-    pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
-    timed = [group for group, _ in pairs if any(sample.switches for sample in group.samples)]
-    timelines = [(group.name, partial(timeline, group)) for group in timed]
+    runs = as_runs(runs)
+    places = [place for place, group in enumerate(runs) if group.n]
+    places = sorted(places, key=lambda place: -data.reach(runs[place]))[:PAGES] if len(places) > PAGES else places
+    shown: list[Any] = [(runs[place : place + 1], findings[place]) for place in places]
+    pages = [(_file_name(one), partial(outliers_page, one, found)) for one, found in shown]
+    timed = [one for one, _ in shown if any(sample.switches for sample in one[0].samples)]
+    timelines = [(_file_name(one), partial(timeline, one)) for one in timed]
     return [*_write_pages("outliers", pages, folder, formats), *_write_pages("timeline", timelines, folder, formats)]
+
+
+def _file_name(one: Runs) -> str:
+    """What tells the page of a configuration from others: its name, and of a table the column."""
+    return f"{one[0].name} {one.how.get('column', '')}"
 
 
 def draw_verdicts(
@@ -252,11 +261,12 @@ def draw_verdicts(
     """
     runs = as_runs(runs)
 
-    def page(group: Group, verdict: Verdict) -> Picture:
-        return verdict_page(group, verdict, quick(group.samples) if group.n else None)
+    def page(one: Runs, verdict: Verdict) -> Picture:
+        return verdict_page(one, verdict, quick(one[0].samples) if one[0].n else None)
 
-    pairs = sorted(zip(runs, verdicts, strict=True), key=lambda pair: _urgency(pair[1]))[:PAGES]
-    pages = [(group.name, partial(page, group, verdict)) for group, verdict in pairs]
+    places = sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))[:PAGES]
+    worst = [(runs[place : place + 1], verdicts[place]) for place in places]
+    pages: Any = [(_file_name(one), partial(page, one, verdict)) for one, verdict in worst]
     recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
     workloads = {group.configuration.workload for group in recorded}
     first, axes = verdicts[0], map_axes(recorded) if workloads else ()

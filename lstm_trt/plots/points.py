@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
 
@@ -19,10 +19,12 @@ import numpy as np
 from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
+from lstm_trt.config.labels import differing, field_text, labels
 from lstm_trt.config.workload import AXES
-from lstm_trt.plots.style import count, number, whole_range, with_micro
-from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, NoTrials
+from lstm_trt.plots import style
+from lstm_trt.plots.style import number, whole_range, with_micro
+from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.samples import Group, NoTrials, label_fields
 from lstm_trt.store.schema import Failure
 
 AXIS_NAMES = {
@@ -78,6 +80,14 @@ class Point:
         return sorted({failure.stage or "failed" for failure in self.failures})
 
     @property
+    def runtime(self) -> str:
+        return self.group.configuration.runtime
+
+    @property
+    def machine(self) -> str:
+        return self.group.machine or self.group.configuration.device_name
+
+    @property
     def network(self) -> str:
         return self.group.configuration.name
 
@@ -112,7 +122,11 @@ class Elsewhere:
     system: str
     sizes: dict[str, Any]
     latency_us: float
-    ok, failed, rounds, stages, floor_us = True, False, (), (), None
+    ok, failed, rounds, stages, floor_us, machine = True, False, (), (), None, ""
+
+    @property
+    def runtime(self) -> str:
+        return self.system
 
     def statistic(self, name: str) -> float:
         """The number, whatever it is a statistic of; NaN as the maximum, which is not known."""
@@ -179,22 +193,14 @@ def one_group(runs: Any) -> Group:
 
 
 def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[str]:
-    """A label for the system of each group: its runtime, and the properties that differ among the groups.
+    """A label for the system of each group: its runtime, and the properties that tell it from others of the groups.
 
-    The version is included only if a runtime has several. Properties in `without` are left out.
+    Properties in `without` are left out.
     """
-    fields = [{**_system(group), **dict.fromkeys(without)} for group in groups]
-    shown = [name for name in _differing(fields) if name != "runtime"]
-    versions = {(system["runtime"], system["version"]) for system in fields}
-    if "version" in shown and len(versions) == len({system["runtime"] for system in fields}):
-        shown.remove("version")
-    labels = []
-    for system in fields:
-        named = " ".join(system[name] for name in ("runtime", "version") if name == "runtime" or name in shown)
-        rest = [system[name] for name in shown if name not in ("version", "device_name")]
-        device = f" on {system['device_name']}" if "device_name" in shown else ""
-        labels.append(", ".join(filter(None, [named, *rest])) + device)
-    return labels
+    fields = [_system(group) | dict.fromkeys(without) for group in groups]
+    texts, several = labels(fields, enough=True), len({each["runtime"] for each in fields}) > 1
+    heads = ["" if several else each["runtime"] for each in fields]
+    return [with_micro(", ".join(filter(None, pair))) for pair in zip(heads, texts, strict=True)]
 
 
 def _workload(group: Group) -> str:
@@ -203,38 +209,44 @@ def _workload(group: Group) -> str:
 
 
 def _system(group: Group) -> dict[str, Any]:
-    """The properties of a group's system as text, by name; "" for a default that is not mentioned, None if unknown."""
-    configuration, machine = group.configuration, group.machine
-    fields = {**asdict(configuration.options), **asdict(configuration.protocol)}
-    for name in ("precision", "threads", "graph", "device_index", "arrival", "wait", "period_us", "pause_ms", "for_s"):
-        del fields[name]
-    return {
-        "runtime": configuration.runtime,
-        "version": configuration.runtime_version,
-        "workload": _workload(group),
-        "precision": configuration.options.precision,
-        "threads": count(configuration.options.threads, "thread"),
-        "mode": configuration.mode,
-        "graph": ("graph" + " refused" * ("graph_captured" in group.group)) * configuration.options.graph,
-        "arrival": with_micro(configuration.protocol.arrival_text),
-        **{name: f"{name.replace('_', ' ')} {value}" for name, value in fields.items()},
-        "device_name": configuration.device_name,
-        "machine": f"machine {machine[:12]}" if machine else None,
-    }
-
-
-def _differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The properties that differ among systems, without those of a machine that its device's name already tells."""
-    names = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
-    of_machine = ("cores", "device", "machine")
-    told = {name: {(each["device_name"], each[name]) for each in fields} for name in of_machine}
-    devices = {each["device_name"] for each in fields}
-    return [name for name in names if len(told.get(name, ())) != len(devices)]
+    """The properties of a group's system by name."""
+    refused = {"graph": "refused"} if "graph_captured" in group.group else {}
+    known = {"runtime": group.configuration.runtime, "workload": _workload(group), **label_fields(group)}
+    return {**known, **refused, "cores": None}
 
 
 def systems(points: Iterable[AnyPoint]) -> list[str]:
     """Labels of the systems, sorted."""
     return sorted({point.system for point in points})
+
+
+def pages(runs: Runs, most: int) -> list[Runs]:
+    """The runs in parts of at most so many systems."""
+    points = points_of(runs)
+    names = systems(points)
+    parts = [names[start : start + most] for start in range(0, len(names), most)]
+    return [replace(runs, groups=tuple(each.group for each in points if each.system in part)) for part in parts]
+
+
+def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line style of each system; pass all points of a sweep, so that its figures agree.
+
+    Each runtime has a colour and a marker, and its further systems darker colours; a single runtime's systems have
+    those of their places. Line styles differ by machine.
+    """
+    found = {point.system: point for point in sorted(points, key=lambda point: point.system)}
+    runtimes = style.runtime_looks(sorted({point.runtime for point in found.values()}))
+    machines = sorted({point.machine for point in found.values()})
+    alone, looks, taken = 1 == len(runtimes) < len(found), {}, Counter()
+    for place, (system, point) in enumerate(found.items()):
+        look = runtimes[point.runtime]
+        look |= {"color": tuple(np.multiply(look["color"], 0.62 ** taken[point.runtime]))}
+        if alone:
+            look = style.kind_looks(place + 1)[-1]
+        dashes = style.DASHES[machines.index(point.machine) % len(style.DASHES)]
+        looks[system] = {**look, "linestyle": dashes}
+        taken[point.runtime] += 1
+    return looks
 
 
 def values(points: Iterable[AnyPoint], axis: str) -> list[int]:
@@ -263,16 +275,10 @@ def choose_networks(points: Sequence[Point], most: int) -> tuple[list[Point], li
     chosen = sorted(every, key=lambda network: (fastest.get(network, math.inf), network))
     if len(every) > most:
         widest = max(measured_on[network] for network in every)
-        chosen = spread([network for network in chosen if measured_on[network] == widest], most)
+        chosen = style.spread([network for network in chosen if measured_on[network] == widest], most)
     some = f" {len(chosen)} of {len(every)} networks, spread evenly over their medians."
     note = some if len(chosen) < len(every) else ""
     return [point for point in points if point.network in chosen], chosen, note
-
-
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the items, at equal distances, with the first and the last."""
-    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
-    return [items[place] for place in places]
 
 
 def hold(
@@ -321,25 +327,23 @@ def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str,
 
 
 def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> str:
-    """Runtimes with version and options, grouped by device and by equal options; `without` as in `system_labels`.
+    """Runtimes with version, and the values of their options, by device; `without` as in `system_labels`.
 
     The mode is one of the options unless it is "forward" for all.
     """
-    fields = list({point.system: _system(point.group) for point in points}.values())
-    always = ("precision", "threads", *("mode" for each in fields if each["mode"] != "forward"))
-    options: dict[tuple[str, str], list[str]] = {}
-    for each in fields:
-        names = dict.fromkeys((*always, *_differing(fields)))
-        shown = [each[name] for name in names if name not in ("runtime", "version", "device_name", *without)]
-        system = each["device_name"], f"{each['runtime']} {each['version']}"
-        options.setdefault(system, []).append(", ".join(filter(None, shown)))
-    devices: dict[str, dict[str, list[str]]] = {}
-    for (device, runtime), texts in options.items():
-        devices.setdefault(device, {}).setdefault(" and ".join(dict.fromkeys(texts)), []).append(runtime)
-    return " · ".join(
-        "; ".join(f"{', '.join(runtimes)} ({text})" for text, runtimes in by_options.items()) + f" on {device}"
-        for device, by_options in devices.items()
-    )
+    devices: dict[Any, list[dict[str, Any]]] = {}
+    for point in points:
+        fields = _system(point.group) | dict.fromkeys(without)
+        devices.setdefault(str(fields.pop("device_name")), []).append(fields)
+    texts = []
+    for device, systems in devices.items():
+        runtimes = dict.fromkeys(f"{each.pop('runtime')} {each.pop('version')}" for each in systems)
+        names = [name for name in systems[0] if name in ("precision", "threads", *differing(systems))]
+        names += ["mode"] * (systems[0]["mode"] not in (None, "forward") and "mode" not in names)
+        values = (dict.fromkeys(field_text(name, each[name]) for each in systems) for name in names)
+        options = ", ".join(text for each in values if (text := " / ".join(filter(None, each))))
+        texts.append(f"{', '.join(runtimes)} ({with_micro(options)}) on {device}")
+    return " · ".join(texts)
 
 
 def describe_extremes(points: Iterable[Point], statistic: str) -> str:
@@ -380,9 +384,9 @@ def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
     return f"Fixed: {', '.join(sizes)}." if sizes else ""
 
 
-def describe_shown(axis: str, shown: Sequence[int], total: int) -> str:
-    """Which values of an axis have a panel, if not all."""
-    return f"{len(shown)} of {total} values of {AXIS_NAMES[axis]} are shown." if len(shown) < total else ""
+def describe_shown(what: str, shown: int, total: int) -> str:
+    """How many systems, or sizes, are drawn, if not all."""
+    return f"{shown} of {total} {what} are shown." if shown < total else ""
 
 
 def describe_rounds(points: Iterable[Point]) -> str:

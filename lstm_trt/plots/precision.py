@@ -42,32 +42,30 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
     drawn, chosen, note = data.choose_networks(checked, most)
     labels = data.system_labels([point.group for point in drawn], without=("precision",))
     dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
-    looks = style.system_looks(data.systems(dots))
+    looks = data.system_looks(dots)
     errors = [point.parity_error or 0.0 for point in drawn]
     unchecked = len(every) - len(checked)
-    note += f" {data.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""
+    note += f" {style.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""
     notes = [
         f"{data.describe_counts(drawn)}.{note}",
         f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median, one per round.",
         data.describe_systems(dots, without=("precision",)),
     ]
     columns = style.columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
-    title = "Median latency against error relative to float32, by precision"
-    height_in = 0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns)
+    title, names = "Median latency against error, by precision", ("error relative to float32", "latency [µs]")
     summary = f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}."
-    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
-        axes = style.panels(body, chosen, columns)
+    handles = [style.entry(label, **look | DOT) for label, look in looks.items()] + style.deadline(deadline_us)
+    how: Any = {"columns": columns, "below": 5, "summary": summary}
+    with style.facets(title, notes, [chosen], names, handles, **how) as (picture, axes):
         latencies = [deadline_us] if deadline_us else []
         left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
         for ax, network in zip(axes, chosen, strict=True):
             for point in (point for point in dots if point.network == network):
                 latencies += _draw(ax, point, max(point.parity_error or 0.0, left), looks[point.system])
-        due = style.deadline(deadline_us, *(ax.axhline for ax in axes))
+            style.deadline(deadline_us, ax.axhline)
         style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
-        style.name_axes(axes, "error relative to float32", "latency [µs]")
-        handles = [style.entry(label, **look, **DOT) for label, look in looks.items()]
-        style.legend_below(body, handles + due, 5)
+    with style.style():
         picture.draw_without_rendering()  # the places of labels depend on the layout
         for ax, network in zip(axes, chosen, strict=True):
             _label(ax, [point for point in dots if point.network == network], looks, left)
@@ -81,7 +79,7 @@ def _draw(ax: Axes, point: data.Point, error: float, look: dict) -> list[float]:
         low, high = each.interval_us("median_us")
         ends += [each.median_us if low is None else low, each.median_us if high is None else high]
         ax.plot([error, error], ends[-2:], color=look["color"], linewidth=1.3, zorder=2)
-    ax.plot([error], [point.statistic("median_us")], **look, **DOT, zorder=3)
+    ax.plot([error], [point.statistic("median_us")], **look | DOT, zorder=3)
     return ends
 
 

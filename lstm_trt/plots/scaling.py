@@ -5,7 +5,6 @@ value, which the notes state.
 """
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,11 +21,9 @@ from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.heatmap import Looks, cell_height_in, cells_fit, draw_cells, edge_width
+from lstm_trt.plots.heatmap import Looks, cells_fit, draw_cells, edge_width
 from lstm_trt.plots.points import AXIS_NAMES
 from lstm_trt.plots.style import GREY, Picture
-
-MOST_PANELS = 12
 
 CELL_IN = (0.44, 0.27)
 
@@ -113,7 +110,7 @@ def _picture(
 ) -> Picture:
     """Latencies (`y`) against `axis`: a panel for each size of one further axis, and a colour for each of another.
 
-    Batch sizes, which double, share a latency axis; other panels have linear scales of their own. `marks` maps
+    The panels share a latency axis, which is logarithmic if the latencies span more than a factor of 20. `marks` maps
     entries of the legend to the looks in which `draw` draws them.
     """
     facet, color_axis = data.ARRANGEMENT[axis]
@@ -121,34 +118,27 @@ def _picture(
     colored = sorted({each.found.fixed.get(color_axis, 0) for each in series})
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
     every = sorted({each.found.fixed.get(facet, 0) for each in series})
-    facets = style.shown(every)
-    columns = style.columns_of(len(facets))
-    rows = math.ceil(len(facets) / columns)
-    titles = [data.axis_value(facet, size) if facet in known else "" for size in facets]
-    notes = [*notes, data.describe_shown(facet, facets, len(every))]
-    height_in = max(2.5 * rows if rows > 1 else 3.7, 0.17 * (len(style.shown(colored)) + 12))
-    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
-        axes = style.panels(body, titles, columns, share_y=axis == "batch")
-        if axis == "batch":
-            style.latency_axis(axes, [time_us for each in series for time_us in each.times_us.values()])
+    facets, sizes = style.shown(every), sorted({size for each in series for size in each.times_us})
+    titles = [data.axis_value(facet, size) if facet in known and len(every) > 1 else "" for size in facets]
+    notes = [*notes, data.describe_shown(f"values of {AXIS_NAMES[facet]}", len(facets), len(every))]
+    handles = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
+    handles += [style.entry(label, **look) for label, look in marks.items()]
+    names = AXIS_NAMES[axis], y
+    with style.facets(title, notes, [titles], names, handles, summary=summary) as (picture, axes):
+        style.latency_axis(axes, [time_us for each in series for time_us in each.times_us.values()])
+        log2 = axis == "batch" or axes[0].get_yscale() == "log"
         for ax, size in zip(axes, facets, strict=True):
             here = [each for each in series if each.found.fixed.get(facet, 0) == size]
             draw(ax, [each._replace(color=colors[each.found.fixed.get(color_axis, 0)]) for each in here])
-            if axis != "batch":
-                times_us = [time_us for each in here for time_us in each.times_us.values()]
-                style.latency_axis([ax], times_us, log_from=math.inf)
-            style.size_axis(ax, sorted({size for each in series for size in each.times_us}), axis == "batch")
-        style.name_axes(axes, AXIS_NAMES[axis], y)
-        sizes = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
-        style.side_legend(body, sizes + [style.entry(label, **look) for label, look in marks.items()])
+            style.size_axis(ax, sizes, log2)
     return picture
 
 
 def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
     """Latency against one axis with a least-squares line through each series; breaks are marked.
 
-    One panel and one line for each value of two other axes. Scales are linear and differ between panels; for batch
-    sizes, which double, they are logarithmic. At a break the line through the points before it is continued, dotted.
+    One panel and one line for each value of two other axes. Where latencies span more than a factor of 20, both scales
+    are logarithmic, and straight lines are bent. At a break the line through the points before it is continued, dotted.
     Raises `UsageError` if no series along the axis has 3 sizes.
     """
     system = _choose_system(findings, system)
@@ -205,7 +195,7 @@ def batching(findings: Findings, system: str | None = None, fixed: Fixed = None)
     cheapest = style.whole_range(network.cheapest for network in here)
     summary = f"The batch size with the least latency per sample is {cheapest}."
     series = [Series(network, {size: us / size for size, us in network.times_us.items()}) for network in here]
-    title, y = "Latency per sample, by batch size", "latency / batch [µs]"
+    title, y = "Latency per sample, by batch size", "latency per sample [µs]"
     return _picture(title, notes, summary, y, "batch", series, _draw_batching, marks)
 
 
@@ -242,13 +232,15 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
     ]
+    shown = {system: grown[system] for system in style.shown([*grown])}
     notes = [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."]
+    notes.append(data.describe_shown("systems", len(shown), len(grown)))
     summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
-    columns = style.columns_of(len(grown))
-    height_in = 3.7 * math.ceil(len(grown) / columns)
-    with style.figure("Growth of latency along each size", notes, height_in, summary=summary) as (picture, body):
-        panes = style.panels(body, list(grown), columns)
-        for ax, axes in zip(panes, grown.values(), strict=True):
+    known = {axis for axes in grown.values() for axis in axes}
+    handles = [style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o") for axis in colors if axis in known]
+    names, title = ("size / size of the base", "latency / latency of the base"), "Growth of latency along each size"
+    with style.facets(title, notes, [[*shown]], names, handles, summary=summary) as (picture, panes):
+        for ax, axes in zip(panes, shown.values(), strict=True):
             for axis, each in axes.items():
                 ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
             ends = sorted(size for each in axes.values() for size in each)
@@ -257,10 +249,6 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
             ax.set_yscale("log", base=2)
             ax.xaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_major_formatter("{x:g}")
-        style.name_axes(panes, "size / size of the base", "latency / latency of the base")
-        known = {axis for axes in grown.values() for axis in axes}
-        handles = [style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o") for axis in colors if axis in known]
-        style.side_legend(body, handles)
     return picture
 
 
@@ -269,8 +257,8 @@ def inversions(findings: Findings, axis: str, system: str | None = None, fixed: 
 
     A pair is inverted if the larger network is faster. White cells are not inverted, grey ones were not measured, and
     significant inversions are bold. The axis that is not drawn is held where most inversions are. Pairs of sizes
-    without inversions have no panel, unless there are no inversions at all; at most 12 panels are drawn, those with
-    the most inversions. Raises `UsageError` if no series has two sizes.
+    without inversions have no panel, unless there are no inversions at all; of more than four rows of panels, those
+    with the most inversions are drawn. Raises `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
     along = [(rest, line) for label, name, rest, line in lines(findings.times) if (label, name) == (system, axis)]
@@ -292,28 +280,27 @@ def inversions(findings: Findings, axis: str, system: str | None = None, fixed: 
     inverted_in = Counter(step for (step, _, _), pair in pairs.items() if pair)
     neighbours = itertools.pairwise(sorted({size for step in compared for size in step}))
     every = sorted(inverted_in or {*neighbours} & compared)
-    steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[:MOST_PANELS])
     xs, ys = sorted(all_xs), sorted(all_ys)
-    columns = max(1, min(4, int((style.WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
-    rows = math.ceil(len(steps) / columns)
-    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), cell_height_in(CELL_IN[1], len(ys), rows)
+    columns = max(1, int((style.WIDTH_IN - 1.6) / max(len(xs) * CELL_IN[0] + 0.15, style.PANEL_IN + 0.25)))
+    steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[: columns * style.MOST_ROWS])
+    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), max(CELL_IN[1], style.PANEL_IN / len(ys))
     numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
     left_out = inverted_in.total() - sum(inverted_in[step] for step in steps)
     counted = _counted(findings, here, found, len(pairs), left_out, numbers)
     colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
     title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
-    notes, height_in = _notes(findings, system, held, counted), max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9)
-    with style.figure(title, notes, height_in, summary=counted) as (picture, body):
-        axes = style.panels(body, [f"{smaller} → {larger}" for smaller, larger in steps], columns)
+    names: Any = tuple(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up))
+    how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "summary": counted}
+    titles, notes = [f"{smaller} → {larger}" for smaller, larger in steps], _notes(findings, system, held, counted)
+    with style.facets(title, notes, [titles], names, **how) as (picture, axes):
         edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):
             cells = {tuple(place): pair for (each, *place), pair in pairs.items() if each == step}
             looks = {place: _looks(pair, colors, edge, numbers) for place, pair in cells.items()}
             draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
-        style.name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
         if here:
-            bar = body.colorbar(colors, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
-            bar.set_label("latency ratio")
+            bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
+            bar.set_label("latency ratio, larger / smaller")
     return picture
 
 

@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 import textwrap
+import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_trt.config import format as text
@@ -56,7 +57,11 @@ FAILED = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidt
 #: Behind text that may cross a line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">", "d", "8", "H")
+
+#: Runtime -> its place in `kind_colors` and `MARKERS`; relatives have a darker colour. Others get other places.
+RUNTIMES = {"onnxruntime": 0, "pytorch": 1, "c": 2, "tensorrt": 3, "openvino": 4}
+RUNTIMES |= {"torch-compile": 8, "torchscript": 12, "pytorch-cudagraph": 5, "tensorrt-rtx": 10}
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
@@ -232,35 +237,78 @@ def kind_colors(count: int) -> list:
     return [tuple(color) for colors in darker for color in colors][:count]
 
 
-def system_looks(labels: Sequence[Any]) -> dict[Any, dict]:
-    """Colour and marker of each system; pass all systems of a sweep, so that its figures agree."""
-    colors = kind_colors(len(labels))
-    return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
+def kind_looks(count: int) -> list[dict]:
+    """Colour and marker of categories."""
+    return [{"color": color, "marker": MARKERS[i % len(MARKERS)]} for i, color in enumerate(kind_colors(count))]
 
 
-def panels(
-    body: SubFigure, titles: Sequence[str], columns: int, *, share_x=True, share_y=True, block: int | None = None
-) -> list[Axes]:
-    """Axes with these titles in rows of `columns`, with x tick labels on the lowest axes of each column.
+def runtime_looks(names: Iterable[str]) -> dict[str, dict]:
+    """Colour and marker of each runtime; of those not in `RUNTIMES` a hash of the name chooses, no two the same."""
+    places = {name: RUNTIMES[name] for name in names if name in RUNTIMES}
+    rest, colors = [place for place in range(len(MARKERS)) if place not in RUNTIMES.values()], kind_colors(len(MARKERS))
+    for name in sorted({*names} - {*places}):
+        start = zlib.crc32(name.encode()) % len(rest)
+        order = rest[start:] + rest[:start]
+        places[name] = next((place for place in order if place not in places.values()), order[0])
+    return {name: {"color": colors[places[name]], "marker": MARKERS[places[name]]} for name in names}
 
-    Every `block` axes a new row starts.
+
+#: Least height of the axes of a panel: 240 pixels; of a line of its title, and of the names below it.
+PANEL_IN, TITLE_IN, NAMES_IN = 1.95, 0.2, 0.45
+
+#: Rows of panels in a figure, at most; further ones need a page of their own.
+MOST_ROWS = 4
+
+
+@contextmanager
+def facets(
+    title: str,
+    notes: Sequence[str],
+    blocks: Sequence[Sequence[str]],
+    names: tuple[str, str],
+    handles: Sequence[Line2D | Patch] = (),
+    *,
+    columns: int | None = None,
+    panel_in: float = PANEL_IN,
+    below: int = 0,
+    summary: str = "",
+    sharex: bool = True,
+    sharey: bool = True,
+) -> Iterator[tuple[Picture, list[Axes]]]:
+    """Panels with these titles in rows of `columns`, a new row for each of the `blocks`.
+
+    Afterwards the axes are named (x, y), and the legend is drawn: beside the panels, or in `below` columns below them.
     """
-    block = block or len(titles)
-    rows = math.ceil(block / columns)
-    grid = body.subplots(rows * len(titles) // block, columns, sharex=share_x, sharey=share_y, squeeze=False)
-    for index, ax in enumerate(grid.flat):
-        place = index % (rows * columns)
-        ax.set_visible(place < block)
-        if place < block <= place + columns:
-            ax.tick_params(labelbottom=True)
-    axes = [ax for ax in grid.flat if ax.get_visible()]
-    for ax, title in zip(axes, titles, strict=True):
-        ax.set_title(title, loc="left")
-    return axes
+    columns = columns or columns_of(max(map(len, blocks)))
+    rows = [math.ceil(len(block) / columns) for block in blocks]
+    lines = max(title.count("\n") for block in blocks for title in block)
+    labels = [str(handle.get_label()) for handle in handles]
+    named = len(blocks) if sharex else sum(rows)
+    height_in = max(sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15, 3.5)
+    if below and labels:
+        height_in += 0.2 * math.ceil(len(labels) / legend_columns(labels, below))
+    elif labels:
+        height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
+    with figure(title, notes, height_in, summary=summary) as (picture, body):
+        grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=sharey)
+        axes: list[Axes] = []
+        for block, count, last in zip(blocks, rows, itertools.accumulate(rows), strict=True):
+            for place, ax in enumerate(grid[last - count : last].flat):
+                ax.set_visible(place < len(block))
+                if ax.get_visible():
+                    ax.set_title(block[place], loc="left")
+                    ax.tick_params(labelbottom=place + columns >= len(block) or not sharex)
+                    axes.append(ax)
+        yield picture, axes
+        name_axes(axes, *names)
+        if below and handles:
+            legend_below(body, handles, below)
+        elif handles:
+            body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
 
 
 def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
-    """Label the x and y axes of those `panels` that have tick labels; a logarithmic scale is named."""
+    """Label the x and y axes of those panels that have tick labels; a logarithmic scale is named."""
     for ax in axes:
         if ax.xaxis.get_tick_params().get("labelbottom", True):
             ax.set_xlabel(x + scale_text(ax.xaxis), labelpad=2)
@@ -272,21 +320,21 @@ def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
 def scale_text(axis: Axis) -> str:
     """What the label of an axis says of its scale."""
     transform: Any = axis.get_transform()
-    return "" if axis.get_scale() == "linear" else " (log2)" if transform.base == 2 else " (log)"
+    return "" if axis.get_scale() != "log" else " (log2)" if transform.base == 2 else " (log)"
 
 
-def side_legend(body: SubFigure, handles: Sequence[Artist]) -> None:
-    """A legend to the right of the panels."""
-    body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
+def legend_columns(labels: Iterable[str], most: int, width_in: float = WIDTH_IN, size: float = 9) -> int:
+    """Number of columns of a legend, at most so many, that fit a width."""
+    widest = max(text_size(label, size)[0] for label in labels)
+    return max(1, min(most, int(72 * width_in / (widest + 40))))
 
 
 def legend_below(body: SubFigure, handles: Iterable[Artist], ncols: int = 1, **layout) -> None:
     """A legend below all panels with each label once, in at most `ncols` columns."""
-    unique = {handle.get_label(): handle for handle in handles}
-    width = 72 * body.bbox.width / body.figure.dpi
-    fit = int(width / max(text_size(label, layout.get("fontsize", 9))[0] + 40 for label in unique))
-    layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": max(1, min(ncols, fit)), **layout}
-    body.legend(list(unique.values()), list(map(str, unique)), **layout)
+    unique = {str(handle.get_label()): handle for handle in handles}
+    ncols = legend_columns(unique, ncols, body.bbox.width / body.figure.dpi, layout.get("fontsize", 9))
+    layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": ncols, **layout}
+    body.legend(list(unique.values()), list(unique), **layout)
 
 
 def handles_of(ax: Axes) -> list[Artist]:
@@ -305,9 +353,11 @@ def heading(label: str) -> Line2D:
 
 
 def deadline(deadline_us: float | None, *draw: Callable[..., Line2D], name: str = "deadline ") -> list[Line2D]:
-    """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns the lines, labelled `name`."""
-    label = f"{name}{number(deadline_us)} µs"
-    return [line(deadline_us, label=label, **DEADLINE) for line in draw if deadline_us]
+    """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns its entry in a legend."""
+    look = {"label": f"{name}{number(deadline_us)} µs", **DEADLINE}
+    for line in draw if deadline_us else ():
+        line(deadline_us, **look)
+    return [entry(**look)] if deadline_us else []
 
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
@@ -349,16 +399,7 @@ def set_ticks(
 
     `write` returns their labels.
     """
-    labels = {float(tick): write(tick) for tick in ticks if low <= tick <= high}
-
-    def choose(fit: Callable) -> list[float]:
-        kept: list[float] = []
-        for tick in labels:
-            more = sorted([*kept, tick])
-            kept = more if fit(more) else kept
-        return kept
-
-    axis.set_major_locator(FittingTicks(labels, choose))
+    axis.set_major_locator(FittingTicks({float(tick): write(tick) for tick in ticks if low <= tick <= high}))
     axis.set_ticks([], minor=True)
     axis.set_major_formatter(lambda value, _: write(value))
 
@@ -405,35 +446,15 @@ def columns_of(total: int) -> int:
 MOST_SHOWN = 12
 
 
-def thinned(sizes: Sequence[int], fit: Callable[[list[int]], bool], log: bool = False) -> list[int]:
-    """All sizes if they fit, else those that are multiples of a round number (doublings, with `log`).
-
-    `fit` tests whether some sizes fit. Of few sizes, and of those without such multiples, it is as many as fit.
-    """
-    sizes = list(sizes)
-    if fit(sizes):
-        return sizes
-    unit = math.gcd(*sizes)
-    doubled = [unit * 2**k for k in range(20)]
-    steps = {m * 10**k * base for base in {1, unit} for m in (1, 2, 5) for k in range(6)}
-    rounds = ([size for size in sizes if size % step == 0] for step in (doubled if unit % 8 == 0 else sorted(steps)))
-    even = max((kept for kept in rounds if fit(kept)), key=len)
-    powers = [size for size in sizes if size in doubled]
-    if log and len(powers) > 3 and fit(powers):
-        even = powers
-    beside = sizes[-1:]
-    for size in reversed(sizes[:-1]):
-        if fit([size, beside[0]]):
-            beside.insert(0, size)
-    if not fit(beside):
-        beside = next(kept for k in range(2, len(sizes) + 1) if fit(kept := sizes[::-k][::-1]))
-    few = len(sizes) <= MOST_SHOWN or len(even) < 3
-    return beside if few and len(beside) > len(even) else even
+def shown(items: Sequence[Any]) -> list[Any]:
+    """The sizes, or other items, that get a panel or an entry in the legend."""
+    return spread(items, MOST_SHOWN)
 
 
-def shown(sizes: Sequence[int]) -> list[int]:
-    """The sizes that get a panel or an entry in the legend."""
-    return thinned(sizes, lambda kept: len(kept) <= MOST_SHOWN)
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the items, at equal distances, with the first and the last."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places]
 
 
 @lru_cache(maxsize=4096)
@@ -449,13 +470,10 @@ def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[floa
 
 
 class FittingTicks(Locator):
-    """Ticks of which the labels fit side by side; `labels` has the label at each place.
+    """Those ticks of which the labels fit side by side; `labels`: place -> label, the most important first."""
 
-    `choose` gets a function that tests whether the labels at some places fit, and returns the places.
-    """
-
-    def __init__(self, labels: Mapping[float, str], choose: Callable[[Callable], list[float]]) -> None:
-        self._labels, self._choose = dict(labels), choose
+    def __init__(self, labels: Mapping[float, str]) -> None:
+        self._labels = dict(labels)
 
     def __call__(self) -> list[float]:
         """The places of the ticks at the present size of the axes."""
@@ -465,23 +483,25 @@ class FittingTicks(Locator):
         pixels = axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
         points = dict(zip(self._labels, pixels * 72 / axis.get_figure(root=True).dpi, strict=True))
         halves = {place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()}
+        kept: list[float] = []
+        for tick in self._labels:
+            more = sorted([*kept, tick])
+            fit = (points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(more))
+            kept = more if all(fit) else kept
+        return kept
 
-        def fit(kept: Iterable[float]) -> bool:
-            return all(points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(kept))
 
-        return self._choose(fit)
+def round_first(sizes: Sequence[int]) -> list[int]:
+    """The sizes ordered by the largest round number that divides them: a power of two if 4 divides all."""
+    steps = [2**k for k in range(30)] if math.gcd(*sizes) % 4 == 0 else [m * 10**k for k in range(9) for m in (1, 2, 5)]
+    return sorted(sizes, key=lambda size: -max(step for step in steps if size % step == 0))
 
 
 def size_ticks(axis: Axis, sizes: Sequence[int], places: Sequence[float] = (), labels: Sequence[str] = ()) -> None:
     """Label the sizes on an axis, at `places` if these are not the sizes themselves, without overlaps."""
-    place_of = dict(zip(sizes, map(float, places or sizes), strict=True))
-    written = dict(zip(place_of.values(), labels or map(str, sizes), strict=True))
-
-    def choose(fit: Callable) -> list[float]:
-        kept = thinned(sizes, lambda some: fit([place_of[size] for size in some]), axis.get_scale() == "log")
-        return [place_of[size] for size in kept]
-
-    axis.set_major_locator(FittingTicks(written, choose))
+    each = dict(zip(sizes, zip(map(float, places or sizes), labels or map(str, sizes), strict=True), strict=True))
+    written = dict(each[size] for size in round_first(sizes))
+    axis.set_major_locator(FittingTicks(written))
     axis.set_major_formatter(lambda value, _: written.get(float(value), ""))
 
 

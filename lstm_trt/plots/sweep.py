@@ -2,18 +2,18 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lstm_trt.plots import box
 from lstm_trt.plots import points as data
-from lstm_trt.plots.box import box_plots
 from lstm_trt.plots.curve import curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
 from lstm_trt.plots.precision import precisions
 from lstm_trt.plots.runtime import runtimes
-from lstm_trt.plots.style import Draw, Picture, count, figure, write_pictures
+from lstm_trt.plots.style import MOST_ROWS, Draw, Picture, count, figure, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
 from lstm_trt.plots.trials import trials_in_order
 from lstm_trt.plots.version import by_version, versions
@@ -27,12 +27,12 @@ def draw_sweep(
 ) -> list[Path]:
     """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns their paths.
 
-    These are curves and box plots for every axis with more than one value, a heat map if there are two such axes,
-    runtimes if there are several systems, latency against error if there are several precisions, medians
-    by version if there are several, tails of up to 6
-    configurations, and the trials in order of the one with the largest maximum / median; the failures if nothing
-    succeeded. Files are written atomically; other files in the folder are not touched. Raises `UsageError` if there is
-    nothing to draw or the folder cannot be written.
+    These are curves and box plots for every axis with more than one value, a heat map if there are two such axes (each
+    on several pages if there are many systems), runtimes if there are several systems, latency against error if there
+    are several precisions, medians by version if there are several, tails of up to 6 configurations, and the trials in
+    order of the one with the largest maximum / median; the failures if nothing succeeded. Files are written atomically;
+    other files in the folder are not touched. Raises `UsageError` if there is nothing to draw or the folder cannot be
+    written.
     """
     data.check_deadline(deadline_us)
     plan = _plan(as_runs(runs), deadline_us)
@@ -46,10 +46,17 @@ def _plan(runs: Any, deadline_us: float | None) -> dict[str, Draw]:
         return {"failures": partial(failures, runs)}
     axes = data.varied(points)
     plan: dict[str, Draw] = {}
+
+    def add(name: str, most: int, draw: Callable[..., Picture], *given: Any, **how: Any) -> None:
+        """Plan a figure of which each page has so many systems at most."""
+        parts = data.pages(runs, most)
+        for number, part in enumerate(parts, 1):
+            plan[name + f"-{number}" * (len(parts) > 1)] = partial(draw, part, *given, **how)
+
     for axis in axes:
-        plan[f"latency-by-{axis}"] = partial(curves, runs, axis, deadline_us=deadline_us)
+        add(f"latency-by-{axis}", MOST_ROWS, curves, axis, deadline_us=deadline_us)
     if len(axes) > 1:
-        plan["heat-map"] = partial(heat_map, runs, *map_axes(runs), deadline_us=deadline_us)
+        add("heat-map", MOST_ROWS, heat_map, *map_axes(runs), deadline_us=deadline_us)
     if len(data.systems(points)) > 1:
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
     if len({point.precision for point in points if point.parity_error is not None}) > 1:
@@ -58,7 +65,7 @@ def _plan(runs: Any, deadline_us: float | None) -> dict[str, Draw]:
         plan["versions"] = partial(versions, runs)
     for axis in axes:
         if any(point.ok for point in data.hold_fixed(points, (axis,))):
-            plan[f"boxes-by-{axis}"] = partial(box_plots, runs, axis)
+            add(f"boxes-by-{axis}", box.MOST_ROWS, box.box_plots, axis)
     chosen = choose_tails(runs)
     plan["tails"] = partial(tails, chosen, deadline_us=deadline_us)
     plan["trials"] = partial(trials_in_order, chosen[0], deadline_us=deadline_us)

@@ -7,8 +7,8 @@ given confidence; n trials give no evidence below it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import SubFigure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.analysis.deadline import Verdict
 from lstm_trt.analysis.outliers import Outliers
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, percentile
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import ARRIVALS, WAITS
@@ -109,7 +110,7 @@ def tails(
     names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> Picture:
-    """Share of trials that take longer than a latency, log-log: one colour per configuration, one line per round.
+    """Share of trials that take longer than a latency, log-log: a line per configuration; of a single one, per round.
 
     `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the median of the middle
     round, or in µs with `relative=False`, to compare arrivals. Control runs, if any, have their own panel on the right,
@@ -125,35 +126,34 @@ def tails(
         raise UsageError("none of these recordings has trials after warm-up")
     controls = [control_us(group) for group, _ in shown]
     alone = any(control is not None for control in controls)
-    rounds = [data.rounds_of(group) for group, _ in shown]
-    lengths = {each.n for several in rounds for each in several}
+    lengths, several = {group.n for group, _ in shown}, max(len(data.rounds_of(group)) for group, _ in shown) > 1
     own = [group for group, _ in shown if group.configuration is not None]
     notes = [
-        f"n = {style.whole_range(lengths)} trials per line, after warm-up. A steep drop is a cluster of slow trials;"
-        " the plateau before it shows its share.",
+        f"n = {style.whole_range(lengths)} trials per line, after warm-up{', of all rounds' * several}."
+        " A steep drop is a cluster of slow trials; the plateau before it shows its share.",
         data.describe_systems(data.points_of(own)) if own else "",
-        "No evidence below the dotted line: an event that never occurred in n trials may still have that share"
-        " (95 % confidence)." + (" One line per round." if max(map(len, rounds)) > 1 else ""),
+        "Dotted: an event that never occurred in n trials may still have that share (95 % confidence)."
+        + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
         "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
     ]
     worst, name = max(shown, key=lambda pair: data.reach(pair[0]))
     heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
     summary = f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
-    with style.figure(heading, notes, 4.1 + 0.19 * len(shown), summary=summary) as (picture, body):
+    with style.figure(heading, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
         axes = np.atleast_1d(body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None))
-        ax, drawn, looks = axes[0], [], style.system_looks(range(len(shown)))
-        for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
-            look = looks[place] | {"linestyle": "-" if relative else style.DASHES[place % len(style.DASHES)]}
-            drawn += _draw_group(ax, group, name, deadline_us, relative, look)
+        ax, drawn = axes[0], []
+        for (group, name), control, look in zip(shown, controls, _looks(own, len(shown)), strict=True):
+            drawn += _draw_group(ax, group, name, deadline_us, relative, look, len(shown) == 1)
             if control is not None:
                 draw_line(axes[1], np.sort(control), "_", look | {"linewidth": 1.2})
         share_axis(ax, 1 / max(lengths))
-        _evidence_lines(ax, lengths)
+        evidence_lines(ax, lengths)
+        ax.axhspan(0, evidence_share(max(lengths)), color="0.95", zorder=0)
         if relative:
             low, high = min(*drawn, 0.97), max(*drawn, 1.3)
             low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
             ax.set(xscale="log", xlim=(low, high), xlabel="latency / median (log)")
-            multiple_ticks(ax.xaxis, low, high)  # the legend states the misses of a deadline outside
+            multiple_ticks(ax.xaxis, low, high)  # the legend states the misses of a deadline
         else:
             latency_axis(ax, drawn, deadline_us, 3)
             low, high = ax.get_xlim()
@@ -166,10 +166,18 @@ def tails(
     return picture
 
 
+def _looks(groups: Sequence[Group], count: int) -> list[dict]:
+    """The looks of so many lines: those of the runtimes if the `groups` differ by runtime, else of their places."""
+    runtimes = [group.configuration.runtime for group in groups]
+    if len(set(runtimes)) == count:
+        return [style.runtime_looks(runtimes)[runtime] for runtime in runtimes]
+    return style.kind_looks(count)
+
+
 def _draw_group(
-    ax: Axes, group: Group, name: str, deadline_us: float | None, relative: bool, look: dict
+    ax: Axes, group: Group, name: str, deadline_us: float | None, relative: bool, look: dict, each: bool
 ) -> list[float]:
-    """Draw one line per round, and the deadline in the units of the group; returns the ends of the lines."""
+    """Draw all rounds as one line, and `each` by itself if asked; returns the ends of the lines."""
     rounds = data.rounds_of(group)
     median_us = median_low(each.median_us for each in rounds)
     unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
@@ -177,24 +185,30 @@ def _draw_group(
     if deadline_us:
         misses, n = sum(len(each.above(1e3 * deadline_us)[0]) for each in rounds), group.n
         label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
-        if relative:
-            ax.axvline(deadline_us / median_us, **{**style.DEADLINE, "color": look["color"]})
-    for place, each in enumerate(rounds):
-        draw_line(ax, each.ordered_us / unit_us, "_" if place else label, look)
+    draw_line(ax, Series.of(*timed_samples(group)).ordered_us / unit_us, label, look)
+    draw_rounds(ax, rounds if each else (), unit_us)
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
 
-def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
-    """Draw one line per recording length; lengths that differ by less than 20 % share that of the shorter one."""
-    look = {"color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
-    last = 0
+def draw_rounds(ax: Axes, rounds: Sequence[Series], unit_us: float = 1.0) -> None:
+    """Draw the tail of each round, if there are several, the first one dark, the last one light."""
+    for place, color in enumerate(style.size_colors(len(rounds)) if len(rounds) > 1 else ()):
+        label = "_" if place else f"each of {len(rounds)} rounds, first dark, last light"
+        look = {"color": color, "linewidth": 0.8, "zorder": 1.9}
+        draw_line(ax, rounds[place].ordered_us / unit_us, label, look)
+
+
+def evidence_lines(
+    ax: Axes, lengths: Collection[float], confidence: float = DEFAULT_CONFIDENCE, name: str = "n"
+) -> None:
+    """Draw a dotted line per recording length, of those that differ by more than 20 %; the legend calls them `name`."""
+    apart: list[float] = []
     for n in sorted(lengths):
-        if n > 1.2 * last:
-            last = n
-            ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
-            text = f"no evidence below this line at n = {whole(n)}"
-            style.beside(ax, text, (0, evidence_share(n)), (5, -2), **look)
-    ax.axhspan(0, evidence_share(last), color="0.95", zorder=0)
+        apart += [n] * (not apart or n > 1.2 * apart[-1])
+    look = {"color": GREY, "linewidth": 1.1, "linestyle": (0, (1, 1.5)), "zorder": 1.4}
+    look["label"] = f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}"
+    for n in apart:
+        ax.axhline(min(evidence_share(n, confidence), 1.0), **look)
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -236,7 +250,7 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     due = tuple(Latencies.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
     names = ("recorded in a closed loop", f"replayed with a call every {period_us:g} µs")
-    groups = [Group(group.name, tuple(map(Latencies.of, timed))), Group(group.name, due)]
+    groups = [replace(group, samples=samples) for samples in (tuple(map(Latencies.of, timed)), due)]
     title = f"Replay at a fixed rate: {_network(group)}"
     return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
@@ -250,7 +264,7 @@ def choose_tails(runs: Any) -> Runs:
     worst = max(timed, key=data.reach)
     rest = [group for group in timed if group is not worst]
     rest.sort(key=lambda group: min(each.median_us for each in data.rounds_of(group)))
-    return as_runs([worst, *data.spread(rest, TAILS - 1)])
+    return as_runs([worst, *style.spread(rest, TAILS - 1)])
 
 
 def _network(group: Group) -> str:
@@ -281,35 +295,27 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     control = control_us(group)
     label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
     draw_line(ax, pooled.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
-    for place, each in enumerate(rounds if len(rounds) > 1 else ()):
-        label = "_" if place else f"each of {len(rounds)} rounds"
-        draw_line(ax, each.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
+    draw_rounds(ax, rounds)
     share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
         moved = pooled.median_us + control - np.median(control)
         edges.append(float(moved.max()))
     latency_axis(ax, edges, verdict.deadline_us if verdict else None)
     _band(ax, pooled.ordered_us, confidence, effective_share)
-    ax.axhline(evidence, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.5)), zorder=1.4)
-    text = f"no evidence below this line at n = {whole(n)}"
-    if effective_share < 0.995:
-        text += f" (effective {whole(round(n * effective_share))})"
-    above = verdict is not None and allowed < evidence < 0.4  # there is no space above at the top edge
-    _beside_line(ax, text, evidence, above, pooled.ordered_us)
+    evidence_lines(ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n")
+    handles = []
     if verdict:
-        ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5)
-        # On the side that faces away from the evidence line.
-        text = f"allowed: {short_number(100 * allowed)} %"
-        _beside_line(ax, text, allowed, allowed >= evidence, pooled.ordered_us)
-        _deadline(ax, verdict.deadline_us, allowed)
+        label = f"allowed: {short_number(100 * allowed)} %"
+        ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
+        handles = _deadline(ax, verdict.deadline_us, allowed)
     if control is not None:
-        draw_line(ax, np.sort(moved), "control run (empty step): excess over its median", CONTROL)
+        draw_line(ax, np.sort(moved), "empty step: excess over its median", CONTROL)
     clusters = outliers.clusters if outliers else ()
     for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
         edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
         ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
     _multiples(ax, pooled.median_us)
-    style.legend_below(part, style.handles_of(ax), ncols=2, columnspacing=1.2)
+    style.legend_below(part, [*style.handles_of(ax), *handles], ncols=2, columnspacing=1.2)
 
 
 def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: float) -> None:
@@ -326,34 +332,20 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
     rest = np.maximum(n - above, 1e-9)
     high = np.where(above >= n, 1.0, betaincinv(above * effective_share + 1, rest * effective_share, confidence))
     low = np.where(above <= 0, 0.0, betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
-    label = f"exact bounds of the true share, {100 * confidence:g} % each"
+    label = f"exact bounds, {100 * confidence:g} % each"
     look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
     ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
 
 
-def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
-    """Draw the deadline, and shade the region that the tail must not enter: more misses than allowed."""
-    (low, high), (_, top) = ax.get_xlim(), ax.get_ylim()
-    look = {"color": "black", "bbox": style.BACKGROUND}
-    if low < deadline_us < high:
-        ax.axvline(deadline_us, **style.DEADLINE)
-        corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
-        ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
-        right = np.log(deadline_us / low) < 0.5 * np.log(high / low)
-        style.beside(ax, f"deadline\n{number(deadline_us)} µs", (deadline_us, top), (4 if right else -4, -5), **look)
-    else:
-        left, text = deadline_us <= low, f"deadline {number(deadline_us)} µs"
-        text, place, offset = (f"◀ {text}", (0, 1), (5, -5)) if left else (f"{text} ▶", (1, 1), (-5, -5))
-        style.beside(ax, text, place, offset, xycoords="axes fraction", **look)
-
-
-def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: Ordered) -> None:
-    """Label a horizontal line on the side that the tail leaves free, behind the tail."""
-    low, high = ax.get_xlim()
-    crossed = percentile(pooled_us, Fraction(1 - min(level, 1.0)))
-    left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
-    look = {"color": "0.2", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
-    style.beside(ax, text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), **look)
+def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
+    """Draw the deadline, and shade the region that the tail must not enter; returns its entry if it lies outside."""
+    (low, high), top = ax.get_xlim(), ax.get_ylim()[1]
+    if not low < deadline_us < high:
+        return style.deadline(deadline_us, name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline ")
+    style.deadline(deadline_us, ax.axvline)
+    corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
+    ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
+    return []
 
 
 def _multiples(ax: Axes, median_us: float) -> None:

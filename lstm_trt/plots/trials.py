@@ -151,8 +151,7 @@ def kinds_of(outliers: Outliers | None, calls: Calls) -> list[tuple[int, str, di
 
 def cluster_looks(total: int) -> list[dict]:
     """Colour and marker of each cluster, without the blue of the bulk."""
-    colors = style.kind_colors(total + 1)[1:]
-    return [{"color": color, "marker": style.MARKERS[i % len(style.MARKERS)]} for i, color in enumerate(colors)]
+    return style.kind_looks(total + 1)[1:]
 
 
 def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outliers: Outliers | None) -> None:

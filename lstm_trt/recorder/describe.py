@@ -44,11 +44,11 @@ def describe(
     options = replace(options, device=options.device or module.DEVICES[0])
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
-        raise UsageError(f"{runtime} has no mode stream")
+        raise UsageError(f"{runtime} has no mode stream: use --mode forward, or another runtime such as onnxruntime")
     asked = Configuration(workload, runtime, "unknown", "unknown", options, protocol or Protocol(), mode)
     if anywhere:
         return asked
-    options = replace(options, cores=options.cores or choose_cores(options.threads))
+    options = replace(options, cores=choose_cores(options.threads, options.cores))
     reduces = getattr(module, "reduces_range", None)
     options = replace(options, reduce_range=bool(reduces and reduces(options)))
     name = None

@@ -57,8 +57,17 @@ class DoctorReport:
         sections = {section.name: section.rows for section in self.sections}
         return {**rows, "versions": self.versions, "machine": self.machine, **sections}
 
+    frame = property(lambda self: frame_of(self.runtimes))
+
     def __str__(self) -> str:
         return render(self)
+
+
+def frame_of(rows: Iterable[Any]) -> Any:
+    """A DataFrame with a row per runtime and device."""
+    import pandas as pd
+
+    return pd.DataFrame(map(asdict, rows))
 
 
 def _missing_module(error: BaseException | None) -> str:

@@ -24,7 +24,7 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.doctor import RuntimeRow, rows_of
+from lstm_trt.recorder.doctor import RuntimeRow, frame_of, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
 from lstm_trt.store import files
@@ -89,6 +89,8 @@ class Inspection:
             "runtimes": [asdict(answer) for answer in self.runtimes],
             **({"profile": list(self.profile)} if self.profile else {}),
         }
+
+    frame = property(lambda self: frame_of(self.runtimes))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -213,6 +215,9 @@ def _lines(found: Inspection) -> Iterator[str]:
     carried = carried if "stream" in network.modes else {}
     rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
+    axes = {network.facts.time_symbol: "sequence length", network.facts.batch_symbol: "batch size"}
+    for name, size in network.sizes:
+        yield f"size {name} = {size}: {axes.get(name, 'no axis of the network')}"
     if network.recurrent_layers:
         header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
         end = None if any(layer.within for layer in network.recurrent_layers) else -1

@@ -32,6 +32,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
+from lstm_trt.config.format import microseconds
 from lstm_trt.machine.counters import difference
 from lstm_trt.machine.switches import Switches
 
@@ -382,7 +383,7 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
     if protocol.period_us is not None and protocol.period_us < median_us:
-        median = f"the step's median latency of {median_us:.1f} us (pilot of {len(taken)} calls)"
+        median = f"the step's median latency of {microseconds(median_us)} us (pilot of {len(taken)} calls)"
         remedy = f"use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         short = f"the period of {protocol.period_us:g} us is shorter than {median}"
         raise PeriodTooShort(f"{short}: delays would grow without limit; {remedy}")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, LabError, UsageError
-from lstm_trt.config.format import count, latency, percent
+from lstm_trt.config.format import count, latency, microseconds, percent
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.process import Interpreter
@@ -262,7 +262,7 @@ def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | 
     found = []
     if control:
         calls = count(control["calls"], "call")
-        found.append(f"control run of an empty step: max {control['max_us']:.1f} us of {calls}")
+        found.append(f"control run of an empty step: max {microseconds(control['max_us'])} us of {calls}")
     if clock["median_share"] >= SHOWN_SHARE:
         empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
         share = percent(clock["median_share"])

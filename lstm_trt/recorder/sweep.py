@@ -29,14 +29,14 @@ from tqdm import tqdm
 from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
-from lstm_trt.config.format import count, duration, listed
+from lstm_trt.config.format import count, duration, listed, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.task import Result, record_task
 from lstm_trt.store import files, folders, schema
-from lstm_trt.store.locks import folder_lock
+from lstm_trt.store.locks import folder_lock, state_holder
 
 
 def _in_notebook() -> bool:
@@ -90,7 +90,7 @@ class Progress:
             self._bar = (NotebookBar if in_notebook else tqdm)(
                 total=self._report.total,
                 initial=self._report.done_before + self._report.failed_before,
-                bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
+                bar_format="{n_fmt}/{total_fmt} |{bar:10}| {elapsed}{postfix}",
                 dynamic_ncols=not in_notebook,
             )
         return self
@@ -158,7 +158,7 @@ class Progress:
         report = self._report
         failed = f"{len(report.failures)} failed" if report.failures else ""
         time_left = f"about {duration(self._left_s)} left" if self._ended else "remaining time not known yet"
-        text = ", ".join(filter(None, [running, failed, time_left]))
+        text = ", ".join(filter(None, [time_left, failed, running]))  # a narrow terminal cuts the end
         if self._bar is not None:
             self._bar.set_postfix_str(text)
         else:
@@ -242,7 +242,7 @@ class SweepReport:
         if self.failures or self.failed_before:
             kept = "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings"
             lines.append(f"{kept}: --retry-failed repeats it, and deleting the file forgets it")
-        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+        return "\n".join([*lines, *warning_lines(self.warnings)])
 
 
 #: Who records: this process, an executor, a function that makes one when something is left, or several by name.
@@ -325,6 +325,7 @@ def run_sweep(
             report.done_before += len(keys) - len(left)
             report.failed_before += len(left) - len(todo)
             report.folders.append(folder)
+            state_holder(folder, len(keys))
         plan = [cell for _, cells in plans for cell in cells]
         progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
         if executor is None:

@@ -25,7 +25,7 @@ from lstm_trt.analysis.summary import summarize_groups
 from lstm_trt.analysis.text import summary
 from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import RuntimeUnavailable, UsageError, nearest
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import Workload
@@ -126,10 +126,6 @@ class Answer:
             blocks.append(comparison_text(found, *names) if found else why)
         return "\n\n".join(blocks)
 
-    def csv_text(self) -> str:
-        """`frame` as CSV."""
-        return self.frame.to_csv(index=False)
-
 
 def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> Any:
     """The runtime of the workload's kind that uses a library, the first of several.
@@ -147,7 +143,8 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
             found = preparer.runtime(name)
             known |= {used: found for used in _libraries(found) - known.keys()}
     if library not in known:
-        raise UsageError(f"no runtime uses the library {library}: choose from {', '.join(sorted(known))}")
+        meant = nearest(library, known)
+        raise UsageError(f"no runtime uses the library {library}{meant}: choose from {', '.join(sorted(known))}")
     return known[library]
 
 

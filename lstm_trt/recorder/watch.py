@@ -23,10 +23,10 @@ from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import count, duration
+from lstm_trt.config.format import count, duration, microseconds
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
-from lstm_trt.store.locks import folder_in_use
+from lstm_trt.store.locks import folder_in_use, stated_total
 
 #: Ratio of a bin's upper edge to its lower one.
 BIN_RATIO = 1.001
@@ -35,6 +35,10 @@ POLL_S = 1.0
 
 #: The recorder is considered stopped if the folder's lock is free and no new file appeared for this long.
 GONE_S = 15.0
+
+
+#: About a folder without recordings that nobody records into.
+NOTHING = "no recordings, and none in progress: give the --out folder of a running lstm-trt record or sweep"
 
 
 class State(StrEnum):
@@ -78,7 +82,7 @@ class Snapshot(JsonFields):
     """Contents of a folder at one moment.
 
     The numbers are those of the configuration written last, over all its files;
-    `elapsed_s` and `left_s` are None unless it is a soak.
+    `elapsed_s` and `left_s` are None unless it is a soak, `total`, the planned number of files, unless it is a sweep.
     """
 
     state: State
@@ -95,16 +99,19 @@ class Snapshot(JsonFields):
     elapsed_s: float | None = None
     left_s: float | None = None
     unreadable: int = 0
+    total: int | None = None
 
     def __str__(self) -> str:
+        recorded = count(self.files, "file") if self.total is None else f"{self.files} of {self.total} files"
         if not self.n:
-            return f"{self.state}: no trials yet"
-        times = f"n {self.n}, median {self.median_us:.1f}, p99.9 {self.p999_us:.1f}, max {self.max_us:.1f} us"
+            return f"{self.state}: {NOTHING if self.state is State.EMPTY else recorded}"
+        median, p999, largest = map(microseconds, (self.median_us, self.p999_us, self.max_us))
+        times = f"n {self.n}, median {median}, p99.9 {p999}, max {largest} us"
         if self.misses is not None:
             times += f", {count(self.misses, 'miss')} of the {self.deadline_us:g} us deadline"
         parts = [f"{self.name}: {times} (percentiles to 0.1 %)"]
-        if self.configurations > 1:
-            parts[0] = f"{count(self.files, 'file')} of {self.configurations} configurations; latest: {parts[0]}"
+        if self.configurations > 1 or self.total is not None:
+            parts[0] = f"{recorded}, of {count(self.configurations, 'configuration')}; latest: {parts[0]}"
         if self.elapsed_s is not None and self.left_s is not None:
             parts.append(f"{duration(self.elapsed_s)} elapsed, {duration(self.left_s)} left")
         if self.unreadable:
@@ -166,7 +173,9 @@ class Follower:
         if self._last:
             configuration, soak = self._last.configuration, self._last.provenance.get("soak")
             histogram = self._histograms[configuration.id]
-            state = State.RECORDING if in_use else State.IDLE
+            state = State.IDLE
+        if in_use:
+            state = State.RECORDING
         if soak is not None:
             elapsed_s = soak["elapsed_s"]
             if in_use and not soak["last"]:
@@ -175,8 +184,11 @@ class Follower:
         if not in_use and soak is not None and soak["last"]:
             state = State.COMPLETE
         elif not in_use and time.monotonic() - self._heard > GONE_S:
+            if not self._seen:
+                raise UsageError(f"{self._folder}: {NOTHING}")
             state = State.STOPPED
         known = {"configurations": len(self._histograms), "elapsed_s": elapsed_s, "left_s": left_s}
+        known["total"] = stated_total(self._folder)
         return snapshot_of(state, histogram, configuration, len(self._seen), unreadable=self._unreadable, **known)
 
     def _read_new(self) -> bool:

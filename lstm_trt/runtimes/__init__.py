@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lstm_trt import registry
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, nearest
 
 CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "availability", "prepare")
 
@@ -47,8 +47,8 @@ def load_from(entries: Mapping[str, str], name: str, contract: Sequence[str] = C
     try:
         runtime = registry.load_from(entries, name)
     except KeyError:
-        known = ", ".join(entries)
-        raise UsageError(f"unknown {kind} {name!r}: choose from {known}, or give a module (package.module)") from None
+        known = f"choose from {', '.join(entries)}, or give a module (package.module)"
+        raise UsageError(f"unknown {kind} {name!r}{nearest(name, entries)}: {known}") from None
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None
     missing = [attribute for attribute in contract if not hasattr(runtime, attribute)]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.configuration import cell_key, warnings_of
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors
+from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
@@ -74,7 +74,7 @@ def contents(folder: Path) -> Contents:
 def read_many(
     path: Path,
     columns: Asked = None,
-    skipped: list[UnknownConfiguration] | None = None,
+    skipped: list[LabError] | None = None,
     command: str = "record",
     most: int | None = None,
 ) -> Iterator[Stored]:
@@ -88,8 +88,8 @@ def read_many(
     was recorded later in the same round.
 
     Raises `StoreError` if there is no recording (the message names the `command` that makes one), or a file is
-    damaged. Recordings of a newer version in a folder or pair raise `UnknownConfiguration`, or are appended to
-    `skipped` if it is given.
+    damaged, `UnknownConfiguration` for recordings of a newer version. If `skipped` is given, errors of single
+    recordings of a folder or pair are appended to it instead.
     """
     path = Path(path)
     if not path.exists():
@@ -105,7 +105,7 @@ def read_many(
     for reader in _readers(found, columns, most):
         try:
             item = reader()
-        except UnknownConfiguration as error:
+        except (StoreError, UnknownConfiguration) as error:
             if skipped is None:
                 raise
             skipped.append(error)

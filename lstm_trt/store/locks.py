@@ -27,13 +27,24 @@ def folder_lock(folder: Path) -> Iterator[None]:
     try:
         held = lock.acquire()
     except Timeout:
-        holder = (folder / LOCK_FILE).read_text(errors="replace").strip() or "unknown"
+        holder, *_ = (folder / LOCK_FILE).read_text(errors="replace").split() or ["unknown"]
         in_use = f"{folder} is in use by another sweep or recording (process {holder})"
         raise UsageError(f"{in_use}: wait until it ends, or choose another --out") from None
     with held:
-        with suppress(OSError):  # the disk is full; the lock is held all the same
-            (folder / LOCK_FILE).write_text(f"{os.getpid()}\n")
+        state_holder(folder)
         yield
+
+
+def state_holder(folder: Path, total: int | str = "") -> None:
+    """Write into the lock file of a folder, which this process holds, its id and how many recordings there will be."""
+    with suppress(OSError):  # the disk is full; the lock is held all the same
+        (folder / LOCK_FILE).write_text(f"{os.getpid()} {total}\n")
+
+
+def stated_total(folder: Path) -> int | None:
+    """How many recordings the last holder of a folder's lock has stated; None if it has not."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((folder / LOCK_FILE).read_text().split()[1])
 
 
 def folder_in_use(folder: Path) -> bool:

@@ -13,10 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
-from lstm_trt.config.errors import NotATable, UnknownConfiguration, UsageError
-from lstm_trt.config.format import count
+from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
+from lstm_trt.config.format import count, short_number
+from lstm_trt.config.labels import FIELDS
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
+from lstm_trt.store.locks import folder_in_use
 from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
@@ -36,7 +38,8 @@ class Runs(Sequence[Group]):
 
     `grouped`: whether JSON output is a list with an object per group; otherwise it is the object of the only group.
     For a table, `how` has the column and unit that were read, and `group_by` its columns. `own` is true for
-    recordings of lstm_trt; `recordings` has them in the order they were read.
+    recordings of lstm_trt; `recordings` has them in the order they were read. `unfinished`: why more of them will or
+    should follow, as text.
     """
 
     groups: tuple[Group, ...]
@@ -47,6 +50,7 @@ class Runs(Sequence[Group]):
     grouped: bool = True
     own: bool = True
     recordings: tuple[Stored, ...] = field(default=(), repr=False)
+    unfinished: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -83,23 +87,14 @@ class Runs(Sequence[Group]):
     def where(self, **wanted: Any) -> Runs:
         """Only the groups with these values: `where(hidden=[64, 128], runtime="onnxruntime", arrival="closed")`.
 
-        Names are axes, runtime, mode, and fields of options and protocol (`group_fields`); for a table
-        its `group_by` columns. A list, tuple, set or range matches any of its values. Raises `UsageError`
-        for an unknown name, and if no group is left.
+        Names are axes, runtime, mode, fields of options and protocol (`group_fields`), and sizes of an own network; for
+        a table its `group_by` columns. A list, tuple, set or range matches any of its values, a text also the values
+        that are written so, and `machine` the beginning of a fingerprint. Raises `UsageError` for an unknown name, and
+        if no group is left.
         """
-        fields, source = [group_fields(group) for group in self.groups], self.source or "the runs"
-        known = dict.fromkeys(itertools.chain(*fields))
-        if unknown := [name for name in wanted if name not in known]:
-            choices = ", ".join(known) or "nothing"
-            raise UsageError(f"{source}: no group has the field {unknown[0]!r}; choose from {choices}")
-        several = (list, tuple, set, frozenset, range)
-        allowed = {name: list(value) if isinstance(value, several) else [value] for name, value in wanted.items()}
-        chosen = [all(values.get(name) in each for name, each in allowed.items()) for values in fields]
-        found = tuple(itertools.compress(self.groups, chosen))
-        if not found:
-            filters = ", ".join(f"{name} {' or '.join(map(str, each))}" for name, each in allowed.items())
-            raise UsageError(f"{source}: no recording or row has {filters}")
-        return self._only(found)
+        fields = [group_fields(group) for group in self.groups]
+        chosen = matching(fields, wanted, self.source or "the runs")
+        return self._only(tuple(itertools.compress(self.groups, chosen)))
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
@@ -115,6 +110,35 @@ def group_fields(group: Group) -> dict:
     if group.configuration is None:
         return dict(group.group) or {"name": group.name}
     return fields_of(group.configuration, group.machine)
+
+
+def matching(fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str) -> list[bool]:
+    """Which of these rows have the `wanted` values, see `Runs.where`; raises `UsageError` as it does."""
+    known = dict.fromkeys(itertools.chain(*fields))
+    if "config_id" in known:  # recordings leave out what has its default
+        known |= {name: field.default for name, field in FIELDS.items()}
+    allowed: dict[str, list] = {}
+    for name, value in wanted.items():
+        key = name if name in known else f"size {name}"
+        if key not in known:
+            choices = ", ".join(known) or "nothing"
+            raise UsageError(f"{source}: no group has the field {name!r}{nearest(name, known)}; choose from {choices}")
+        allowed[key] = list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
+    chosen = [
+        all(any(_is(name, row.get(name, known[name]), each) for each in values) for name, values in allowed.items())
+        for row in fields
+    ]
+    if allowed and not any(chosen):
+        filters = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in allowed.items())
+        raise UsageError(f"{source}: no recording or row has {filters}")
+    return chosen
+
+
+def _is(name: str, value: Any, wanted: Any) -> bool:
+    """Whether a field has this value, or one that is written as the text `wanted`; a fingerprint begins with it."""
+    texts = {str(value).casefold(), short_number(value) if isinstance(value, float) else ""}
+    texts |= {"yes" if value else "no"} if isinstance(value, bool) else set()
+    return value == wanted or str(wanted).casefold() in texts or (name == "machine" and str(value).startswith(wanted))
 
 
 def is_path(source: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
@@ -227,16 +251,21 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
     for name in (name for name, value in options._asdict().items() if value):
         why = "are grouped by configuration" if "group" in name else "have fixed columns and units"
         raise NotATable(f"{paths[0]} holds recordings of lstm_trt, which {why}: remove --{name.replace('_', '-')}")
-    skipped: list[UnknownConfiguration] = []
+    skipped: list[LabError] = []
     parts = [tuple(folders.read_many(path, columns, skipped, most=KEPT)) for path in paths]
     items = tuple(itertools.chain(*parts))
-    if skipped:
-        newer = f"{count(len(skipped), 'recording')} of a newer version skipped; the first: {skipped[0]}"
-        if not items:
-            raise UnknownConfiguration(f"{source_of(paths)} has no recordings that this version can read: {newer}")
+    newer = [error for error in skipped if isinstance(error, UnknownConfiguration)]
+    rest = "skipped, the rest is read; a sweep with the same --out records it again"
+    lacks: list[str] = [Incomplete(f"{error}: {rest}") for error in skipped if error not in newer]
+    if newer:
+        lacks.append(f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}")
+    if skipped and not items:
+        raise type(skipped[0])(f"{source_of(paths)} has no recordings that this version can read: {lacks[0]}")
     soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these have parts
     warnings = list(dict.fromkeys(text for soak in soaks for text in soak.get("lacks", ())))
-    warnings += [newer] if skipped else []
+    written = (path for path in paths if path.is_dir() and folder_in_use(path))
+    unfinished = (*(f"{path} is being recorded" for path in written), *warnings)
+    warnings += lacks
     ids = [{(item.configuration.id, item.provenance.get("machine_fingerprint")) for item in part} for part in parts]
     shared = sum(map(len, ids)) - len(set().union(*ids))
     if shared:
@@ -258,4 +287,5 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
         grouped = not found.parts or bool(found.recordings or found.others or found.pair) or len(groups) > 1
     if not grouped:
         groups = [replace(group, group={}) for group in groups]
-    return Runs(tuple(groups), source_of(paths), tuple(warnings), grouped=grouped, recordings=items)
+    more = {"grouped": grouped, "recordings": items, "unfinished": unfinished}
+    return Runs(tuple(groups), source_of(paths), tuple(warnings), **more)

@@ -275,7 +275,7 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
         by_name.setdefault(group.name, []).append(group)
     more: dict[Any, str] = {}
     for same in (alike for alike in by_name.values() if len(alike) > 1):
-        texts = labels([_label_fields(group) for group in same], enough=True)
+        texts = labels([label_fields(group) for group in same], enough=True)
         more |= zip([group.key for group in same], texts, strict=True)
     return [
         replace(group, name=f"{group.name}, {more[group.key]}") if more.get(group.key) else group for group in groups
@@ -286,7 +286,7 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
 _NAMED = [name for name in telling(Tells.MINOR, Tells.NEVER, of=about(Protocol)) if name not in ("trials", "for_s")]
 
 
-def _label_fields(group: Group) -> dict[str, object]:
+def label_fields(group: Group) -> dict[str, object]:
     """Fields of a configuration besides shape and runtime, the most important first; for names."""
     configuration, every = group.configuration, fields_of(group.configuration, group.machine)
     named = (*configuration.options.as_dict(), "device_name", "machine", *_NAMED)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ CONFIRM, LAYERS = ROOT / "data" / "epyc" / "confirm", ROOT / "data" / "epyc" / "
         (["outliers", CONFIRM], lambda: outliers(CONFIRM)),
         (["summarize", CONFIRM], lambda: summarize(CONFIRM)),
         (["compare", CONFIRM, CONFIRM], lambda: compare(CONFIRM, CONFIRM)),
+        (["compare", CONFIRM, CONFIRM, CONFIRM], lambda: compare(CONFIRM, CONFIRM, CONFIRM)),
         (["replay", CONFIRM, "--period-us", "2000"], lambda: replay(CONFIRM, 2000)),
         (["scaling", LAYERS], lambda: scaling(LAYERS)),
     ],
@@ -38,6 +41,18 @@ def test_an_answer_has_the_text_and_json_of_its_command(lab, command, answer):
     assert f"{found}\n" == lab(*command).stdout
     assert found.as_dict() == json.loads(lab(*command, "--format", "json").stdout)
     assert len(found.frame) >= len(found) > 0
+    header, *rows = csv.reader(lab(*command, "--format", "csv").stdout.splitlines())
+    assert len(rows) == len(found.frame) and all(len(row) == len(header) for row in rows)
+    head, line, *lines = lab(*command, "--format", "md").stdout.splitlines()
+    assert set(line) == set("| -") and len(lines) >= len(found)
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in (head, *lines)} == {line.count("|")}
+
+
+def test_several_comparisons_have_the_worst_exit_status():
+    rounds = {factor: [group("a", *(factor * np.linspace(10, 10.1, 200)))] for factor in (1, 0.5, 2)}
+    assert [compare(rounds[1], rounds[factor]).exit_status for factor in (0.5, 2)] == [3, 1]
+    both = compare(rounds[1], rounds[0.5], rounds[2], rounds[0.5])
+    assert both.exit_status == 1 and len(both) == 3 and both[1].runs is both[0].runs
 
 
 def group(name: str, *latencies_us: float) -> Group:

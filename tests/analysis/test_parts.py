@@ -148,7 +148,7 @@ def test_outliers_say_what_slow_calls_spent_their_time_on():
     cluster = next(line for line in lines if line[:3] == ["cluster", "at", "1.90x"])
     n = int(slowest[1])  # some are as slow as the tenth; 100 - n of the others take 90 us longer too
     assert n >= 10 and float(slowest[5]) == pytest.approx(90 - 90 * (100 - n) / (1000 - n), abs=0.1)
-    assert cluster[3:7] == ["90.0", "90.0", "0.0", "0.0"]
+    assert cluster[3:7] == ["90.0", "90.0", "0.00", "0.00"]
     assert "kworker/0:1 (41 times, 12.0 to 310 us)" in told
     assert "Page faults of timed calls: [heap] 3" in told
 

@@ -50,6 +50,21 @@ def test_a_column_of_times_may_be_named_or_renamed(tmp_path):
             read_times(path, {"Depth": "layers"}, **options)
 
 
+def test_shapes_of_tables_and_of_recordings_are_selected(tmp_path):
+    path = put(tmp_path / "t.csv", {"hidden": [8, 16, 32], "runtime": ["a", "a", "b"], "latency_us": [1, 2, 3]})
+    for where, sizes in ({"hidden": ["8", "32"]}, {8, 32}), ({"runtime": "a", "hidden": 16}, {16}):
+        times = read_times(path, where=where)
+        assert {size for cells in times.cells.values() for (size,) in cells} == sizes and times.counts.holes == 0
+    for where in ({"hidden": 9}, {"hiden": 8}):
+        with pytest.raises(UsageError, match="hid"):
+            read_times(path, where=where)
+    (tmp_path / "own").mkdir()
+    for hidden in (8, 16):
+        files.write(planted(hidden), tmp_path / "own")
+    for source in (tmp_path / "own", load(tmp_path / "own")):
+        assert read_times(source, where={"hidden": "16"}).counts.shapes == 1
+
+
 def test_several_tables_are_several_systems_unless_columns_name_them(tmp_path):
     first = put(tmp_path / "first.csv", {"hidden": [8, 16], "latency_us": [1, 2]})
     second = put(tmp_path / "second.csv", {"hidden": [8, 16, 16], "latency_ms": [3, 4, ""]})

@@ -114,7 +114,7 @@ def test_the_coverage_prints_a_row_per_published_time(folder, run):
     _, out, _ = run(*command, "--format", "csv")
     assert len(list(csv.DictReader(io.StringIO(out)))) == len(rows)
     _, text, _ = run(*command)
-    _, markdown, _ = run(*command, "--format", "markdown")
+    _, markdown, _ = run(*command, "--format", "md")
     titles = re.findall(r"^\*\*(.*)\*\*$", markdown, re.MULTILINE)
     assert len(titles) == 4 and all(f"{title}\n" in text for title in titles)
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
@@ -165,7 +165,7 @@ CELL = ("record", "cell", "--implementation", "onnxruntime")
         ((*CELL, "--out", "x", "y"), "unrecognized arguments: "),
         (("list", "--format", "csv"), "invalid choice: 'csv'"),
         (("list", "--implementation", "onnxruntime"), "plain name"),
-        (("table", "--format", "markdown", "--out", "x"), "needs --coverage"),
+        (("table", "--format", "md", "--out", "x"), "needs --coverage"),
         (("table", "--coverage"), "required: --out"),
         (("table", "--out", "x"), "file or folder"),
         (("plan",), "--out is missing"),

@@ -30,21 +30,22 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "required: COMMAND; see lstm-trt --help"),
-        (("recrod",), "invalid choice: 'recrod'"),
+        (("--version=1",), "see lstm-trt --help"),
+        (("recrod",), "invalid choice: 'recrod' (did you mean 'record'?): choose from doctor, cache, record"),
         (
             ("record", "--layers", 1, "--hidden", 8, "--out", "x"),
             "--sequence is missing: give the sizes of a stacked LSTM",
         ),
         (("doctor", "--colour"), "unrecognized arguments: --colour; see lstm-trt doctor --help"),
-        (("record", "--foo=1"), "unrecognized arguments: --foo=1; see lstm-trt record --help"),
+        (("record", "--xyz=1"), "unrecognized arguments: --xyz=1; see lstm-trt record --help"),
+        (("record", "--runtmie", "c"), "arguments: --runtmie (did you mean '--runtime'?); see lstm-trt record --help"),
         (("doctor", "extra"), "unrecognized arguments: extra; see lstm-trt doctor --help"),
-        (("summarize", "x", "--format", "xml"), "); see lstm-trt summarize --help"),
+        (("summarize", "x", "--format", "xml"), "choose from text, json, csv, md; see lstm-trt summarize --help"),
         (("record", "--layers", 0, "--hidden", 8, "--sequence", 4, "--out", "x"), "layers must be at least 1"),
         (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
         (
             ("record", *SHAPE, "--runtime", "tensorflo", "--out", "x"),
-            "unknown runtime 'tensorflo': choose from c, onnxruntime",
+            "unknown runtime 'tensorflo' (did you mean 'tensorrt'?): choose from c, onnxruntime",
         ),
         (("record", *SHAPE, "--runtime", "a.b.c", "--out", "x"), "cannot be imported"),
         (("record", *SHAPE, "--precision", "fp8", "--out", "x"), "invalid choice: 'fp8'"),
@@ -53,6 +54,9 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("record", *SHAPE, "--device-clocks", "all", "--out", "x"), "no device clocks"),
         (("record", *SHAPE, "--graph", "--out", "x"), "omit --graph"),
         (("record", *SHAPE, "--threads", 4096, "--out", "x"), "lower --threads"),
+        (("record", *SHAPE, "--cores", "two", "--out", "x"), "--cores: needs numbers of cores, such as 2,3 or 0-3"),
+        (("record", *SHAPE, "--cores", 99999, "--out", "x"), "--cores 99999: there must be one core for each of"),
+        (("sweep", *SHAPE, "--cores", "0,1", "--out", "x"), "one core for each of --threads 1, out of"),
         (("record", *SHAPE, "--trials", 0, "--out", "x"), "trials must be at least 1"),
         (("record", *SHAPE, "--warmup", -1, "--out", "x"), "warmup must be at least 0"),
         (("record", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),
@@ -103,6 +107,16 @@ def test_a_bug_has_its_traceback_and_a_separate_exit_status(lab, monkeypatch):
     monkeypatch.setattr(cache, "entries", lambda: 1 / 0)
     result = lab("cache")
     assert result.returncode == 70 and "ZeroDivisionError" in result.stderr and "bug" in result.stderr
+
+
+def test_the_program_alone_prints_ten_lines_with_commands_that_it_has(lab):
+    lines = lab().stdout.splitlines()
+    assert len(lines) == 10 and max(map(len, lines)) <= 100
+    commands = [line.split("lstm-trt ")[1].split() for line in lines[1:]]
+    known = [parse(given) for given in commands if given[0] in COMMANDS]  # raises for options that it lacks
+    assert [each.command for each in known] == [
+        *("doctor", "record", "verdict", "outliers", "sweep", "summarize", "inspect")
+    ]
 
 
 def test_the_shell_gets_status_and_message_of_a_mistake(refused):

@@ -380,7 +380,8 @@ def test_summaries_by_round_and_without_figures(tmp_path, answer, mistake):
     path = put(tmp_path / "t.csv", {"round": [0, 1] * 50, "latency_us": range(1, 101)})
     assert [row["n"] for row in answer("summarize", path)[0]] == [100]
     assert [row["n"] for row in answer("summarize", path, "--by-round")[0]] == [50, 50]
-    assert "--figures" in mistake("summarize", path, "--figures", tmp_path / "figures")
+    instead = "is a table: omit it, or draw tables with lstm-trt outliers, verdict or scaling --figures"
+    assert instead in mistake("summarize", path, "--figures", tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
 
 

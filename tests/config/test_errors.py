@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.errors import (
     BuildFailed,
     MemoryExhausted,
@@ -12,6 +13,8 @@ from lstm_trt.config.errors import (
     building,
     first_line,
     is_memory_error,
+    nearest,
+    one_of,
     run_failure,
 )
 
@@ -54,6 +57,12 @@ def test_own_errors_are_passed_on_unchanged():
 def test_the_first_line_includes_the_second_after_a_colon():
     assert first_line(RuntimeError("raised:\n\n  CppCompileError: no g++\nmore")) == "raised: CppCompileError: no g++"
     assert first_line(RuntimeError("no\nmore")) == "no" and first_line(KeyError()) == "KeyError"
+
+
+def test_a_mistyped_name_gets_the_nearest_one():
+    assert nearest("fp61", PRECISIONS) == " (did you mean 'fp16'?)" and nearest("parsec", ("us", "ms")) == ""
+    with pytest.raises(UsageError, match=r"unknown precision 'fp61' \(did you mean 'fp16'\?\): choose from fp32, "):
+        one_of("precision", "fp61", PRECISIONS)
 
 
 def test_a_message_is_one_line_whatever_names_are_in_it():

@@ -1,3 +1,4 @@
+import math
 import shlex
 
 import pytest
@@ -15,6 +16,9 @@ from lstm_trt.config import format
         (format.short_number(1000.0), "1000"),
         (format.microseconds(61.44), "61.4"),
         (format.microseconds(12345.6), "12346"),
+        (format.microseconds(9.994), "9.99"),
+        (format.microseconds(9.996), "10.0"),
+        (format.microseconds(0.0), "0.00"),
         (format.microseconds(None), "-"),
         (format.latency(1234.5), "1.234 ms"),
         (format.milliseconds(0.05), "50 us"),
@@ -85,3 +89,24 @@ def test_lines_are_wrapped_at_words_and_commands_stay_commands(width):
 def test_a_table_wraps_its_last_column():
     lines = format.table_lines(("check", "found"), [("OK", "a text of several words")], width=20, wrap=True, indent=2)
     assert lines[1].splitlines() == ["  OK     a text of", "         several", "         words"]
+
+
+def test_warnings_of_one_kind_are_one_line_with_their_number():
+    slow = ["1x8-s4-b1: 41 % of the loop was outside", "2x64-s64-b1: 52.5 % of the loop was outside"]
+    assert format.warning_lines([*slow, "rows were sorted", slow[0]]) == [
+        "warning: 1x8-s4-b1: 41 % of the loop was outside (2 more of this kind)",
+        "warning: rows were sorted",
+    ]
+    assert format.warning_lines([]) == []
+
+
+def test_markdown_shows_texts_as_they_are():
+    lines = format.markdown(["a|b", "c"], [["<b>`x`</b>\n*y*", "1_000 ~~z~~"], ["[l](u)", "\x1b"]]).splitlines()
+    assert lines[:2] == ["| a\\|b | c |", "| --- | --- |"]
+    assert lines[2] == r"| \<b\>\`x\`\</b\>\\n\*y\* | 1\_000 \~\~z\~\~ |"
+    assert lines[3] == r"| \[l\](u) | \\x1b |"
+
+
+def test_values_of_a_table_have_four_digits_unless_they_are_whole():
+    values = {None: "-", math.nan: "-", 32.0: "32", 0.12345: "0.1235", 12345.6: "12346", 7: "7", "text": "text"}
+    assert {value: format.value_text(value) for value in values} == values

@@ -162,6 +162,17 @@ def test_what_cannot_be_a_stream_is_refused_by_its_name(operator):
     assert "needs more than the current sample" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("sizes", [{}, {"time": 4}], ids=["one call", "window"])
+def test_a_network_without_a_state_is_refused_with_what_to_do_instead(tmp_path, refused, sizes):
+    steps = "time" if sizes else 1
+    ends = [[value(name, [steps, 1, width])] for name, width in (("x", 4), ("y", 2))]
+    onnx.save(model_of([make("MatMul", ["x", "A"], ["y"])], *ends, [numbers("A", 4, 2)]), tmp_path / "flat.onnx")
+    flags = [f"--size={name}={size}" for name, size in sizes.items()]
+    line = refused("record", "--onnx", tmp_path / "flat.onnx", *flags, "--mode", "stream", "--out", tmp_path / "out")
+    assert "flat has no mode stream" in line and "if it has none, --mode forward makes the same calls" in line
+    assert "--state INPUT=OUTPUT (inputs: x; outputs: y)" in line
+
+
 def test_a_layer_along_another_axis_and_what_is_constant_stay():
     """Only the GRU along time gets a state; `also` runs over the batch, and reads both of its ends."""
     more = {

@@ -8,13 +8,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 
 from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Question, Verdicts, failed
-from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, explain
+from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, explain, outliers
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.verdict import sentence
@@ -24,11 +25,12 @@ from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import page as pages
 from lstm_trt.plots import tail, trials
 from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
-from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, Latencies, NoTrials
 from lstm_trt.store.schema import Failure
 from tests.conftest import rest_is_heavy
 from tests.support.pictures import (
+    assert_nothing_is_covered,
     assert_nothing_is_cut_off,
     cells,
     deadlines,
@@ -104,7 +106,7 @@ def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
     assert (value["after a miss"] == "–") == (late == 0)
     assert ("new trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
     assert "n = 1\u2009000 trials after warm-up; maximum" in text_of(figure)
-    assert "onnxruntime 1.31.1 (fp32, 1 thread) on AMD EPYC; arrivals: closed" in text_of(figure)
+    assert "onnxruntime 1.31.1 (fp32, threads 1) on AMD EPYC; arrivals: closed" in text_of(figure)
 
 
 def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
@@ -163,13 +165,14 @@ def test_misses_in_bursts_widen_the_band():
     verdict, figure = page(burst, 150)
     assert verdict.effective_n < 3000
     assert (1 - levels(figure)["evidence"]) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
-    assert "(effective" in text_of(figure) and dict(table_rows(figure))["effective sample size"]
+    assert "no evidence below, effective n = " in text_of(figure) and dict(table_rows(figure))["effective sample size"]
 
 
 def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
     recorded = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
     _, figure = page(recorded, 250)
-    assert len(lines(figure, drawstyle="steps-post", linewidth=0.7)) == 3 and "each of 3 rounds" in text_of(figure)
+    rounds = lines(figure, drawstyle="steps-post", linewidth=0.8)
+    assert len({line.get_color() for line in rounds}) == len(rounds) == 3 and "each of 3 rounds" in text_of(figure)
     bulk = only(lines(figure, label="within 1.5 × IQR"))
     assert len(bulk.get_xdata()) == 3 * 495
     assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
@@ -182,10 +185,10 @@ def test_the_control_run_is_drawn_by_its_excess_in_us():
     noise = np.full(1000, 500.0)
     noise[3] = 60_500.0  # one excess of 60 us
     _, figure = page(group(sample(1000, control_ns=noise)), 1000)
-    x, _ = only(labelled(figure, "control run")).get_data()
+    x, _ = only(labelled(figure, "empty step")).get_data()
     median = np.quantile(sample(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
     assert x[0] == pytest.approx(median) and x[-1] == pytest.approx(median + 60)
-    assert "control" in text_of(figure)
+    assert "empty step: excess over its median" in text_of(figure)
 
 
 def test_a_configuration_that_failed_has_a_page_with_its_reason():
@@ -342,6 +345,17 @@ def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
     assert all(png_size(path)[0] == round(9.2 * 130) for path in paths)
 
 
+def test_columns_of_one_table_have_pages_of_their_own(tmp_path, lab):
+    pd.DataFrame({"a_us": [1.0, 2, 3] * 9, "b_us": [2.0, 4, 6] * 9}).to_csv(tmp_path / "times.csv")
+    for command, more in (("verdict", ["--deadline-us", 5]), ("outliers", [])):
+        for column in ("a_us", "b_us"):
+            done = lab(command, tmp_path / "times.csv", "--column", column, *more, "--figures", tmp_path / "pages")
+            assert f"{command}-times.csv-{column}.png" in done.stderr
+    assert len(list((tmp_path / "pages").iterdir())) == 4
+    runs = load(tmp_path / "times.csv", column="b_us")
+    assert "column b_us, unit µs" in text_of(plots.outliers_page(runs, outliers(runs)[0]))
+
+
 def test_the_same_page_is_the_same_file(tmp_path):
     recorded = group(sample(300, 4))
     verdict = judge(recorded.samples, 150, "99")
@@ -391,6 +405,7 @@ def test_a_replay_is_drawn_beside_what_was_recorded():
     figure = plots.replay_tails(recorded, 200, deadline_us=250)
     closed, due = (line.get_data() for line in lines(figure, drawstyle="steps-post"))
     assert [np.round(y[np.searchsorted(x, 250, side="right") - 1] * 100) for x, y in (closed, due)] == [1, 18]
+    assert "onnxruntime 1.31.1" in text_of(figure) and "on AMD EPYC" in text_of(figure)
     with pytest.raises(UsageError, match="period"):
         plots.replay_tails(recorded, 100)
 
@@ -428,8 +443,8 @@ def test_the_page_on_the_edges(name):
     _, figure = page(recorded, deadline_us, percentile)
     assert_the_page_is_whole(figure)
     ax = pooled_line(figure).axes
-    stated = [text for text in ax.texts if "◀" in text.get_text() or "▶" in text.get_text()]
-    assert bool(deadlines(ax)) != bool(stated)  # drawn, or stated at the edge
+    assert bool(deadlines(ax)) != ("beyond the " in text_of(figure))  # drawn, or stated in the legend
+    assert_nothing_is_covered(figure)
 
 
 def test_trials_in_order_of_a_group():

@@ -29,7 +29,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import heatmap, style
 from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
-from lstm_trt.plots.points import points_of
+from lstm_trt.plots.points import points_of, system_looks
 from lstm_trt.plots.style import image_bytes
 from lstm_trt.plots.sweep import _plan
 from lstm_trt.store.runs import Runs, load
@@ -126,7 +126,7 @@ def test_curves_hold_every_configuration_at_what_is_fixed(sweep):
     figure = plots.curves(sweep, "sequence")
     assert "Fixed: batch 1, 12 input features, unidirectional." in text_of(figure)
     assert "n = 400 trials" in text_of(figure)
-    assert "onnxruntime 1.27.0 (fp32, 1 thread) on AMD EPYC 9005" in text_of(figure)
+    assert "onnxruntime 1.27.0 (fp32, threads 1) on AMD EPYC 9005" in text_of(figure)
     shapes = {group.configuration.workload: group for group in sweep.where(batch=1)}
     drawn = points_drawn(medians(figure))
     assert drawn == sorted((shape.sequence, median_us(group)) for shape, group in shapes.items())
@@ -191,7 +191,7 @@ def test_numbers_from_elsewhere_get_panels_of_their_own_if_the_recordings_do():
     (title,) = [ax.get_title(loc="left") for ax in figure.axes if "Old" in ax.get_title(loc="left")]
     assert title == "Old machine\n1 layer"
     found = [line for line in lines(figure, markerfacecolor="white") if line.get_linewidth() == 1.5]
-    assert points_drawn(found) == [(32, 7.0), (64, 9.0)] and {line.get_marker() for line in found} == {"^"}
+    assert points_drawn(found) == [(32, 7.0), (64, 9.0)] and {line.get_marker() for line in found} == {"*"}
     assert_readable(figure)
 
 
@@ -262,11 +262,37 @@ def test_a_violin_needs_both_sizes_on_one_system():
         plots.violins(make_runs(grid, (TORCH,), failing=fails), "hidden", (128, 64))
 
 
-def test_curves_of_too_many_systems_are_refused():
+def test_curves_of_too_many_systems_are_a_part_which_is_stated():
     (group,) = make_runs([LstmShape(1, 64, 32)])
-    several = [replace(group, configuration=replace(group.configuration, runtime=f"r{n:03}")) for n in range(151)]
-    with pytest.raises(UsageError, match="would need 151 panels"):
-        plots.curves(several, "hidden")
+    several = [replace(group, configuration=replace(group.configuration, runtime=f"r{n:03}")) for n in range(51)]
+    figure = plots.curves(several, "hidden")
+    assert "4 of 51 systems are shown." in text_of(figure) and len(medians(figure)) == 4
+    assert_readable(figure)
+
+
+def test_a_runtime_has_one_colour_and_one_marker_in_all_figures():
+    grid = Grid((1,), (64,), (32, 64))
+    both, all_runtimes = make_runs(grid, (EPYC, TORCH)), (*style.RUNTIMES, "mine", "another")
+    groups = [
+        replace(group, configuration=replace(group.configuration, runtime=name))
+        for group in make_runs(grid)
+        for name in all_runtimes
+    ]
+    looks = system_looks(points_of(groups))
+    assert len({look["marker"] for look in looks.values()}) == len(all_runtimes)
+    assert len({look["color"] for look in looks.values()}) == len(all_runtimes)
+    two = system_looks(points_of(both))
+    assert two == {name: looks[name] for name in ("onnxruntime", "pytorch")}
+    several = in_precisions(both, "fp32", "bf16")
+    for figure in (plots.runtimes(both), plots.precisions(several), plots.curves(both.where(hidden=64), "sequence")):
+        drawn = {(line.get_color(), line.get_marker()) for line in lines(figure)}
+        assert {(look["color"], look["marker"]) for look in two.values()} <= drawn
+
+
+def test_machines_differ_by_line_style():
+    looks = system_looks(points_of(make_runs(ONE, (EPYC, XEON, TORCH))))
+    assert len({str(look["linestyle"]) for look in looks.values()}) == 2
+    assert len({look["marker"] for look in looks.values()}) == 2
 
 
 def test_batches_stand_on_a_log2_axis():
@@ -388,8 +414,8 @@ def test_tails_are_the_exact_share():
     level = only(sorted(evidence_levels(figure)))
     assert (1 - level) ** N == pytest.approx(0.05)  # of this rate no event in 400 trials has a chance of 5 %
     assert f"misses {TWICE + 1} of {N}" in text_of(figure)
-    dashed = [other for other in lines(figure, color=line.get_color()) if other.is_dashed()]
-    assert only(dashed).get_xdata()[0] == pytest.approx(1.5)
+    assert f"Misses: above {style.number(1.5 * median_us(group))} µs." in text_of(figure)
+    assert not deadlines(figure)  # it is another multiple for each configuration
 
 
 def test_the_control_run_stands_beside_the_tails():
@@ -537,16 +563,16 @@ def test_machines_and_versions_are_lines_of_their_own():
     figure = plots.curves(runs, "sequence")
     legend = text_of(figure)
     for system in (
-        "onnxruntime 1.26.0 on AMD EPYC 9005",
-        "onnxruntime 1.27.0 on AMD EPYC 9005",
-        "onnxruntime 1.27.0 on Intel Xeon 8480",
+        "onnxruntime, 1.26.0, AMD EPYC 9005",
+        "onnxruntime, 1.27.0, AMD EPYC 9005",
+        "onnxruntime, 1.27.0, Intel Xeon 8480",
     ):
         assert system in legend
     drawn = lines(figure, linewidth=THICK["linewidth"])
     assert len(drawn) == 3
     assert [y for _, y in points_drawn(drawn)] == [y for _, y in sorted(
         (group.configuration.workload.sequence, median_us(group)) for group in runs)]  # fmt: skip
-    assert len(plots.box_plots(runs, "sequence").axes) == 4  # one of them hidden
+    assert sum(ax.get_visible() for ax in plots.box_plots(runs, "sequence").axes) == 3
 
 
 def of_versions(*names: str) -> Runs:
@@ -564,11 +590,12 @@ def test_versions_have_a_dot_per_round_and_the_ratio_to_the_oldest():
     runs = of_versions("1.27.0", "1.9.0")
     figure = plots.versions(runs)
     ax = only(figure.axes)
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1.9.0", "1.27.0"]  # by number, not by letter
     newer, older = (sorted(median for median, _ in rounds_us(group)) for group in runs)
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["1.9.0\n1.00", f"1.27.0\n{newer[1] / older[1]:.2f}"]  # by number, not by letter
     drawn = [sorted(line.get_ydata()) for line in lines(figure, linestyle="None", marker="o")]
-    assert np.allclose(drawn, [older, newer])
-    assert [text.get_text() for text in ax.texts] == ["1.00", f"{newer[1] / older[1]:.2f}"]
+    assert np.allclose(drawn, np.divide([older, newer], older[1]))
+    assert f"1 = {style.number(older[1])} µs" in text_of(figure) and "AMD EPYC 9005" in text_of(figure)
     with pytest.raises(UsageError, match="two versions"):
         plots.versions(of_versions("1.27.0"))
 
@@ -618,7 +645,8 @@ def test_rounds_are_points_and_never_averaged():
     assert [len(line.get_ydata()) for line in lines(boxes, marker="D")] == [3, 3]
     assert "max 3.09×" in text_of(boxes)  # the largest of all rounds over the median of the first
     steps = lines(plots.tails(runs[0]), drawstyle="steps-post")
-    assert len(steps) == 4 and len({line.get_color() for line in steps}) == 1
+    assert len(steps) == 5 and len({line.get_color() for line in steps}) == 5  # all, and each
+    assert len(lines(plots.tails(runs), drawstyle="steps-post")) == 2
     ordered = plots.trials_in_order(runs[0])
     assert "4 rounds in sequence" in text_of(ordered)
     assert f"{4 * (SLOW + TWICE + 1)} of 1\u2009600 are outside 1.5 × IQR" in text_of(ordered)  # each by its round
@@ -635,7 +663,7 @@ def test_arrivals_and_trials_distinguish_systems():
     both = [*make_runs(grid), *make_runs(grid, arrival="periodic", period_us=1000.0)]
     assert "onnxruntime, periodic every 1000 µs" in text_of(plots.curves(both, "sequence"))
     longer = [*make_runs(grid), *make_runs(grid, trials=5000)]
-    assert "onnxruntime, trials 5000" in text_of(plots.curves(longer, "sequence"))
+    assert "onnxruntime, 5000 trials" in text_of(plots.curves(longer, "sequence"))
 
 
 @pytest.mark.parametrize(
@@ -864,39 +892,48 @@ def test_titles_and_notes_are_folded_by_their_width(word):
     assert_readable(style.sheet(f"{word} " * (900 // len(word)), [f"{word} " * (900 // len(word))], 1.0)[0])
 
 
-def test_ticks_are_thinned_to_round_values():
-    def width(size):
-        return lambda kept: len(kept) <= size
+@pytest.mark.parametrize(
+    ("sizes", "scale", "expected"),
+    [
+        (range(2, 201), "linear", [2, *range(5, 91, 5), *range(100, 201, 10)]),
+        (range(32, 2561, 32), "linear", [32, *range(128, 2561, 128)]),
+        ([4 * 2**k for k in range(7)], "log", [4, 8, 16, 32, 64, 128, 256]),
+        ([32, 64, 100, 128, 200, 256, 300, 400], "linear", [32, 64, 100, 128, 200, 256, 300, 400]),
+        ([7, 11, 13, 17, 19, 23], "linear", [7, 11, 13, 17, 19, 23]),
+    ],
+    ids=str,
+)
+def test_ticks_are_those_that_fit_round_values_first(sizes, scale, expected):
+    with style.figure("Ticks", [], 2.0) as (picture, body):
+        ax = body.subplots()
+        ax.set_xscale(scale)
+        ax.set_xlim(min(sizes), max(sizes))
+        style.size_ticks(ax.xaxis, sizes)
+    assert_readable(picture)
+    assert [int(tick) for tick in ax.xaxis.get_majorticklocs()] == expected
 
-    assert style.thinned(range(2, 201), width(25)) == list(range(10, 201, 10))
-    assert style.thinned(range(32, 2561, 32), width(25)) == list(range(128, 2561, 128))
-    assert style.thinned(range(4, 321, 4), width(9), log=True) == [4, 8, 16, 32, 64, 128, 256]
-    founding = [32, 64, 100, 128, 200, 256, 300, 400]
-    assert style.thinned(founding, width(8)) == founding and style.thinned(founding, width(4)) == [100, 200, 300, 400]
-    apart = style.thinned(founding, lambda kept: all(b - a > 40 for a, b in itertools.pairwise(kept)))
-    assert apart == [64, 128, 200, 256, 300, 400]  # of few sizes as many as fit
-    primes = [7, 11, 13, 17, 19, 23]  # no round number divides them
-    assert style.thinned(primes, width(3)) == [11, 17, 23]
-    assert len(style.thinned(primes, lambda kept: all(b - a > 5 for a, b in itertools.pairwise(kept)))) == 3
+
+def test_of_many_sizes_some_have_a_box_which_is_stated():
+    figure = plots.box_plots(dense(hidden=steps(32), sequence=(64,)), "hidden")
+    assert "15 of 32 values of hidden size are shown." in text_of(figure)
+    assert len([line for line in lines(figure, marker="^")]) + text_of(figure).count("failed: memory") == 15
 
 
-def test_bands_replace_boxes_that_would_touch():
-    runs = dense(hidden=steps(32), sequence=(64,))
-    ax = plots.box_plots(runs, "hidden").axes[0]
-    drawn = {line.get_label(): line for line in ax.lines}
-    measured = [group for group in runs if group.samples]
-    places = [steps(32).index(group.configuration.workload.hidden) for group in measured]
-    assert list(drawn["failed"].get_xdata()) == [place for place in range(32) if place not in places]
-    ratios = [us(group) / median_us(group) - 1 for group in measured]
-    assert list(drawn["maximum"].get_ydata()[places]) == pytest.approx([each.max() for each in ratios])
-    assert np.isnan(drawn["maximum"].get_ydata()).sum() == 32 - len(measured)
-    (whiskers,), (quartiles,) = ([band for band in ax.collections if band.get_label().startswith(name)]
-                                 for name in ("whiskers", "quartiles"))  # fmt: skip
-    low, high = np.quantile(ratios[0], (0.25, 0.75))
-    inside = ratios[0][(ratios[0] >= low - 1.5 * (high - low)) & (ratios[0] <= high + 1.5 * (high - low))]
-    for band, ends in ((quartiles, (low, high)), (whiskers, (inside.min(), inside.max()))):
-        first = band.get_paths()[0].vertices
-        assert sorted(set(first[first[:, 0] == places[0], 1])) == pytest.approx(ends, abs=1e-6)
+def test_more_than_four_rows_become_pages():
+    runtimes = ("c", "onnxruntime", "openvino", "pytorch", "tensorrt")
+    one = make_runs(Grid((1,), (64, 128, 200), (32, 64, 128)))
+    configured = [(name, replace(group.configuration, runtime=name)) for name in runtimes for group in one]
+    each = itertools.cycle(one)
+    groups = [replace(next(each), name=name, configuration=configuration) for name, configuration in configured]
+    runs = Runs(tuple(groups))
+    names = list(_plan(runs, None))
+    assert [name for name in names if "by-hidden" in name] == [
+        *("latency-by-hidden-1", "latency-by-hidden-2", "boxes-by-hidden-1", "boxes-by-hidden-2")
+    ]
+    assert {"heat-map-1", "heat-map-2", "runtimes"} <= {*names}
+    plan = _plan(runs, None)
+    drawn = [text_of(plan[f"boxes-by-hidden-{page}"]()) for page in (1, 2)]
+    assert all(sum(name in text.splitlines() for text in drawn) == 1 for name in runtimes)
 
 
 def test_jupyter_displays_figures_and_imports_are_fast(sweep):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import termios
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -474,6 +477,21 @@ def seconds_left(protocols: list[Protocol], done: int, timing_s: float) -> float
     for configuration in plan[:done]:
         progress.end(configuration, Recorded(Path(), None, Seconds(preparing=1.0, timing=timing_s)))
     return progress.seconds_left()
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_the_time_left_fits_a_narrow_terminal(monkeypatch, columns):
+    reads, writes = os.openpty()
+    termios.tcsetwinsize(writes, (24, columns))
+    monkeypatch.setattr(sys, "stderr", os.fdopen(writes, "w"))
+    plan = [Configuration(LstmShape(2, 200, 128), "onnxruntime", "1", "a processor", protocol=periodic(1e6, trials=9))]
+    with Progress(plan * 600, SweepReport(total=1000, done_before=400), show=True) as progress:
+        progress._began -= 10.0  # one network at a time
+        progress.end(plan[0], Recorded(Path(), None, Seconds(preparing=1.0, timing=9.0)))
+        progress.begin(plan[0], 1)
+        last = os.read(reads, 100_000).decode().split("\r")[-1]
+    assert len(last) <= columns and "401/1000" in last and "about 2 h 29 min left" in last
+    assert ("2x200-s128-b1" in last) == (columns == 200)
 
 
 def test_time_left_knows_periods_and_pauses():

@@ -212,9 +212,14 @@ def test_a_failure_is_an_exception_with_its_stage(tmp_path):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_two_threads_are_pinned_to_two_cores(tmp_path):
-    recording = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), options=Options(threads=2), out=tmp_path)
-    assert len(recording.provenance["threads"]["pinned_to"]) == 2
+def test_two_threads_are_pinned_to_the_two_cores_that_are_named(tmp_path, lab):
+    first, second, *_ = allowed_cores()
+    sizes = ("--layers", 1, "--hidden", 8, "--sequence", 4, "--trials", 20)
+    done = lab("record", *sizes, "--threads", 2, "--cores", f"{second},{first}", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (recording,) = lstm_trt.load(tmp_path).recordings
+    assert recording.configuration.options.cores == (first, second)
+    assert recording.provenance["threads"]["pinned_to"] == [first, second]
 
 
 def test_more_threads_than_cores_are_refused():

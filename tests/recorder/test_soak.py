@@ -32,7 +32,7 @@ from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
 from lstm_trt.store import consolidated, folders, schema
 from lstm_trt.store import files as store_files
 from lstm_trt.store.folders import missing
-from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
+from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
 from tests.conftest import ROOT, ManualClock, wait_for
 from tests.store.test_store import same
 from tests.support.trials import NoSwitches
@@ -434,7 +434,7 @@ def test_watching_reads_each_part_once_and_ends_with_the_last(tmp_path, record_p
     monkeypatch.setattr(store_files, "read", lambda path, columns: read.append(path) or read_it(path, columns))
     with folder_lock(tmp_path):
         follower = Follower(tmp_path, deadline_us=1e6)
-        assert follower.look().state == "nothing yet"
+        assert follower.look().state == "recording"
         for count, (path, hidden) in enumerate(zip(files, aside, strict=True), 1):
             hidden.rename(path)
             sight = follower.look()
@@ -458,7 +458,11 @@ def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path, record_parts
     sight = Follower(tmp_path).look()
     assert (sight.state, sight.files, sight.configurations, sight.n) == ("idle", 3, 3, 17)
     assert sight.name.startswith("1x10") and sight.max_us == planted(10).timed_ns.max() / 1e3
-    assert "3 files of 3 configurations" in str(sight) and sight.misses is None and sight.left_s is None
+    assert "3 files, of 3 configurations" in str(sight) and sight.misses is None and sight.left_s is None
+    with folder_lock(tmp_path):
+        state_holder(tmp_path, 12)  # as a sweep does
+        sight = Follower(tmp_path).look()
+        assert sight.total == 12 and str(sight).startswith("3 of 12 files, of 3 configurations; latest: 1x10")
     (tmp_path / f"{planted(11).configuration.id}-r0.parquet").write_text("damaged")
     assert "1 unreadable file" in str(Follower(tmp_path).look())
 
@@ -493,7 +497,7 @@ def test_a_recorder_that_is_gone_is_told(tmp_path, record_parts, monkeypatch):
     assert last == "recorder stopped" and set(before) <= {"idle"} and len(before) < 20
 
 
-def test_the_command_that_watches(tmp_path, record_parts, lab, refused):
+def test_the_command_that_watches(tmp_path, record_parts, lab, refused, monkeypatch):
     record_parts(configuration_of(for_s=1.0))
     (whole,) = folders.read_many(tmp_path)
     result = lab("watch", tmp_path, "--deadline-us", 1000)
@@ -503,7 +507,11 @@ def test_the_command_that_watches(tmp_path, record_parts, lab, refused):
     answer = json.loads(lab("watch", tmp_path, "--once", "--format", "json").stdout)
     assert answer["n"] == len(whole.timed_ns) and answer["state"] == "complete" and answer["misses"] is None
     (tmp_path / "empty").mkdir()
-    assert "nothing yet" in lab("watch", tmp_path / "empty", "--once").stdout
+    once = lab("watch", tmp_path / "empty", "--once").stdout
+    assert "nothing yet: no recordings, and none in progress: give the --out folder of a running" in once
+    monkeypatch.setattr("lstm_trt.recorder.watch.GONE_S", 0.1)
+    ended = lab("watch", tmp_path / "empty")
+    assert ended.returncode == 2 and "give the --out folder of a running lstm-trt record or sweep" in ended.stderr
     assert "no folder" in refused("watch", tmp_path / "nowhere")
     assert "deadline must be" in refused("watch", tmp_path, "--deadline-us", -1)
 

@@ -156,8 +156,8 @@ def test_windows_and_streams_of_one_folder_stay_apart():
     assert {fields["mode"] for fields in read_times(both).systems.values()} == {"forward", "stream"}
     assert [len(read_times(runs).cells) for runs in (both, windows, streams)] == [2, 1, 1]
     assert [read_times(runs).mode_text for runs in (both, windows, streams)] == ["", "", ", mode stream"]
-    assert systems(points_of(both)) == ["onnxruntime, forward", "onnxruntime, stream"]
-    assert "1 thread, stream)" in describe_systems(points_of(streams))
+    assert systems(points_of(both)) == ["onnxruntime, mode forward", "onnxruntime, mode stream"]
+    assert "threads 1, mode stream)" in describe_systems(points_of(streams))
     assert "forward" not in describe_systems(points_of(windows))
 
 

@@ -211,8 +211,10 @@ def test_the_progress_names_the_machines(tmp_path, elsewhere, capsys, monkeypatc
     monkeypatch.setattr(time, "monotonic", lambda: 100.0 * next(clock))  # a line follows another after 10 s
     sweep(GRID, protocol=SHORT, rounds=2, out=tmp_path, executor=elsewhere("node7"))
     lines = capsys.readouterr().err.splitlines()
-    assert any("0/8  4 jobs at 2 workers, recorded by none" in line for line in lines), lines
-    assert any(re.match(r"4/8  4 jobs at 2 workers, recorded by node7 4, about ", line) for line in lines), lines
+    assert any("0/8  remaining time not known yet, 4 jobs at 2 workers, recorded by none" in line for line in lines), (
+        lines
+    )
+    assert any(re.match(r"4/8  about .* left, 4 jobs at 2 workers, recorded by node7 4", line) for line in lines), lines
 
 
 # What is refused, and accidents

@@ -50,6 +50,27 @@ def test_groups_are_chosen_by_axis_runtime_options_and_protocol(folder):
             runs.where(**wrong)
 
 
+def test_a_text_chooses_what_is_written_so_and_a_default_that_recordings_leave_out(folder):
+    """As the command line gives values."""
+    runs = load(folder)
+    for texts in ({"hidden": "16"}, {"hidden": ["16", "17"]}, {"hidden": "16", "precision": "FP32"}):
+        assert [group.group["hidden"] for group in runs.where(**texts)] == [16], texts
+    assert len(runs.where(io_binding="yes", graph="false", until="none", runtime="onnxruntime")) == 3
+    with pytest.raises(UsageError, match="no recording or row has io_binding no"):
+        runs.where(io_binding="no")
+    with pytest.raises(UsageError, match="'thread' \\(did you mean 'threads'"):
+        runs.where(thread=1)
+
+
+def test_a_size_of_an_own_network_and_the_beginning_of_a_fingerprint_choose():
+    runs = load(ROOT / "data/xeon/own-network")
+    assert {group.group["sequence"] for group in runs.where(time="64")} == {64}
+    assert runs.where(time=[8, 16]).frame["sequence"].unique().tolist() == [8, 16]
+    assert len(runs.where(machine=runs[0].machine[:5])) == sum(group.n > 0 for group in runs)
+    with pytest.raises(UsageError):
+        runs.where(machine=runs[0].machine[1:5])
+
+
 def test_two_machines_with_one_configuration_stay_apart(tmp_path):
     """A selection has the recordings of its groups only, and a failure belongs to the machine on which it happened."""
     for number, machine in enumerate("ab"):

@@ -104,7 +104,20 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
     messages = {"foreign": "--unit", "newer": "upgrade lstm_trt", "short": "not a valid Parquet file"}
     for name, expected in messages.items():
         assert expected in refused("summarize", tmp_path / f"{name}.parquet")
-    assert any(str(path) in refused("summarize", tmp_path) for path in files)  # a folder with a bad file names it
+    assert any(str(path) in refused("summarize", files[0], files[1]) for path in files[:2])
+
+
+@pytest.mark.parametrize("command", ["summarize", "outliers", "verdict", "compare", "scaling", "replay"])
+def test_a_truncated_recording_is_a_line_and_the_rest_of_the_folder_is_read(tmp_path, lab, command):
+    store_files.write(planted(), tmp_path)
+    more = {"verdict": ["--deadline-us", 1e9], "replay": ["--period-us", 1e9], "compare": [tmp_path]}
+    whole = lab(command, tmp_path, *more.get(command, ()))
+    path = store_files.write(planted(9), tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    rest = lab(command, tmp_path, *more.get(command, ()))
+    assert rest.returncode == 3 and rest.stdout == whole.stdout
+    lines = [line for line in rest.stderr.splitlines() if line not in whole.stderr.splitlines()]
+    assert len(lines) == 1 and path.name in lines[0] and "the rest is read; a sweep with the same --out" in lines[0]
 
 
 @pytest.mark.parametrize(

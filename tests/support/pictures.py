@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 
@@ -86,9 +87,16 @@ def png_size(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", content[16:24])
 
 
+def draw_once(figure) -> None:
+    """Lay the figure out, which takes long, unless that has been done."""
+    if not getattr(figure, "laid_out", False):
+        figure.draw_without_rendering()
+        figure.laid_out = True
+
+
 def assert_nothing_is_cut_off(figure) -> None:
     """All text and axes are within the sheet and below the notes, and no text is too small."""
-    figure.draw_without_rendering()
+    draw_once(figure)
     sheet = figure.bbox.padded(1)
     title, *notes = sorted(
         (text.get_window_extent() for text in figure.subfigs[0].texts if text.get_text()), key=lambda box: -box.y1
@@ -112,7 +120,7 @@ def assert_nothing_is_cut_off(figure) -> None:
 
 def shown_texts(figure) -> list[tuple[str, Bbox]]:
     """Every text that is drawn, with its box in pixels: titles, notes, labels of axes and ticks, legends, cells."""
-    figure.draw_without_rendering()
+    draw_once(figure)
     parts, texts = [figure], []
     while parts:
         part = parts.pop()
@@ -128,7 +136,9 @@ def shown_texts(figure) -> list[tuple[str, Bbox]]:
 
 
 def assert_readable(figure) -> None:
-    """No text is cut off at the edge of the figure, and no two texts overlap by more than two pixels."""
+    """No text is cut off at the edge, overlaps another by more than two pixels, or covers data; panels are large."""
+    assert_nothing_is_covered(figure)
+    assert_panels_are_large(figure)
     texts = shown_texts(figure)
     edges = np.array([box.extents for _, box in texts])
     sheet = figure.bbox.padded(1)
@@ -138,3 +148,63 @@ def assert_readable(figure) -> None:
     low, high = np.maximum(edges[:, None, :2], edges[None, :, :2]), np.minimum(edges[:, None, 2:], edges[None, :, 2:])
     pairs = np.argwhere(np.triu((high - low > 2).all(axis=2), 1))
     assert not len(pairs), f"{len(pairs)} overlap: {[(texts[i][0], texts[j][0]) for i, j in pairs[:5]]}"
+
+
+def drawn_points(ax: Axes) -> np.ndarray:
+    """Places in pixels of what is drawn from data: markers, and points along lines 3 pixels apart; not guides."""
+    found = [np.empty((0, 2))]
+    inside = ax.bbox.padded(2)
+    for line in ax.lines:
+        if not (line.get_visible() and line.get_transform() == ax.transData):
+            continue  # guides and deadlines go across the axes
+        path = line.get_transform().transform_path(line.get_path())
+        places = path.vertices[np.isfinite(path.vertices).all(axis=1)]
+        found.append(places)
+        if line.get_linestyle() not in ("None", "none", ""):
+            for first, last in itertools.pairwise(places):
+                count = min(2000, int(np.hypot(*(last - first)) / 3))
+                found.append(first + (last - first) * np.linspace(0, 1, count + 2)[1:-1, None])
+    places = np.concatenate(found)
+    return places[[inside.contains(*place) for place in places]] if len(places) else places
+
+
+def deadline_places(ax: Axes) -> tuple[list[float], list[float]]:
+    """Where deadlines cross the axes, in pixels: of horizontal lines the height, of vertical ones the place."""
+    lines = [line for line in ax.lines if line.get_color() == "black" and line.is_dashed() and line.get_visible()]
+    ends = [line.get_transform().transform(line.get_xydata()) for line in lines]
+    return [e[0, 1] for e in ends if e[0, 1] == e[-1, 1]], [e[0, 0] for e in ends if e[0, 0] == e[-1, 0]]
+
+
+def assert_nothing_is_covered(figure) -> None:
+    """No text and no legend lies over a point that is drawn from data, or on a deadline."""
+    draw_once(figure)
+    for ax in (ax for ax in figure.axes if ax.get_visible()):
+        texts = [text for text in ax.texts if text.get_visible() and text.get_text().strip()]
+        legends = [each for each in (ax.get_legend(), *figure.legends) if each is not None]
+        parts = list(figure.subfigs)
+        while parts:
+            part = parts.pop()
+            parts += part.subfigs
+            legends += part.legends
+        points, (heights, places) = drawn_points(ax), deadline_places(ax)
+        for artist in [*texts, *legends]:
+            box = artist.get_window_extent().padded(-1)
+            covered = ((points > box.min) & (points < box.max)).all(axis=1)
+            name = artist.get_text() if isinstance(artist, Text) else "legend"
+            assert not covered.any(), f"{name!r} covers {covered.sum()} points"
+            if box.overlaps(ax.bbox):
+                assert not any(box.y0 < height < box.y1 for height in heights), f"{name!r} lies on a deadline"
+                assert not any(box.x0 < place < box.x1 for place in places), f"{name!r} lies on a deadline"
+
+
+#: Least height and width of a panel in pixels.
+LEAST_PANEL = 240
+
+
+def assert_panels_are_large(figure) -> None:
+    """Panels, beside which there are no histograms and colour bars, are at least 240 pixels high and wide."""
+    draw_once(figure)
+    panels = [ax for ax in figure.axes if ax.get_visible() and ax.get_title(loc="left")]
+    sizes = {ax.get_title(loc="left"): ax.bbox.size for ax in panels}
+    small = {name: size.round() for name, size in sizes.items() if min(size) < LEAST_PANEL}
+    assert not small, small

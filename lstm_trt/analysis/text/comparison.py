@@ -5,16 +5,30 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from lstm_trt.analysis.compare import ClusterPair, Comparison, Comparisons, NotCompared
+from lstm_trt.analysis.compare import ClusterPair, Comparison, Comparisons, ComparisonSeries, NotCompared
 from lstm_trt.analysis.outcomes import Change
 from lstm_trt.analysis.quantiles import ROUNDS
-from lstm_trt.config.format import count, microseconds, multiple, percent, table
+from lstm_trt.config.format import count, microseconds, multiple, percent, table, value_text
 
 
 def text(comparisons: Comparisons) -> str:
     """What differs between all of both sides, then the comparisons."""
     differ = [f"{name}: {of_a} in A, {of_b} in B\n" for name, (of_a, of_b) in comparisons.pairs.differ.items()]
     return "".join(differ) + "\n\n".join(_at(comparisons, place) for place in range(len(comparisons)))
+
+
+def cells(answers: Comparisons | ComparisonSeries) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table: both results of each configuration, with the ratios B / A."""
+    rows = []
+    for comparisons in answers if isinstance(answers, ComparisonSeries) else [answers]:
+        for (_, a, b), answer in zip(comparisons.pairs.pairs, comparisons.answers, strict=True):
+            row = [next(filter(None, (b, a))).name, comparisons.other.source]
+            if isinstance(answer, NotCompared):
+                rows.append([*row, "-", "-", "-", "-", answer.reason])
+                continue
+            values = (answer.median, answer.median_ratio, answer.tail, answer.tail_ratio, answer.tail_percentile)
+            rows.append([*row, *map(value_text, values)])
+    return ["configuration", "B", "median", "B / A", "tail", "B / A", "percentile"], rows
 
 
 def _at(comparisons: Comparisons, place: int) -> str:

@@ -34,17 +34,7 @@ def text(rows: Rows) -> str:
     A star marks a percentile without an upper bound at this n. Rows of tables from elsewhere show their group instead
     of a shape.
     """
-    named = NAMES
-    if any(row.runtime is None for row in rows):
-        keys = dict.fromkeys(key for row in rows for key in row.group)
-        named = tuple(Column(str(key), lambda row, key=key: row.group.get(key)) for key in keys)
-    names = [column for column in (*named, ROUNDS) if column.shown(rows)]
-    columns = [*names, *(column for column in STATISTICS if column.shown(rows))]
-    lines = []
-    for row in rows:
-        reason = f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}"
-        cells = [column.cell(row) for column in (columns if row.status == "ok" else names)]
-        lines.append(["-" if cell is None else str(cell) for cell in cells] + [reason] * (row.status != "ok"))
+    _, columns, lines = shown(rows)
     headings = [column.heading for column in columns]
     star = any("*" in cell for cells in lines for cell in cells)
     legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
@@ -53,6 +43,30 @@ def text(rows: Rows) -> str:
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
     body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
     return "\n".join([*("; ".join(filter(None, texts)) for texts in legend), body])
+
+
+def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
+    """The number of columns that tell these rows apart, these and all others, and the cells of each row.
+
+    Those of a failure end with the reason.
+    """
+    named = NAMES
+    if any(row.runtime is None for row in rows):
+        keys = dict.fromkeys(key for row in rows for key in row.group)
+        named = tuple(Column(str(key), lambda row, key=key: row.group.get(key)) for key in keys)
+    names = [column for column in (*named, ROUNDS) if column.shown(rows)]
+    columns, lines = [*names, *(column for column in STATISTICS if column.shown(rows))], []
+    for row in rows:
+        reason = f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}"
+        texts = [column.cell(row) for column in (columns if row.status == "ok" else names)]
+        lines.append(["-" if cell is None else str(cell) for cell in texts] + [reason] * (row.status != "ok"))
+    return len(names), columns, lines
+
+
+def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table; the rows of failures are filled up."""
+    _, columns, lines = shown(rows)
+    return [column.heading for column in columns], [line + [""] * (len(columns) - len(line)) for line in lines]
 
 
 def _network(row: SummaryRow) -> str | None:

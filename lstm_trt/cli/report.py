@@ -1,0 +1,36 @@
+"""The command `report`."""
+
+import argparse
+from pathlib import Path
+
+from lstm_trt.cli import common
+from lstm_trt.cli.verdict import QUESTION, question_arguments
+from lstm_trt.reports.facts import report
+
+EXAMPLE = """lstm-trt report recordings --deadline-us 1000 --percentile 99 --out report.html
+exit status: that of verdict, with --baseline that of compare"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `report`."""
+    add = parser.add_argument
+    common.path_argument(parser)
+    question_arguments(parser)
+    out = "file, or several: .html (everything in one file), .md (a short form), .xml (JUnit)"
+    add("--out", type=Path, nargs="+", required=True, metavar="FILE", help=out)
+    add("--baseline", type=Path, metavar="A", help="recordings that these are compared with")
+    add("--anonymous", action="store_true", help="leave out host name, user and paths")
+    undecided = "what NOT ENOUGH EVIDENCE is in JUnit (default failure)"
+    add("--undecided", choices=("failure", "skipped"), default="failure", help=undecided)
+    common.table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `report`; returns the exit status of the verdicts, with a baseline that of the comparison."""
+    given = {name: getattr(arguments, name) for name in (*QUESTION, "out", "anonymous", "undecided")}
+    runs = common.load_runs(arguments, arguments.path)
+    baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
+    found = report(runs, **given, baseline=baseline)
+    common.print_answer(found, arguments.format, runs.warnings)
+    common.print_files(arguments.out)
+    return found.exit_status

@@ -1,0 +1,198 @@
+"""What a report says: verdicts, the largest network of each system that meets the deadline, and what they rest on."""
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lstm_trt.analysis import compare, deadline, outliers, pairing, parallel, summary
+from lstm_trt.analysis.answers import runs_to_judge
+from lstm_trt.analysis.outcomes import Change, Outcome
+from lstm_trt.analysis.series import Series
+from lstm_trt.config.errors import file_errors, one_of, printable
+from lstm_trt.config.format import count, latency, listed, short_number
+from lstm_trt.plots.points import system_labels
+from lstm_trt.reports import html, short
+from lstm_trt.store.files import write_whole
+from lstm_trt.store.runs import Runs, paths_of
+
+#: Ending of a file -> what writes its content.
+FORMATS: dict[str, Callable[..., str]] = {".html": html.page, ".md": short.markdown_text, ".xml": short.junit}
+
+#: Number of deadlines at which every configuration is judged, and the place of a failure's verdict in `Outcome`.
+STOPS, FAILED = 60, len(Outcome)
+
+#: Longest name that is shown whole.
+NAME_LETTERS = 80
+
+#: Paths in messages.
+_PATH = r"(?<![\w/.])(?:~|\.{1,2})?/[^\s:,;'\"]+"
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a report says of `runs`; configurations are numbered by their places there.
+
+    `verdicts`, `rows` and `tails` have an entry for each. `systems`: a runtime with its options on one machine -> the
+    places of its configurations. `stops_us`: deadlines, ascending; `outcomes`: (configurations, stops) the place of
+    each verdict in `Outcome`, or `FAILED`. `undecided`: what NOT ENOUGH EVIDENCE is in JUnit, "failure" or "skipped".
+    """
+
+    runs: Runs
+    verdicts: deadline.Verdicts
+    rows: Sequence[summary.SummaryRow]
+    tails: outliers.OutlierAnswers
+    systems: dict[str, list[int]]
+    stops_us: Sequence[float]
+    outcomes: np.ndarray
+    comparisons: Any = None
+    anonymous: bool = False
+    undecided: str = "failure"
+
+    @property
+    def exit_status(self) -> int:
+        """That of the verdicts, with a baseline that of the comparison."""
+        return (self.comparisons or self.verdicts).exit_status
+
+    def shown(self, text: object) -> str:
+        """A text with control characters as escapes, and if `anonymous` without paths, host name and user."""
+        words = filter(None, (*self.runs.source.split(", "), platform.node(), Path.home().name))
+        private = "|".join((_PATH, *(rf"\b{re.escape(word)}\b" for word in words)))
+        return printable(re.sub(private, "[left out]", str(text)) if self.anonymous else str(text))
+
+    def cut(self, name: object) -> str:
+        """A name as `shown`, and shortened if it is long."""
+        whole = self.shown(name)
+        return whole if len(whole) <= NAME_LETTERS else f"{whole[: NAME_LETTERS - 1]}…"
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Why more recordings will or should follow: also configurations that lack rounds which others have."""
+        reasons = list(self.runs.unfinished)
+        for label, places in self.systems.items():
+            rounds = [{sample.round for sample in self.runs[place].samples} for place in places]
+            lacking = sum(0 < len(each) < len(set().union(*rounds)) for each in rounds)
+            reasons += [f"{count(lacking, 'configuration')} on {label} lack rounds that others have"] if lacking else []
+        return reasons
+
+    def _largest(self, places: Sequence[int]) -> str:
+        place = self.verdicts.largest(places=places)
+        if place is None:
+            return "none"
+        group, tested = self.runs[place], len({self.runs[each].configuration.workload for each in places})
+        later, pairs = pairing.later_recording(group, self.runs), self.verdicts.items()
+        status = [f"selected from {tested}" if tested > 1 else "the only one tested"]
+        status += [f"a later recording of it: {found.verdict}" for each, found in pairs if each is later]
+        return f"{group.configuration.name} ({', '.join(status)}{', not confirmed' * (later is None)})"
+
+    @property
+    def title(self) -> str:
+        return f"Which networks answer within {latency(self.verdicts[0].deadline_us)}?"
+
+    @property
+    def overview(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of a table: the numbers of verdicts by system, and the largest network that is MET."""
+        rows = []
+        for label, places in self.systems.items():
+            found = Counter(self.verdicts[place].verdict for place in places)
+            rows.append([label, *(str(found[outcome]) for outcome in Outcome), self._largest(places)])
+        return ["system", *map(str, Outcome), "largest network that meets it"], rows
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Verdict -> number of configurations."""
+        found = Counter(each.verdict for each in self.verdicts)
+        return {str(outcome): found[outcome] for outcome in Outcome}
+
+    @property
+    def answer(self) -> list[str]:
+        """In sentences what meets the deadline, how sure, under which assumption, and what is lacking."""
+        first, (met, missed, lacking) = self.verdicts[0], self.counts.values()
+        share, confidence = short_number(first.percentile), f"{short_number(100 * first.confidence)} % confidence"
+        calls = f"at least {share} % of calls answer within {short_number(first.deadline_us)} us, at {confidence}"
+        every = count(len(self.verdicts), "configuration")
+        lines = [f"In {met} of {every} {calls}. {missed} miss it; for {lacking} the evidence is too weak."]
+        weak = (each for each in self.verdicts if each.verdict == Outcome.NOT_ENOUGH_EVIDENCE)
+        if needed := sorted(filter(None, (each.trials_needed for each in weak))):
+            trials = " to ".join(map(str, dict.fromkeys((needed[0], needed[-1]))))
+            lines.append(f"For {len(needed)} of these a new recording of {trials} trials would decide.")
+        alone = f"Each verdict holds at {confidence} for its configuration alone"
+        lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
+        if assumed := list(filter(None, (each.assumed_burst_length for each in self.verdicts))):
+            bursts = f"misses that were not seen come in bursts of at most {min(assumed):.3g} calls on average"
+            lines.append(f"MET assumes that {bursts} (its remark states it for each), and that nothing else changes.")
+        if self.comparisons:
+            changes = Counter(getattr(answer, "tail", None) for answer in self.comparisons)
+            texts = (f"{changes[change]} {change}" for change in Change if changes[change])
+            lines.append(f"Tail compared with the baseline: {listed(texts)}.")
+        return lines
+
+    def __str__(self) -> str:
+        largest = (f"largest on {row[0]}: {row[-1]}" for row in self.overview[1])
+        unfinished = (f"unfinished: {reason}" for reason in self.unfinished)
+        return "\n".join(map(self.shown, (*unfinished, *self.answer, *largest)))
+
+    def as_dict(self) -> dict:
+        """JSON values: the verdicts, the largest networks, and the comparison."""
+        largest = {row[0]: row[-1] for row in self.overview[1]}
+        plain = {"verdicts": self.verdicts.as_dict(), "largest": largest, "unfinished": self.unfinished}
+        return plain | {"comparisons": self.comparisons and self.comparisons.as_dict()}
+
+
+def report(
+    runs: Any,
+    deadline_us: float,
+    percentile: str | float = "99.9",
+    confidence: float = 0.95,
+    *,
+    baseline: Any = None,
+    out: str | Path | Sequence[str | Path] = (),
+    anonymous: bool = False,
+    undecided: str = "failure",
+    **bursts: Any,
+) -> Report:
+    """The verdicts on recordings with what they rest on, written to files; other arguments are those of `verdict`.
+
+    `out`: one path or several, ending in .html (one file that needs nothing else), .md (a short form) or .xml (JUnit,
+    where `undecided` is what NOT ENOUGH EVIDENCE is: a "failure", or "skipped"). `baseline`: recordings that these are
+    compared with. `anonymous`: leave out host name, user and paths. The same recordings give the same bytes. Raises
+    `UsageError` if an argument is out of range, and what `verdict` and `compare` raise.
+    """
+    question = deadline.Question(deadline_us, percentile, confidence, **bursts)  # refused before reading files
+    paths = paths_of(out) if out else []
+    for path in paths:  # before what takes long
+        one_of("format of a report", path.suffix, FORMATS)
+        with file_errors(f"write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    runs = runs_to_judge(runs)
+    comparisons = None if baseline is None else compare.compare(baseline, runs, confidence=confidence)
+    verdicts, tails = deadline.verdict(runs, deadline_us, percentile, confidence, **bursts), outliers.outliers(runs)
+    stops_us, timed = _stops(runs, question.deadline_us), [place for place, group in enumerate(runs) if group.n]
+    asked = [((runs[place].plain.samples, question, runs[place].until), stops_us) for place in timed]
+    codes = np.full((len(runs), len(stops_us)), FAILED)
+    found = parallel.computed(deadline.outcomes_of, asked, [runs[place].n for place in timed])
+    for place, each in zip(timed, found, strict=True):
+        codes[place] = list(map(list(Outcome).index, each))
+    statistics = zip(summary.summarize_groups(runs, clusters=False), tails, strict=True)
+    rows = [replace(row, clusters=getattr(tail, "clusters", None)) for row, tail in statistics]
+    systems: dict[str, list[int]] = {}
+    for place, label in enumerate(system_labels(runs.groups) if runs.own else [runs.source] * len(runs)):
+        systems.setdefault(label, []).append(place)
+    answer = Report(runs, verdicts, rows, tails, systems, stops_us, codes, comparisons, anonymous, undecided)
+    for path in paths:
+        with file_errors(f"write {path}"):
+            write_whole(path, FORMATS[path.suffix](answer).encode())
+    return answer
+
+
+def _stops(runs: Runs, deadline_us: float) -> list[float]:
+    """Deadlines from below the shortest to above the longest latency, evenly on a log scale, and the given one."""
+    timed = [Series.of(*group.samples) for group in runs if group.n]
+    low = min((process.statistic("min_us") / 1.1 for process in timed), default=deadline_us)
+    high = max((process.max_us * 1.1 for process in timed), default=deadline_us)
+    return sorted({float(f"{value:.3g}") for value in np.geomspace(low, high, STOPS - 1)} | {deadline_us})

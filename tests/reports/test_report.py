@@ -1,0 +1,327 @@
+"""What a report says, and what its files hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+import lstm_trt as lab
+from lstm_trt.analysis.deadline import Question, judge
+from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.reports import html, short
+from lstm_trt.store import files
+from lstm_trt.store.locks import folder_lock
+from tests.reports.conftest import DEADLINE_US, HOSTILE, failure, recording
+
+QUESTION = (DEADLINE_US, "99")
+
+
+class Page(HTMLParser):
+    """The elements of a page by name, their attributes, and the text of each."""
+
+    VOID = ("meta", "br", "input", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict, list[str]]] = []
+        self._open: list[tuple[str, dict, list[str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), []))
+        if tag not in self.VOID:
+            self._open.append(self.found[-1])
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def all(self, tag: str, **wanted: str) -> list[tuple[dict, str]]:
+        return [
+            (attributes, "".join(texts))
+            for name, attributes, texts in self.found
+            if name == tag and wanted.items() <= attributes.items()
+        ]
+
+    @property
+    def data(self) -> dict:
+        return json.loads(self.all("script", type="application/json")[0][1])
+
+
+@pytest.fixture(scope="module")
+def report(runs):
+    return lab.report(runs, *QUESTION)
+
+
+@pytest.fixture(scope="module")
+def text(report):
+    return html.page(report)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def hostile_report(hostile):
+    return lab.report(hostile, *QUESTION)
+
+
+def test_the_answer_is_that_of_verdict(runs, report):
+    verdicts = lab.verdict(runs, *QUESTION)
+    assert [each.verdict for each in report.verdicts] == [each.verdict for each in verdicts]
+    counts = [sum(each.verdict == outcome for each in verdicts) for outcome in Outcome]
+    assert list(report.counts.values()) == counts and min(counts[0], counts[1], counts[2] - 2) > 0
+    assert str(report).startswith(f"In {counts[0]} of {len(runs)} configurations at least 99 % of calls")
+    assert report.exit_status == verdicts.exit_status == 1
+    assert report.as_dict()["verdicts"] == verdicts.as_dict()
+
+
+def test_the_largest_network_is_the_one_with_most_operations_that_meets_the_deadline(report):
+    """16 x 8 takes 160 us on slow and 80 us on fast; 32 x 4 the same, with more operations."""
+    found = {row[0]: row[-1] for row in report.overview[1]}
+    assert {label.split(",")[0]: text.split(" ")[0] for label, text in found.items() if "fp16" not in label} == {
+        "slow": "1x16-s4-b1",
+        "fast": "1x32-s4-b1",
+    }
+    assert all("not confirmed" in text for text in found.values())
+    numbers = sorted(int(re.search(r"from (\d+)|only", text)[1] or 1) for text in found.values())
+    assert numbers == [1, 7, 8]  # with those that failed
+
+
+def test_a_later_recording_of_the_largest_network_confirms_it_or_not(tmp_path):
+    for hidden in (8, 16):
+        files.write(recording(LstmShape(1, hidden, 4), "fast", 100.0), tmp_path)
+    for median_us, outcome in ((100.0, Outcome.MET), (200.0, Outcome.MISSED)):
+        later = recording(LstmShape(1, 16, 4), "fast", median_us, trials=380, started=2)
+        files.write(later, tmp_path)
+        found = lab.report(tmp_path, *QUESTION)
+        assert f"1x16-s4-b1 (selected from 2, a later recording of it: {outcome})" in str(found)
+
+
+def test_what_is_unfinished_is_said_first(tmp_path):
+    for hidden, rounds in ((8, 3), (16, 2)):
+        for number in range(rounds):
+            files.write(recording(LstmShape(1, hidden, 4), "fast", 100.0, number, round=number), tmp_path)
+    with folder_lock(tmp_path):
+        found = lab.report(tmp_path, *QUESTION)
+    assert found.unfinished == [
+        f"{tmp_path} is being recorded",
+        "1 configuration on fast lack rounds that others have",
+    ]
+    assert str(found).startswith("unfinished: ") and short.markdown_text(found).splitlines()[2].startswith(
+        "**Unfinished"
+    )
+    assert html.page(found).index("Unfinished") < html.page(found).index("<h1>")
+    assert len(lab.report(tmp_path, *QUESTION).unfinished) == 1
+
+
+def test_the_verdicts_in_the_page_are_those_of_judge_at_each_deadline(runs, report, page):
+    data = page.data
+    assert len(data["stops"]) in (59, 60) and float(data["stops"][data["given"]]) == DEADLINE_US
+    packed = b64decode(data["verdicts"])
+    for place in (0, 3, 8, next(place for place, group in enumerate(runs) if group.failure)):
+        group = runs[place]
+        for stop, deadline_us in enumerate(map(float, data["stops"])):
+            name = data["names"][packed[place * data["bytes"] + stop // 4] >> 2 * (stop % 4) & 3]
+            question = Question(deadline_us, "99")
+            assert name == ("failed" if group.failure else judge(group.samples, question).verdict), (place, deadline_us)
+
+
+def test_curves_are_order_statistics(runs, page):
+    for place, group in enumerate(runs):
+        curve, n = page.data["curves"][place], page.data["trials"][place]
+        above = page.data["above"][str(n)]
+        assert n == group.n and len(curve) == len(above) * (n > 0)
+        for value, longer in zip(curve, above, strict=False):
+            latency_us = sorted(group.samples[0].timed_ns / 1e3)[n - 1 - longer]
+            assert value == float(f"{latency_us:.4g}")
+
+
+def test_every_configuration_has_a_row_and_a_cell_in_the_map_of_its_system(runs, report, page):
+    places = [attributes["href"][2:] for attributes, _ in page.all("a") if attributes["href"].startswith("#r")]
+    assert sorted(map(int, filter(None, places))) == list(range(len(runs)))
+    ids = {attributes["id"] for _, attributes, _ in page.found if "id" in attributes}
+    assert {attributes["href"][1:] for attributes, _ in page.all("a")} <= ids
+    rows = [text for attributes, text in page.all("tr") if re.fullmatch(r"r\d+", attributes.get("id", ""))]
+    assert len(rows) == len(runs)
+    for kind, outcome in zip("mxn", Outcome, strict=True):
+        of_table, of_map = (page.all("td", **{"class": kind, **more}) for more in ({}, {"title": str(outcome)}))
+        assert len(of_table) == len(of_map) + sum(each.verdict == outcome for each in report.verdicts)
+
+
+def test_a_page_can_be_read_by_everyone(page):
+    assert page.all("html")[0][0] == {"lang": "en"}
+    assert all(attributes["alt"] for attributes, _ in page.all("img"))
+    assert page.all("nav")[0][0]["aria-label"] and len(page.all("h1")) == 1
+    assert all(attributes.get("scope") for attributes, _ in page.all("th"))
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours `#rrggbb`, by WCAG 2.1."""
+
+    def luminance(color: str) -> float:
+        shares = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_have_enough_contrast():
+    style = (html.Path(html.__file__).parent / "report.css").read_text()
+
+    def whole(color: str) -> str:
+        return color if len(color) == 7 else "#" + "".join(2 * letter for letter in color[1:])
+
+    pairs = re.findall(r"background: (#\w+); color: (#\w+)", style)
+    pairs += [("#ffffff", color) for color in re.findall(r"(?<![-\w])color: (#\w+)", style.replace("color: #fff", ""))]
+    assert len(pairs) > 4
+    for behind, color in pairs:
+        assert contrast(whole(behind), whole(color)) >= 4.5, (behind, color)
+
+
+def test_a_page_loads_nothing_and_runs_only_its_script(page):
+    policy = page.all("meta", **{"http-equiv": "Content-Security-Policy"})[0][0]["content"]
+    (style,), (_, script) = page.all("style"), page.all("script")
+    for kind, (_, content) in (("style", style), ("script", script)):
+        assert f"{kind}-src 'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'" in policy
+    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+    assert len(script[1].encode()) <= 40_000
+    for _, attributes, _ in page.found:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+        for name in ("src", "href", "action", "data", "srcset"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/svg+xml;base64,"))
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttp|\beval\b|innerHTML", style[1] + script[1])
+
+
+def test_the_same_recordings_give_the_same_bytes(report, text, campaign):
+    again = lab.report(campaign, *QUESTION)
+    assert html.page(again) == text
+    for write in (short.markdown_text, short.junit):
+        assert write(again) == write(report)
+
+
+def test_junit_has_a_case_per_configuration(runs, report):
+    suite = ElementTree.fromstring(short.junit(report))
+    assert suite.attrib["tests"] == str(len(runs)) == str(len(suite))
+    kinds = {case.attrib["name"]: [each for each in case] for case in suite}
+    for group, verdict in report.verdicts.items():
+        found = [(each.tag, each.attrib["type"]) for each in kinds[group.name]]
+        expected = [("error", "build")] if group.failure else []
+        if not group.failure and verdict.verdict != Outcome.MET:
+            expected = [("failure", "missed" if verdict.verdict == Outcome.MISSED else "not-enough-evidence")]
+        assert found == expected
+    assert {case.attrib["classname"] for case in suite} == {"slow.fp32", "fast.fp32", "fast.fp16"}
+    assert int(suite.attrib["failures"]) == len(suite.findall("*/failure")) and suite.attrib["errors"] == "2"
+
+
+def test_junit_can_skip_what_is_undecided(runs):
+    undecided = replace(lab.report(runs, DEADLINE_US, "99.9"), undecided="skipped")
+    suite = ElementTree.fromstring(short.junit(undecided))
+    assert {each.attrib["type"] for each in suite.findall("*/skipped")} == {"not-enough-evidence"}
+    assert int(suite.attrib["skipped"]) == len(suite.findall("*/skipped")) > 0
+
+
+def columns(line: str) -> int:
+    """Of a row of a table in Markdown."""
+    return len(re.findall(r"(?<!\\)\|", line)) - 1
+
+
+def test_markdown_has_the_answer_and_two_tables(report):
+    lines = short.markdown_text(report).splitlines()
+    assert lines[0].startswith("## Which networks answer within 150 us?")
+    tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
+    found = [table.strip().splitlines() for table in tables if table.strip()]
+    assert len(found) == 2 and all(len(set(map(columns, table))) == 1 for table in found)
+
+
+def test_hostile_names_are_text(hostile_report):
+    """In every format: what is shown, not what is run, and no control characters."""
+    page = Page(html.page(hostile_report))
+    assert len(page.all("script")) == 2 and len(page.all("img")) == len(page.all("figure"))
+    assert page.all("title")[0][1] == "Which networks answer within 150 µs?"
+    texts = [each for _, _, several in page.found for each in several]
+    assert any("<script>document" in text for text in texts) and any("{{ 7 * 7 }}" in text for text in texts)
+    cut = [(attributes["title"], text) for attributes, text in page.all("bdi") if "title" in attributes]
+    assert cut and all(len(text) == 80 and len(whole) >= 10_000 for whole, text in cut)
+    markdown, xml = short.markdown_text(hostile_report), short.junit(hostile_report)
+    for text in (html.page(hostile_report), markdown, xml, str(hostile_report)):
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", text)
+    assert "\\u202eright" in xml and "\\x1b[31m red \\x00" in xml
+    assert not re.search(r"(?<!\\)<(script|img|!--)", markdown)
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(set(map(columns, rows))) == 2
+    suite = ElementTree.fromstring(xml)
+    assert len(suite) == 2 * len(HOSTILE)
+
+
+def test_an_anonymous_report_has_no_paths_host_or_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/carol-the-user")
+    monkeypatch.setattr("platform.node", lambda: "secret-host")
+    files.write(recording(LstmShape(1, 8, 4), "fast", 50.0, warnings=["on secret-host by carol-the-user"]), tmp_path)
+    files.write_failure(failure(LstmShape(1, 9, 4), "fast", "no memory in /home/alice/model.onnx"), tmp_path)
+    hidden = lab.report(tmp_path, *QUESTION, anonymous=True)
+    texts = [html.page(hidden), short.markdown_text(hidden), short.junit(hidden), str(hidden)]
+    for private in ("/home/", "alice", "secret-host", "carol-the-user", str(tmp_path)):
+        assert not any(private in text for text in texts), private
+    assert "no paths, host name or user" in texts[0] and "on [left out] by [left out]" in texts[0]
+    assert "/home/alice" in short.junit(replace(hidden, anonymous=False))
+
+
+def test_tables_from_elsewhere_have_a_report_without_maps(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("latency_us\n" + "\n".join(str(100 + 7 * trial % 40) for trial in range(80)))
+    found = lab.report(path, 150, "90", out=[tmp_path / "r.html", tmp_path / "r.md", tmp_path / "r.xml"])
+    assert found.exit_status == 0 and 'id="maps"' not in (tmp_path / "r.html").read_text()
+    assert 'classname="table"' in (tmp_path / "r.xml").read_text()
+
+
+def test_a_baseline_is_compared(runs, campaign, tmp_path):
+    slower = tmp_path / "slower"
+    slower.mkdir()
+    for hidden in (8, 16):
+        files.write(recording(LstmShape(1, hidden, 4), "slow", 1.5 * 5 * hidden, draw=1), slower)
+    found = lab.report(slower, *QUESTION, baseline=runs.where(runtime="slow", hidden=[8, 16], sequence=4))
+    tails = [str(answer.tail) for answer in found.comparisons]
+    assert found.exit_status == found.comparisons.exit_status != found.verdicts.exit_status == 0
+    assert f"Tail compared with the baseline: 2 {tails[0]}." in str(found) and len(set(tails)) == 1
+    assert Page(html.page(found)).all("table", id="b")[0][1].count(tails[0]) >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "r.pdf"), "unknown format of a report '.pdf'"),
+        (("--out", "r.html", "--percentile", "30"), "at least 50"),
+        (("--out", "/dev/null/r.html"), "cannot write /dev/null/r.html: "),
+        (("--out", "r.html", "--hidden", 9), "no recording or row has hidden 9"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(refused, campaign, tmp_path, arguments, message):
+    assert message in refused("report", campaign, "--deadline-us", 150, *arguments, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_all_formats_of_a_selection(lab, campaign, tmp_path):
+    out = [tmp_path / f"r.{ending}" for ending in ("html", "md", "xml")]
+    question = ("--deadline-ms", 0.15, "--percentile", 99)
+    result = lab("report", campaign, *question, "--runtime", "fast", "--hidden", 8, "--out", *out)
+    assert result.returncode == 0 and result.stderr.split() == list(map(str, out))
+    assert result.stdout.startswith("In 3 of 3 configurations")
+    assert len(ElementTree.parse(out[2]).getroot()) == 3
+    assert json.loads(lab("report", campaign, *question, "--out", out[1], "--format", "json").stdout)["largest"]
