@@ -34,8 +34,10 @@ class Answers(Sequence):
     #: JSON values of a configuration that failed, besides its n and the reason.
     _NOTHING_FOUND: ClassVar[dict] = {}
 
-    #: Columns of `frame`; None: those of its rows.
-    _COLUMNS: ClassVar[tuple[str, ...] | None] = None
+    @property
+    def _columns(self) -> list[str] | None:
+        """Columns of `frame`; None: those of its rows."""
+        return None
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -81,7 +83,7 @@ class Answers(Sequence):
         """The answers as a table; see the class for its rows."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows(), columns=self._COLUMNS)
+        return pd.DataFrame(self._rows(), columns=self._columns)
 
     def _rows(self) -> Iterable[dict]:
         """Rows of `frame`: one per configuration; if it failed: name, number of trials and reason."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import JsonFields
 
 if TYPE_CHECKING:
     from lstm_trt.store.whole import Whole
@@ -44,6 +47,42 @@ def percentile(sorted_values: Ordered, share: Fraction) -> float:
     """
     rank = math.ceil(len(sorted_values) * share)
     return float(sorted_values[max(rank, 1) - 1])
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """A percentile in us, and the bounds of its exact interval; None for a bound that does not exist at this n."""
+
+    share: Fraction
+    us: float
+    low_us: float | None
+    high_us: float | None
+
+    @property
+    def heading(self) -> str:
+        """`median`, `p99.9`."""
+        return "median" if self.share == PERCENTILES["median_us"] else f"p{float(100 * self.share):.15g}"
+
+    @property
+    def name(self) -> str:
+        """Of its column, as in `PERCENTILES`: `median_us`, `p999_us`."""
+        return f"{self.heading.replace('.', '')}_us"
+
+    def as_dict(self) -> dict[str, float | None]:
+        """By name: `p999_us`, `p999_us_low` and `p999_us_high` for 99.9."""
+        return {self.name: self.us, f"{self.name}_low": self.low_us, f"{self.name}_high": self.high_us}
+
+
+class AskedPercentiles(JsonFields):
+    """An answer with `percentiles` that were asked for; its JSON has their columns instead."""
+
+    percentiles: tuple[Percentile, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        row = super().as_dict()
+        for each in row.pop("percentiles"):
+            row |= each
+        return row
 
 
 def median(values: np.ndarray) -> float:
@@ -110,6 +149,11 @@ def share_of(percentile: str | float | Fraction) -> Fraction:
         meant = f", not a share: did you mean {float(10000 * share):g}?" if Fraction(1, 2) <= 100 * share < 1 else ""
         raise UsageError(f"a percentile is in percent, at least 50 and below 100, and not {percentile}{meant}")
     return share
+
+
+def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
+    """Percentiles as exact shares, the highest first; raises as `share_of`."""
+    return sorted(set(map(share_of, percentiles)), reverse=True)
 
 
 def check_confidence(confidence: float) -> float:

@@ -11,7 +11,7 @@ runtimes are slower after a pause; a recording with periodic arrivals can.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.deadline import longest_run
+from lstm_trt.analysis.quantiles import AskedPercentiles, Percentile, shares_of
 from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
@@ -28,8 +29,8 @@ from lstm_trt.store.samples import Group, NoTrials
 
 
 @dataclass(frozen=True)
-class ReplayedLatencies(JsonFields):
-    """Order statistics of the latency in us, and misses of the deadline."""
+class ReplayedLatencies(AskedPercentiles):
+    """Order statistics of the latency in us, also the `percentiles` that were asked for, and misses of the deadline."""
 
     median_us: float
     p99_us: float
@@ -37,6 +38,7 @@ class ReplayedLatencies(JsonFields):
     max_us: float
     misses: int
     longest_run: int
+    percentiles: tuple[Percentile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,20 @@ class Replays(Answers):
         return {**row, **sides}
 
 
-def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Replays:
+def replay(
+    runs: Any, period_us: float, deadline_us: float | None = None, percentiles: Iterable[str | float] = ()
+) -> Replays:
     """Replay each configuration with a call due every `period_us`; see `replay_group`.
 
-    `runs`: the result of `load`, or a path, recordings or groups. Raises `UsageError` if a configuration has fewer than
-    2 trials after warm-up, or none can be replayed.
+    `runs`: the result of `load`, or a path, recordings or groups. `percentiles`: as for `summarize`. Raises
+    `UsageError` if a configuration has fewer than 2 trials after warm-up, or none can be replayed.
     """
+    shares = shares_of(percentiles)
     runs = runs_to_judge(runs)
     answers: list[Replay | NoTrials] = []
     for group in runs:
         try:
-            answers.append(group.failure or replay_group(group, period_us, deadline_us))
+            answers.append(group.failure or replay_group(group, period_us, deadline_us, shares))
         except UsageError as error:
             answers.append(NoTrials(None, str(error)))
     if all(isinstance(answer, NoTrials) for answer in answers):
@@ -91,7 +96,9 @@ def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Rep
     return Replays(runs, tuple(answers), runs.warnings)
 
 
-def replay_group(group: Group, period_us: float, deadline_us: float | None = None) -> Replay:
+def replay_group(
+    group: Group, period_us: float, deadline_us: float | None = None, shares: Sequence[Fraction] = ()
+) -> Replay:
     """Replay the timed trials of each process separately, with a call due every `period_us`.
 
     The deadline counts from the due time; by default it is the period. Warm-up trials are left
@@ -133,8 +140,8 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
         queued_share=queued / n,
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
         longest_queue=max(longest_queue(response_ns, period_ns) for response_ns in responses),
-        closed=_latencies(timed, late_ns),
-        replayed=_latencies(responses, late_ns),
+        closed=_latencies(timed, late_ns, shares),
+        replayed=_latencies(responses, late_ns, shares),
     )
 
 
@@ -156,12 +163,13 @@ def longest_queue(response_ns: np.ndarray, period_ns: float) -> int:
     return max(0, int((np.arange(len(response_ns)) - ended).max()))
 
 
-def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> ReplayedLatencies:
+def _latencies(parts: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fraction]) -> ReplayedLatencies:
     series = Series(np.concatenate(parts))
     return ReplayedLatencies(
         *(series.statistic(name) for name in ("median_us", "p99_us", "p999_us", "max_us")),
         misses=int(np.count_nonzero(series.latency_ns > late_ns)),
         longest_run=max(longest_run(np.flatnonzero(part > late_ns)) for part in parts),
+        percentiles=tuple(map(series.percentile, shares)),
     )
 
 

@@ -7,6 +7,7 @@ of boxes and of the 1.5 x IQR rule are interpolated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import numpy as np
 from lstm_trt.analysis.quantiles import (
     DEFAULT_CONFIDENCE,
     PERCENTILES,
+    Percentile,
     count_outliers,
     interval,
     is_outlier,
@@ -113,6 +115,11 @@ class Series:
         if name == "mean_us":
             return mean_and_deviation(self.ordered_ns)[0] / 1e3
         return float(self.ordered_ns[{"min_us": 0, "max_us": -1}[name]]) / 1e3
+
+    def percentile(self, share: Fraction) -> Percentile:
+        """A percentile with its exact interval at 95 %."""
+        low, high = (bound and bound / 1e3 for bound in interval(self.ordered_ns, share))
+        return Percentile(share, percentile(self.ordered_ns, share) / 1e3, low, high)
 
     def interval_us(self, name: str, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float | None, float | None]:
         """The exact interval of a percentile in us; None for a bound that does not exist at this n."""

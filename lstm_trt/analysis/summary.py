@@ -7,9 +7,11 @@ use the trials after warm-up; `n` is their number.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,9 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
 from lstm_trt.analysis.parallel import remembered
-from lstm_trt.analysis.quantiles import PERCENTILES, mean_and_deviation
+from lstm_trt.analysis.quantiles import PERCENTILES, AskedPercentiles, Percentile, mean_and_deviation, shares_of
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import PRECISIONS, Configuration
-from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
@@ -29,7 +30,7 @@ from lstm_trt.store.schema import Failure
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummaryRow(JsonFields):
+class SummaryRow(AskedPercentiles):
     """Statistics of one configuration, latencies in us; None if not known. The fields are in the order of CSV and JSON.
 
     `std_us` has n - 1 in its denominator. `outliers`: trials outside 1.5 x IQR, on both sides.
@@ -48,6 +49,7 @@ class SummaryRow(JsonFields):
     `clusters` and `steady_state` (the worst of the rounds) are None if they were not searched.
     `group` distinguishes the row from others of its source. For tables from elsewhere, fields that
     are not known, such as shape and runtime, are None.
+    `percentiles`: those that were asked for, which the table shows instead of the others; CSV and JSON have both.
     """
 
     layers: int | None = None
@@ -107,6 +109,7 @@ class SummaryRow(JsonFields):
     machine: str | None = None
     config_id: str | None = None
     group: dict
+    percentiles: tuple[Percentile, ...] = ()
 
     def as_dict(self) -> dict:
         """JSON values; periods and causes of clusters, which are not searched here, are left out."""
@@ -117,13 +120,16 @@ class SummaryRow(JsonFields):
 
 
 #: Column names of CSV and JSON.
-FIELDS = tuple(column.name for column in fields(SummaryRow))
+FIELDS = tuple(column.name for column in fields(SummaryRow) if column.name != "percentiles")
 
 
 class Summary(Answers):
     """Rows of configurations, or of their rounds; `str` gives the text table, `frame` all fields of `SummaryRow`."""
 
-    _COLUMNS = FIELDS
+    @property
+    def _columns(self) -> list[str]:
+        asked = (each.as_dict() for row in self.answers for each in row.percentiles)
+        return list(dict.fromkeys([*FIELDS, *itertools.chain(*asked)]))
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
@@ -138,21 +144,25 @@ class Summary(Answers):
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}
             others = {name: json.dumps(value) for name, value in row.items() if isinstance(value, list | dict)}
             rows.append({**row, **others, **lists})
-        return pd.DataFrame(rows, columns=FIELDS, dtype=object).to_csv(index=False)
+        return pd.DataFrame(rows, columns=self._columns, dtype=object).to_csv(index=False)
 
     def _rows(self) -> list[dict]:
         return self.as_dict()
 
 
-def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:
+def summarize(
+    runs: Any, by_round: bool = False, clusters: bool = True, percentiles: Iterable[str | float] = ()
+) -> Summary:
     """One row per configuration and machine, or per round; recordings are sorted by shape, then runtime.
 
     `runs`: the result of `load`, or a path, recordings or groups. A configuration that failed in some rounds
     only is represented by its recordings, unless there is a row per round. Most of the time is
-    spent on clusters and segments; `clusters=False` leaves them out.
+    spent on clusters and segments; `clusters=False` leaves them out. `percentiles`: those to show, in percent, instead
+    of 50, 90, 99 and 99.9; raises `UsageError` for less than 50 or 100 and more.
     """
+    shares = shares_of(percentiles)
     runs = as_runs(runs)
-    rows = summarize_groups(runs.groups, by_round, clusters, runs.source)
+    rows = summarize_groups(runs.groups, by_round, clusters, runs.source, shares)
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
@@ -165,7 +175,11 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
 
 
 def summarize_groups(
-    groups: Iterable[Group], by_round: bool = False, clusters: bool = True, source: str = ""
+    groups: Iterable[Group],
+    by_round: bool = False,
+    clusters: bool = True,
+    source: str = "",
+    shares: Sequence[Fraction] = (),
 ) -> list[SummaryRow]:
     """One row per group, in their order, or one per round; clusters that took long are remembered for the `source`."""
     parts: list[tuple[Group, tuple[Latencies, ...], int | None]] = []
@@ -182,7 +196,7 @@ def summarize_groups(
     rows = []
     for group, samples, number in parts:
         if samples:
-            rows.append(_recorded(group, samples, number, *next(found)))
+            rows.append(_recorded(group, samples, number, *next(found), shares))
         else:
             failure = group.failure or NoTrials(None, "no trials after warm-up")
             rows.append(_failed(group.configuration, group.group, failure, group.machine))
@@ -201,11 +215,11 @@ def statistics(latency_ns: np.ndarray) -> dict:
 
 def statistics_of(series: Series) -> dict:
     """Statistics of a series, by the names of a row."""
-    found = {name: series.statistic(name) for name in ("min_us", "mean_us", "max_us", *PERCENTILES)}
+    found: dict[str, Any] = {name: series.statistic(name) for name in ("min_us", "mean_us", "max_us")}
     _, deviation_ns = mean_and_deviation(series.ordered_ns)
     found |= {"n": series.n, "std_us": deviation_ns and deviation_ns / 1e3, "outliers": series.outliers}
-    for name in PERCENTILES:
-        found[f"{name}_low"], found[f"{name}_high"] = series.interval_us(name)
+    for share in PERCENTILES.values():
+        found |= series.percentile(share).as_dict()
     return found
 
 
@@ -231,12 +245,14 @@ def _recorded(
     number: int | None,
     clusters: tuple[Cluster, ...] | None,
     steady_state: SteadyState | None,
+    shares: Sequence[Fraction],
 ) -> SummaryRow:
     rounds = list(map(Series.of, samples))
+    pooled = rounds[0] if len(rounds) == 1 else Series.of(*samples)
     alone = [sample.alone for sample in samples if sample.alone is not None]
-    found = _configured(group.configuration) | statistics_of(rounds[0] if len(rounds) == 1 else Series.of(*samples))
     return SummaryRow(
-        **found,
+        **_configured(group.configuration) | statistics_of(pooled),
+        percentiles=tuple(map(pooled.percentile, shares)),
         status="ok",
         clusters=clusters,
         steady_state=steady_state,

@@ -325,6 +325,12 @@ def _us_of_ms(text: str) -> float:
         raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
 
 
+def percentiles_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --percentiles."""
+    meaning = "percentiles to print, such as 50 99.9 99.99, instead of the usual ones"
+    parser.add_argument("--percentiles", nargs="+", default=[], metavar="P", help=meaning)
+
+
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
     from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE

@@ -22,12 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--anonymous", action="store_true", help="leave out host name, user and paths")
     undecided = "what NOT ENOUGH EVIDENCE is in JUnit (default failure)"
     add("--undecided", choices=("failure", "skipped"), default="failure", help=undecided)
+    common.percentiles_argument(parser)
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `report`; returns the exit status of the verdicts, with a baseline that of the comparison."""
-    given = {name: getattr(arguments, name) for name in (*QUESTION, "out", "anonymous", "undecided")}
+    given = {name: getattr(arguments, name) for name in (*QUESTION, "out", "anonymous", "undecided", "percentiles")}
     runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
     found = report(runs, **given, baseline=baseline)

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by-round", action="store_true", help="one row per round (one recording in its own process)")
     clusters = "search for clusters and a steady state, which takes most of the time (default yes)"
     parser.add_argument("--clusters", choices=("yes", "no"), default="yes", help=clusters)
+    common.percentiles_argument(parser)
     common.figure_arguments(parser, "draw the figures into this folder")
     common.deadline_argument(parser, "deadline to show in the figures")
     common.table_arguments(parser)
@@ -29,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.figures and not runs.own:
         instead = "omit it, or draw tables with lstm-trt outliers, verdict or scaling --figures"
         raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: {instead}")
-    answers = summarize(runs, arguments.by_round, arguments.clusters == "yes")
+    answers = summarize(runs, arguments.by_round, arguments.clusters == "yes", arguments.percentiles)
     return common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)

@@ -3,7 +3,7 @@
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from lstm_trt.analysis import compare, deadline, outliers, pairing, parallel, summary
 from lstm_trt.analysis.answers import runs_to_judge
 from lstm_trt.analysis.outcomes import Change, Outcome
+from lstm_trt.analysis.quantiles import shares_of
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import file_errors, one_of, printable
 from lstm_trt.config.format import count, latency, listed, short_number
@@ -154,16 +155,19 @@ def report(
     out: str | Path | Sequence[str | Path] = (),
     anonymous: bool = False,
     undecided: str = "failure",
+    percentiles: Iterable[str | float] = (),
     **bursts: Any,
 ) -> Report:
     """The verdicts on recordings with what they rest on, written to files; other arguments are those of `verdict`.
 
     `out`: one path or several, ending in .html (one file that needs nothing else), .md (a short form) or .xml (JUnit,
     where `undecided` is what NOT ENOUGH EVIDENCE is: a "failure", or "skipped"). `baseline`: recordings that these are
-    compared with. `anonymous`: leave out host name, user and paths. The same recordings give the same bytes. Raises
-    `UsageError` if an argument is out of range, and what `verdict` and `compare` raise.
+    compared with. `anonymous`: leave out host name, user and paths. `percentiles`: as for `summarize`. The
+    same recordings give the same bytes. Raises `UsageError` if an argument is out of range, and what `verdict` and
+    `compare` raise.
     """
     question = deadline.Question(deadline_us, percentile, confidence, **bursts)  # refused before reading files
+    shares = shares_of(percentiles)
     paths = paths_of(out) if out else []
     for path in paths:  # before what takes long
         one_of("format of a report", path.suffix, FORMATS)
@@ -178,7 +182,7 @@ def report(
     found = parallel.computed(deadline.outcomes_of, asked, [runs[place].n for place in timed])
     for place, each in zip(timed, found, strict=True):
         codes[place] = list(map(list(Outcome).index, each))
-    statistics = zip(summary.summarize_groups(runs, clusters=False), tails, strict=True)
+    statistics = zip(summary.summarize_groups(runs, clusters=False, shares=shares), tails, strict=True)
     rows = [replace(row, clusters=getattr(tail, "clusters", None)) for row, tail in statistics]
     systems: dict[str, list[int]] = {}
     for place, label in enumerate(system_labels(runs.groups) if runs.own else [runs.source] * len(runs)):

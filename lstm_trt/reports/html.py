@@ -135,8 +135,8 @@ def _maps(report: Any) -> dict[str, Any]:
 
 def _pictures(report: Any) -> Iterator[Picture]:
     """The tails of the largest networks that meet the deadline and of some others, and errors over precisions."""
-    largest = filter(None.__ne__, (report.verdicts.largest(places=places) for places in report.systems.values()))
-    every = [*(report.runs[place] for place in largest), *choose_tails(report.runs)]
+    largest = (report.verdicts.largest(places=places) for places in report.systems.values())
+    every = [*(report.runs[place] for place in largest if place is not None), *choose_tails(report.runs)]
     chosen = {group.name: Group(report.cut(group.name), group.samples) for group in every if group.n}
     if chosen:
         yield tails([*chosen.values()][:MOST_CURVES], deadline_us=report.verdicts[0].deadline_us, relative=False)

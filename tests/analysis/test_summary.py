@@ -195,6 +195,33 @@ def test_a_row_has_each_interval_right_after_its_percentile():
     assert row.p999_us_low < row.p999_us and row.p999_us_high is None
 
 
+def test_percentiles_that_are_asked_for_stand_in_every_format():
+    ranks = np.arange(1, 4001)
+    answers = summarize(as_runs([elsewhere("a", ranks)]), percentiles=("50", 99.95, "99.9", 99.95, "99.99"))
+    row = answers.as_dict()[0]
+    exact = {"p9999_us": 4000.0, "p9995_us": 3998.0, "p999_us": 3996.0, "median_us": 2000.0}
+    assert {name: row[name] for name in exact} == exact
+    for name, p in (("p9995_us", Fraction("0.9995")), ("p9999_us", Fraction("0.9999"))):
+        low, high, n = int(row[f"{name}_low"]), row[f"{name}_high"], len(ranks)
+        below = [float(math.comb(n, k) * p**k * (1 - p) ** (n - k)) for k in range(n - 50, n + 1)]  # the others: 1e-30
+        assert sum(below[: low - n + 50]) <= 0.025 < sum(below[: low - n + 51])
+        assert (high is None) == (below[-1] > 0.025)
+    header, line = answers.csv_text().splitlines()
+    assert dict(zip(header.split(","), line.split(","), strict=True))["p9995_us_low"] == str(row["p9995_us_low"])
+    assert answers.frame["p9999_us"].tolist() == [4000.0] and len(answers.frame.columns) == len(ROW_FIELDS) + 6
+    legend, header, cells = str(answers).splitlines()[1:]
+    assert header.split()[:6] == ["n", "max", "p99.99", "p99.95", "p99.9", "median"] and "n too small" in legend
+    assert cells.split()[:6] == ["4000", "4000.0", "4000.0*", "3998.0*", "3996.0", "2000.0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"), [("0.999", "did you mean 99.9"), ("100", "below 100"), ("p99", "number")]
+)
+def test_a_percentile_out_of_range_is_refused(refused, asked, message):
+    for command in (("summarize",), ("replay", "--period-us", 1000), ("report", "--deadline-us", 1, "--out", "r.md")):
+        assert message in refused(command[0], GRID, *command[1:], "--percentiles", "50", asked)
+
+
 # Groups, also of latencies from elsewhere
 
 

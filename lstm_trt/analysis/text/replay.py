@@ -17,7 +17,10 @@ def replay_text(replay: Replay, name: str = "") -> str:
     head = f"{name}: " if name else ""
     sides = (replay.closed, replay.replayed)
     statistics = {"max": "max_us", "p99.9": "p999_us", "p99": "p99_us", "median": "median_us"}
-    rows = [(label, *(microseconds(getattr(side, field)) for side in sides)) for label, field in statistics.items()]
+    if asked := replay.closed.percentiles:
+        statistics = {"max": "max_us", **{each.heading: each.name for each in asked}}
+    values = [side.as_dict() for side in sides]
+    rows = [(label, *(microseconds(side[field]) for side in values)) for label, field in statistics.items()]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
     rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
     rows.append(("longest run above", *(str(side.longest_run) for side in sides)))

@@ -55,7 +55,7 @@ def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
         keys = dict.fromkeys(key for row in rows for key in row.group)
         named = tuple(Column(str(key), lambda row, key=key: row.group.get(key)) for key in keys)
     names = [column for column in (*named, ROUNDS) if column.shown(rows)]
-    columns, lines = [*names, *(column for column in STATISTICS if column.shown(rows))], []
+    columns, lines = [*names, *(column for column in _statistics(rows) if column.shown(rows))], []
     for row in rows:
         reason = f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}"
         texts = [column.cell(row) for column in (columns if row.status == "ok" else names)]
@@ -160,19 +160,24 @@ def _clusters(row: SummaryRow) -> str | None:
 
 def _us(name: str) -> Callable[[SummaryRow], str]:
     """The text of a latency in us, with a star if its upper bound is missing."""
-    return lambda row: microseconds(getattr(row, name)) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
+    return lambda row: _starred(getattr(row, name), getattr(row, f"{name}_high", row.max_us))
+
+
+def _starred(value_us: float | None, high_us: float | None) -> str:
+    return microseconds(value_us) + "*" * (high_us is None)
 
 
 _NOT_ALONE = "not alone: recordings during which other programs used the CPU"
 
-#: What was measured.
-STATISTICS = (
-    Column("n", lambda row: row.n, "n: number of trials"),
-    Column("max", _us("max_us")),
+#: What was measured: the maximum, percentiles unless others were asked for, and what follows them.
+FIRST = (Column("n", lambda row: row.n, "n: number of trials"), Column("max", _us("max_us")))
+USUAL = (
     Column("p99.9", _us("p999_us"), drop=10),
     Column("p99", _us("p99_us"), drop=9),
     Column("p90", _us("p90_us"), drop=5),
     Column("median", _us("median_us")),
+)
+OTHERS = (
     Column("mean", _us("mean_us"), drop=3),
     Column("std", _us("std_us"), drop=1),
     Column("min", _us("min_us"), drop=2),
@@ -182,3 +187,15 @@ STATISTICS = (
     Column("not alone", lambda row: row.not_alone, _NOT_ALONE, shown=_any("not_alone")),
     Column("clusters", _clusters, "clusters: the largest (multiple of local median, share), others", drop=7),
 )
+
+
+def _statistics(rows: Rows) -> list[Column]:
+    def asked(place: int, heading: str) -> Column:
+        def cell(row: SummaryRow) -> str:
+            return _starred(row.percentiles[place].us, row.percentiles[place].high_us)
+
+        return Column(heading, cell)
+
+    several = max((row.percentiles for row in rows), key=len, default=())
+    chosen = [asked(place, each.heading) for place, each in enumerate(several)]
+    return [*FIRST, *(chosen or USUAL), *OTHERS]
