@@ -17,11 +17,12 @@ from typing import Any
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, any_error
-from lstm_trt.config.format import count, latency, number, percent_number, short_number, table
+from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.read_onnx import read_shapes
 from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, frame_of, rows_of
@@ -215,9 +216,13 @@ def _lines(found: Inspection) -> Iterator[str]:
     carried = carried if "stream" in network.modes else {}
     rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
-    axes = {network.facts.time_symbol: "sequence length", network.facts.batch_symbol: "batch size"}
+    axes = defaultdict(list)
+    for each, shape in read_shapes(network.path).items():
+        for place, symbol in enumerate(shape):
+            axes[symbol].append(f"axis {place} of {each}")
+    known = {network.facts.time_symbol: "sequence length, ", network.facts.batch_symbol: "batch size, "}
     for name, size in network.sizes:
-        yield f"size {name} = {size}: {axes.get(name, 'no axis of the network')}"
+        yield f"size {name} = {size}: {known.get(name, '')}{listed(axes[name])}"
     if network.recurrent_layers:
         header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
         end = None if any(layer.within for layer in network.recurrent_layers) else -1
