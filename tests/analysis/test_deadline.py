@@ -26,7 +26,9 @@ from lstm_trt.analysis.deadline import (
     evidence_percentile,
     failed,
     firm_statistics,
+    outcomes_of,
 )
+from lstm_trt.analysis.deadline import judge as judge_question
 from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
@@ -418,6 +420,31 @@ def test_rounds_of_different_medians_are_no_dependence(rng):
         for _ in range(runs)
     )
     check_rate(runs - kept, runs, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "until", "asked"),
+    [
+        (lambda rng: [independent(rng, 2000, 0.01)[0]], None, {}),
+        (lambda rng: [bursty(rng, 3000, 0.01, 10, 0.8)[0]], None, {}),
+        (lambda rng: [bursty(rng, 3000, 0.004, 3, 0.8)[0]], None, {"burst_length": 5.0}),
+        (lambda rng: [lognormal(rng, 1500) * np.linspace(1, 1.1, 1500)], None, {}),
+        (lambda rng: [factor * lognormal(rng, 700, 0.01) for factor in (1, 1.04, 0.98)], None, {}),
+        (lambda rng: [lognormal(rng, 1200)], 2.0, {}),
+        (lambda rng: [lognormal(rng, 40)], None, {}),
+    ],
+    ids=["independent", "bursts", "burst length given", "drift", "unlike rounds", "until decided", "too few"],
+)
+def test_the_outcomes_at_many_deadlines_are_those_of_each(rng, rounds, until, asked):
+    samples = of(*rounds(rng))
+    every_us = np.concatenate([sample.timed_ns for sample in samples]) / 1e3
+    inside = np.quantile(every_us, [0, 0.3, *np.linspace(0.97, 1, 10)])
+    deadlines_us = np.unique([0.9 * every_us.min(), *inside, 1.01 * every_us.max(), 2 * every_us.max()]).tolist()
+    question = Question(1.0, "99", **asked)
+    found, again = outcomes_of(2 * [((samples, question, until), deadlines_us)])
+    each = [replace(question, deadline_us=deadline_us) for deadline_us in deadlines_us]
+    assert found == again == [judge_question(samples, one, until).verdict for one in each]
+    assert found[0] == MISSED and found[-1] in ((NOT_ENOUGH,) if every_us.size == 40 else (MET, NOT_ENOUGH))
 
 
 # Drift
