@@ -176,7 +176,8 @@ figures: $(VENV)/.core
 	  $(BIN)/lstm-trt verdict data/epyc/$$topic --deadline-us $(DEADLINE_US) --figures figures/epyc/$$topic > /dev/null; \
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac; \
 	done
-
+	@$(BIN)/lstm-trt report data/epyc/grid --deadline-us 1000 --percentile 99 --out docs/examples/report.html > /dev/null; \
+	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
 	@$(BIN)/python benchmarks/verdict_rates.py --figure figures/until-decided.png
 
 lab: $(VENV)/.lab

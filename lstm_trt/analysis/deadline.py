@@ -445,14 +445,14 @@ def _judged(
         slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
     few = not evidence and not quantiles.proves_above(missed / tau, n / tau, *question.test)
     if decided == Outcome.MISSED and few:
-        counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
+        counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
         if slow_length_low and 1 < burst_length < slow_length_low:
-            length = short_number(slow_length_low)
+            length = f"{slow_length_low:.3g}"
             reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
         if not evidence and effective != Outcome.MET:
             clustered = f"slow calls come in bursts: {dependence.how}"

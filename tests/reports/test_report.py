@@ -19,6 +19,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.reports import html, short
 from lstm_trt.store import files
 from lstm_trt.store.locks import folder_lock
+from tests.conftest import ROOT
 from tests.reports.conftest import DEADLINE_US, HOSTILE, failure, recording
 
 QUESTION = (DEADLINE_US, "99")
@@ -214,6 +215,19 @@ def test_the_same_recordings_give_the_same_bytes(report, text, campaign):
     assert html.page(again) == text
     for write in (short.markdown_text, short.junit):
         assert write(again) == write(report)
+
+
+def test_the_example_says_what_the_recordings_say():
+    example = Page((ROOT / "docs/examples/report.html").read_text())
+    verdicts = lab.verdict(ROOT / "data/epyc/grid", 1000, "99")
+    kinds = dict(zip(Outcome, "mxn", strict=True))
+    for place, each in enumerate(verdicts):
+        (row,) = [text for attributes, text in example.all("tr") if attributes.get("id") == f"r{place}"]
+        assert str(each.verdict) in row
+    for outcome, kind in kinds.items():
+        number = sum(each.verdict == outcome for each in verdicts)
+        assert len(example.all("td", **{"class": kind, "title": str(outcome)})) == number > 0
+        assert str(number) in (ROOT / "README.md").read_text().split("![A report: ")[1].split(";")[0]
 
 
 def test_junit_has_a_case_per_configuration(runs, report):
