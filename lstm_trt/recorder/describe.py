@@ -33,7 +33,7 @@ def describe(
     run. A workload or a GPU that the runtime does not support is no error here; recording it gives a failure row.
 
     `anywhere`: without what depends on the machine (version, device name, cores, range of int8 weights), so that
-    nothing need be installed here.
+    nothing need be installed here; cores that are given raise `UsageError`.
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
@@ -46,6 +46,8 @@ def describe(
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream: use --mode forward, or another runtime such as onnxruntime")
     asked = Configuration(workload, runtime, "unknown", "unknown", options, protocol or Protocol(), mode)
+    if anywhere and options.cores:
+        raise UsageError("--cores are those of one machine: leave them out, or the executor (--scheduler)")
     if anywhere:
         return asked
     options = replace(options, cores=choose_cores(options.threads, options.cores))

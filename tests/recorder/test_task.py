@@ -286,6 +286,8 @@ def test_what_needs_this_machine_is_refused(tmp_path, elsewhere, how):
     executor = elsewhere()
     with pytest.raises(UsageError, match="are for this machine only"):
         run_sweep(configurations, tmp_path / "out", executor=executor, **how)
+    with pytest.raises(UsageError, match="--cores are those of one machine"):
+        sweep(GRID, protocol=SHORT, options=Options(cores=(0,)), out=tmp_path / "out", executor=executor, **QUIET)
     assert not executor.jobs and not (tmp_path / "out").exists()
 
 
