@@ -170,6 +170,13 @@ def _arrow_array(values, type):
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(packed)])
 
 
+def numpy_of(values: pa.Array) -> np.ndarray:
+    """Values of which none is missing; `to_numpy` imports pandas first, which takes longer than reading them."""
+    if pa.types.is_boolean(values.type):
+        return np.from_dlpack(values.cast(pa.uint8())).view(bool)
+    return np.from_dlpack(values)
+
+
 def with_trials(recording: Recording, table, path: Path, asked: Asked) -> Recording:
     """A recording with the trials of a table that was read with the columns `asked`, by default all.
 
@@ -184,7 +191,7 @@ def with_trials(recording: Recording, table, path: Path, asked: Asked) -> Record
         present = values.drop_null() if name in CONTROL_COLUMNS else values
         if missing := values[: len(present)].null_count:
             raise StoreError(f"{path}: column {name} has {missing} missing values")
-        columns[name] = present.to_numpy()
+        columns[name] = numpy_of(present.combine_chunks())
     control = {name: columns.pop(column) for column, name in CONTROL_COLUMNS.items() if column in columns}
     recording = replace(recording, columns=columns, control=control or None)
     validate(recording, path, asked)

@@ -30,7 +30,7 @@ from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_li
 from lstm_trt.config.format import bytes_text, count, listed
 from lstm_trt.store.files import parquet_errors
 from lstm_trt.store.folders import contents
-from lstm_trt.store.schema import METADATA_KEY
+from lstm_trt.store.schema import METADATA_KEY, numpy_of
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -177,7 +177,7 @@ class Table:
             array = array.cast(pa.int64())
         elif kind == "bool" or pa.types.is_decimal(array.type):
             array = array.cast(pa.float64())
-        values = array.to_numpy(zero_copy_only=False)
+        values = array.to_numpy(zero_copy_only=False) if array.null_count else numpy_of(array)
         if values.dtype in (np.float16, np.float32):
             values = values.astype(str)
         return values.astype(np.int64 if values.dtype.kind in "iu" and values.dtype != np.uint64 else np.float64)
