@@ -70,3 +70,15 @@ def test_runtimes_on_a_cpu_load_no_cuda():
     code = f"import sys; from lstm_trt import runtimes; {loaded}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"lstm_trt.runtimes.cuda._cuda", "lstm_trt.machine.gpu"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("arguments", [("verdict", "--deadline-us", "1000"), ("outliers",)])
+@pytest.mark.parametrize("table", [False, True])
+def test_an_answer_in_text_loads_no_data_frames(tmp_path, arguments, table):
+    (tmp_path / "t.csv").write_text("latency_us,slow\n" + "\n".join(f"{100 + 7 * k % 40},{k % 3}" for k in range(400)))
+    path = tmp_path / "t.csv" if table else ROOT / "data/epyc/confirm"
+    code = "import sys; from lstm_trt.cli.main import main; main(sys.argv[1:]); print(); print(*sys.modules)"
+    command = [sys.executable, "-c", code, arguments[0], str(path), *arguments[1:]]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert "lstm_trt.analysis.quantiles" in loaded
+    assert not {"pandas", "matplotlib", "torch"} & set(loaded.split())
