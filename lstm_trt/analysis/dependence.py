@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -214,36 +215,48 @@ def _clustering(
 
 
 def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float:
-    """P(gap <= window) for places drawn at random; with m places of n, P(gap > w) = C(n - w, m) / C(n, m)."""
-    left = [np.maximum(n - np.arange(window), 1) for n in sizes]
-    shares = [1 - np.prod(np.clip(1 - len(p) / trials, 0, 1)) for p, trials in zip(places, left, strict=True)]
+    """P(gap <= window) for places drawn at random."""
+    shares = [_short_by_chance(len(p), n, window) for p, n in zip(places, sizes, strict=True)]
     return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in places]))
+
+
+@lru_cache(maxsize=4096)
+def _short_by_chance(m: int, n: int, window: int) -> float:
+    """The same for m places of n: P(gap > w) = C(n - w, m) / C(n, m)."""
+    return float(1 - np.prod(np.clip(1 - m / np.maximum(n - np.arange(window), 1), 0, 1)))
 
 
 def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_chance: float) -> float:
     """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an upper bound.
 
-    Window 1: the number of such gaps is m minus the number of runs, which is hypergeometric
-    (Stevens, Annals of Eugenics 9, 1939), summed over processes. Wider windows: gaps are negatively
-    associated, so the binomial is at least as variable.
+    Wider windows than 1: gaps are negatively associated, so the binomial is at least as variable.
     """
     if short == 0:
         return 1.0
     gaps = sum(max(len(p) - 1, 0) for p in places)
     if window > 1 or gaps > MOST_EXACT:
         return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
+    return float(_law_of_neighbours(tuple(map(len, places)), tuple(sizes))[short:].sum())
+
+
+@lru_cache(maxsize=1024)
+def _law_of_neighbours(numbers: tuple[int, ...], sizes: tuple[int, ...]) -> np.ndarray:
+    """P(0, 1, ... gaps of 1) for m of n places drawn at random, `numbers` and `sizes` of each process.
+
+    m minus the number of runs, which is hypergeometric (Stevens, Annals of Eugenics 9, 1939), summed over processes.
+    """
 
     def log_choose(n, k):
         return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
     law = np.ones(1)
-    for m, n in zip(map(len, places), sizes, strict=True):
+    for m, n in zip(numbers, sizes, strict=True):
         if m < 2:
             continue
         joined = np.arange(max(0, 2 * m - n - 1), m)
         logs = log_choose(m - 1, joined) + log_choose(n - m + 1, m - joined) - log_choose(n, m)
         law = np.convolve(law, np.r_[np.zeros(joined[0]), np.exp(logs)])
-    return float(law[short:].sum())
+    return law
 
 
 def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int) -> float:
