@@ -49,6 +49,11 @@ def percentile(sorted_values: Ordered, share: Fraction) -> float:
     return float(sorted_values[max(rank, 1) - 1])
 
 
+@cache
+def _heading(share: Fraction) -> str:
+    return "median" if share == PERCENTILES["median_us"] else f"p{float(100 * share):.15g}"
+
+
 @dataclass(frozen=True)
 class Percentile:
     """A percentile in us, and the bounds of its exact interval; None for a bound that does not exist at this n."""
@@ -61,7 +66,7 @@ class Percentile:
     @property
     def heading(self) -> str:
         """`median`, `p99.9`."""
-        return "median" if self.share == PERCENTILES["median_us"] else f"p{float(100 * self.share):.15g}"
+        return _heading(self.share)
 
     @property
     def name(self) -> str:
@@ -70,7 +75,8 @@ class Percentile:
 
     def as_dict(self) -> dict[str, float | None]:
         """By name: `p999_us`, `p999_us_low` and `p999_us_high` for 99.9."""
-        return {self.name: self.us, f"{self.name}_low": self.low_us, f"{self.name}_high": self.high_us}
+        name = self.name
+        return {name: self.us, f"{name}_low": self.low_us, f"{name}_high": self.high_us}
 
 
 class AskedPercentiles(JsonFields):

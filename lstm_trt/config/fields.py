@@ -123,9 +123,6 @@ def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
     return kind(**{name: _typed(hints[name], value) for name, value in plain.items()})
 
 
-_hints = cache(get_type_hints)
-
-
 def _typed(hint: Any, value: Any) -> Any:
     """A JSON value as a type that dataclasses here have: objects and lists as dataclasses and tuples."""
     tuples = [each for each in (hint, *get_args(hint)) if get_origin(each) is tuple]

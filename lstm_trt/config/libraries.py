@@ -3,6 +3,7 @@
 So a command, and a process that records, loads those only that it uses. To a type checker they are ordinary imports.
 """
 
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ class _Library(ModuleType):
     """Stands for the module of its name."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
+        return getattr(sys.modules.get(self.__name__) or import_module(self.__name__), name)
 
 
 if TYPE_CHECKING:

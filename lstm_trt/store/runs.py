@@ -92,6 +92,8 @@ class Runs(Sequence[Group]):
         that are written so, and `machine` the beginning of a fingerprint. Raises `UsageError` for an unknown name, and
         if no group is left.
         """
+        if not wanted:
+            return self
         fields = [group_fields(group) for group in self.groups]
         chosen = matching(fields, wanted, self.source or "the runs")
         return self._only(tuple(itertools.compress(self.groups, chosen)))
