@@ -88,11 +88,11 @@ class Picture(Figure):
         end = "" if self.title.endswith("?") else "."
         return f"{self.title}{end} {self.summary or ' '.join(self.notes[:1])}".strip()
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
-        # As HTML too: JupyterLab and nbconvert's default template do not use the metadata of a PNG.
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        # As HTML only, so that it is stored once: JupyterLab and nbconvert show no alternative text of a PNG.
         png = b64encode(image_bytes(self)).decode("ascii")
         html = f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}">'
-        return {"image/png": png, "text/html": html}, {"image/png": {"alt": self.alt}}
+        return {"text/html": html, "text/plain": self.alt}
 
 
 def image_bytes(picture: Picture, form: str = "png") -> bytes:

@@ -27,6 +27,9 @@ OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
 #: From this ratio on the axis is logarithmic; on a linear one the bulk would be a thin line.
 LOG_FROM = 6
 
+#: Where all latencies are longer, the axis is in ms.
+LONG_US = 10_000
+
 #: More bulk trials than this are thinned.
 DRAWN = 24_000
 
@@ -244,9 +247,10 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     else:
         bottom = max(0.0, low - 0.12 * (high - low))
         top = high + 0.1 * (high - bottom)
-        ax.yaxis.set_major_formatter(lambda value, _: style.plain(value))
         ax.set_ylim(bottom, top)
-    ax.set_ylabel("latency [µs]" + style.scale_text(ax.yaxis))
+    unit, scale = ("ms", 1e3) if low > LONG_US else ("µs", 1)
+    ax.yaxis.set_major_formatter(lambda value, _: style.plain(value / scale))
+    ax.set_ylabel(f"latency [{unit}]" + style.scale_text(ax.yaxis))
     above, below = warm_us[warm_us > top], warm_us[warm_us < bottom]
     outside = []
     if len(above):
