@@ -26,6 +26,7 @@ from lstm_literature.metrics import COSTS
 from lstm_literature.sides import Side, SideEntry, source_text
 from lstm_literature.workloads import TEXT, VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import listed
 from lstm_trt.plots import style
 from lstm_trt.plots.style import GREY, Picture, multiple, number
 
@@ -114,7 +115,7 @@ def _fastest(sides: Iterable[Side]) -> str:
     return f"Fastest: {'; '.join(texts) or 'none'}."
 
 
-def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
+def costs(rows: Sequence, title: str) -> Picture:
     """Time of each implementation before its first output, in s on a log axis: one colour per kind of cost.
 
     All recordings of an implementation are drawn. Raises `UsageError` if the recordings have no costs.
@@ -130,6 +131,8 @@ def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
     low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
     longest = max(found, key=lambda row: row.value)
     summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
+    hardware = listed(dict.fromkeys(str(row.hardware) for row in found))
+    notes = [f"One marker per recording on {hardware}; all workloads and sizes."]
     with style.figure(title, notes, 1.3 + ROW_IN * len(titles), summary=summary) as (picture, body):
         ax = body.subplots()
         colors = dict(zip(kinds, style.kind_colors(len(kinds)), strict=True))
@@ -234,8 +237,7 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
         own = [row for row in rows if row.source == document]
         if any(f"{row.statistic}_s" in COSTS for row in own):
             title = f"Document {document}: time before the first output"
-            notes = ["One marker per recording; all workloads and sizes of the document."]
-            pictures[f"literature-costs-{document}"] = partial(costs, own, title, notes)
+            pictures[f"literature-costs-{document}"] = partial(costs, own, title)
     return style.write_pictures(pictures, folder, formats)
 
 

@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import lstm_trt as lab
 from tests.conftest import ROOT
 
 GALLERY = ROOT / "figures/README.md"
@@ -51,6 +53,23 @@ def test_the_gallery_shows_all_tracked_figures(tracked):
     kinds = [re.sub(r"[-\d.]*(-by-.*|-\d|-000|-2x.*)?$", "", path.stem) for path in figures]
     assert len(set(kinds)) == len(kinds)
     assert all(len(text) > 40 for text, _ in shown)
+
+
+CALLS = re.findall(r"`(lab\.plots\.[^`]+)`\n\n!\[[^\]]*\]\(([^)]+)\)", GALLERY.read_text())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("call", "picture"), CALLS, ids=[call.split("(")[0] for call, _ in CALLS])
+def test_the_gallery_has_the_call_that_draws_each(call, picture):
+    folder = (Path("data") / picture).parent
+    drawn = eval(call, {"lab": lab, "runs": lab.load(ROOT / folder)})
+    with Image.open(GALLERY.parent / picture) as tracked:
+        assert drawn.alt == tracked.text["Description"]
+
+
+def test_all_pictures_of_the_lab_have_a_call():
+    pictures = [path for _, path in PICTURE.findall(GALLERY.read_text()) if "/literature/" not in path and "/" in path]
+    assert [path for _, path in CALLS] == pictures
 
 
 def test_git_ignores_all_other_figures(tracked):
