@@ -1,7 +1,5 @@
 """The command line `lstm-literature`: record the literature's workloads, and print what the documents would print."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,7 @@ from lstm_literature.preparer import describe_benchmark, interpreters, listing, 
 from lstm_literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.cli import common, versions
 from lstm_trt.cli.common import print_answer, print_files, print_progress
-from lstm_trt.cli.main import Program
-from lstm_trt.cli.main import main as run_program
+from lstm_trt.cli.main import Program, main as run_program
 from lstm_trt.cli.sweep import exit_status, sweep_arguments, sweep_options
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError

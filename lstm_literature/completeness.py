@@ -4,8 +4,6 @@ A recording that differs in more than the machine is marked (`MARKS`), and a pub
 question mark and the reason. `lstm-literature table --coverage` prints it; `docs/literature.md` has it as Markdown.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator

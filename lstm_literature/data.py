@@ -4,8 +4,6 @@ Nothing here is timed. Weight names and gate order (i, f, g, o) are PyTorch's; o
 frameworks convert from these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lstm_literature import implementations as registered
-from lstm_literature import metrics, published
+from lstm_literature import implementations as registered, metrics, published
 from lstm_literature.preparer import availability, describe_benchmark, interpreters, reason
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.campaign import record_missing
@@ -16,8 +15,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.folders import find_folder
-from lstm_trt.store.runs import Runs, as_runs, paths_of
-from lstm_trt.store.runs import load as load_runs
+from lstm_trt.store.runs import Runs, as_runs, load as load_runs, paths_of
 
 
 @dataclass(frozen=True)

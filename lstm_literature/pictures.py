@@ -6,8 +6,6 @@ sizes, where lines with equal slopes scale alike independent of the machine; `ta
 and size differ. Failures are drawn with their reason. `draw` writes all figures for which there are recordings.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

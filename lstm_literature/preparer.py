@@ -5,8 +5,6 @@ recorded like any other (`recorder.pool.record`). All implementations of a workl
 PyTorch's `nn.LSTM`: in their outputs, or in the loss of the first training step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -23,8 +21,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol, cano
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import table
 from lstm_trt.machine.process import Interpreter
-from lstm_trt.recorder.describe import availability as runtime_availability
-from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.describe import availability as runtime_availability, describe
 from lstm_trt.recorder.environments import Tell, described
 from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, ReportSection, Request
 

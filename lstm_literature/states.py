@@ -1,7 +1,5 @@
 """Which implementations are ready on this machine: their section of `lstm-trt doctor`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

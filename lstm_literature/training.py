@@ -4,8 +4,6 @@ A recording fails unless the loss is finite and decreases, and it has a warning 
 batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -26,8 +26,6 @@ or by a name with a dot, `my_package.my_implementation` or `my_package.module:OB
 framework.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import math

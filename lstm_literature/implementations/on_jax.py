@@ -6,8 +6,6 @@ as numpy. CTC is `optax.ctc_loss`.
 XLA's number of threads is read when JAX starts, so each needs a new process.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache

@@ -9,8 +9,6 @@ Losses and outputs agree with PyTorch as described in `tensorflow`: Keras has on
 A process can have one backend.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ runtime `onnxruntime`. Costs: `export_s`, `build_s` (creating the session, with 
 `first_call_s`.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 import numpy as np

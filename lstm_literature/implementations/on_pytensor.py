@@ -4,8 +4,6 @@ The batch and the variables are shared variables, which the compiled function up
 call, which is part of `build_s`; its cache on disk is not used. Products of matrices are those of scipy's BLAS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

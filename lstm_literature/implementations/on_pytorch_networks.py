@@ -12,8 +12,6 @@ host, `sizes`, the number of running sequences at each step, and `positions`, th
 packed steps in (sequence * batch).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

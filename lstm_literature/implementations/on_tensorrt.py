@@ -6,8 +6,6 @@ engine was cached, which the facts show, the time of the original build); `first
 the engine and its first run, in which TensorRT for RTX compiles its kernels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lstm_literature.implementations import timed

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, value_text, warning_lines
+from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +79,6 @@ class Answers(Sequence):
     @property
     def frame(self) -> pd.DataFrame:
         """The answers as a table; see the class for its rows."""
-        import pandas as pd
-
         return pd.DataFrame(self._rows(), columns=self._columns)
 
     def _rows(self) -> Iterable[dict]:

@@ -21,8 +21,6 @@ removed and the search is repeated. If a cluster of few trials overlaps the bulk
 significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterable, Sequence
 from copy import copy
@@ -31,6 +29,8 @@ from functools import cache, lru_cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
+
+from lstm_trt.config.libraries import special
 
 #: Minimum number of trials of a cluster.
 LEAST = 5
@@ -46,24 +46,18 @@ class Reference:
     """Cumulative hazard of a normal bulk, continued linearly from where three of its n trials remain."""
 
     def __init__(self, n: int, spread: float) -> None:
-        from scipy.special import ndtri
-
         self.spread = spread
-        self.last = max(BEYOND, -float(ndtri(min(3 / n, 0.4))))
+        self.last = max(BEYOND, -float(special.ndtri(min(3 / n, 0.4))))
         self.slope = float(self._hazard(self.last))
 
     @staticmethod
     def _hazard(z: Any) -> Any:
-        from scipy.special import log_ndtr
-
-        return np.exp(-(z**2) / 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-z))
+        return np.exp(-(z**2) / 2 - 0.5 * math.log(2 * math.pi) - special.log_ndtr(-z))
 
     def cumulative(self, away: Any) -> Any:
-        from scipy.special import log_ndtr
-
         z = away / self.spread
         near = np.minimum(z, self.last)
-        return -log_ndtr(-near) + self.slope * (z - near)
+        return -special.log_ndtr(-near) + self.slope * (z - near)
 
     def rate(self, away: np.ndarray) -> np.ndarray:
         """The derivative of `cumulative`."""

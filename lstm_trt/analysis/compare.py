@@ -5,8 +5,6 @@ known to 0.07 % each but differed by 3 %, so disjoint intervals of two processes
 The question is whether *another* process of B would differ from *another* process of A.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -28,6 +26,7 @@ from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
+from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Latencies
 
@@ -472,8 +471,6 @@ class ComparisonSeries(tuple[Comparisons, ...]):
 
     @property
     def frame(self) -> Any:
-        import pandas as pd
-
         return pd.concat([each.frame.assign(source=each.other.source) for each in self])
 
     def as_dict(self) -> list:

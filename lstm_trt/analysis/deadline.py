@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,13 +34,11 @@ from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
+from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Latencies
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}

@@ -15,8 +15,6 @@ that was not recorded, or with one miss only, cannot be detected. If a bad state
 about three times per length of the recording, it may be absent from the recording by chance.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

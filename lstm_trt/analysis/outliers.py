@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,10 +27,8 @@ from lstm_trt.analysis.segments import Segment, Segments, clock_step, segments_o
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
+from lstm_trt.config.libraries import pd, special
 from lstm_trt.store.samples import Latencies
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Display names of counters.
 CAUSE_NAMES = {
@@ -200,8 +198,6 @@ class OutlierAnswers(Answers):
     @property
     def clusters(self) -> pd.DataFrame:
         """A row per cluster: multiple of the local median, share in percent with its interval, period, causes."""
-        import pandas as pd
-
         columns = ("network", "multiplier", "trials", "percent", "percent_low", "percent_high", "period_ms", "causes")
         rows = []
         for group, found in self.items():
@@ -336,8 +332,6 @@ def _labels(ratios: np.ndarray, bumps: Sequence[Bump]) -> np.ndarray:
 
 def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
     """The slow trials of the bulk that a normal distribution would not have; they are labelled as tail."""
-    from scipy.special import ndtri
-
     bulk = labels == BULK
     total = int(np.count_nonzero(bulk))
     if total < 2:
@@ -346,7 +340,7 @@ def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
     fence = high + 1.5 * (high - low)
     count = int(np.count_nonzero(bulk & (ratios > fence)))
     if 1 - at_most(count - 1, total, NORMAL_BEYOND) > TAIL_ALPHA:
-        fence = max(fence, middle - float(ndtri(TAIL_ALPHA / total)) * (high - low) / NORMAL_IQR)
+        fence = max(fence, middle - float(special.ndtri(TAIL_ALPHA / total)) * (high - low) / NORMAL_IQR)
     beyond = bulk & (ratios > fence)
     if not beyond.any():
         return None

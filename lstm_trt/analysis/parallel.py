@@ -1,7 +1,5 @@
 """The same analysis of many configurations: in child processes if it takes long, and remembered in the cache."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence

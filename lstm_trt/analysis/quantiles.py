@@ -19,6 +19,7 @@ import numpy as np
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.libraries import special
 
 if TYPE_CHECKING:
     from lstm_trt.store.whole import Whole
@@ -171,10 +172,8 @@ def check_confidence(confidence: float) -> float:
 
 def at_most(count: int, n: int, share: float) -> float:
     """P(B <= count) for B ~ Binomial(n, share)."""
-    from scipy.special import betaincc
-
     # The relative error of scipy's bdtr is 1e-6 at n = 1e6, that of the incomplete beta function 1e-13.
-    return 0.0 if count < 0 else 1.0 if count >= n else float(betaincc(count + 1, n - count, share))
+    return 0.0 if count < 0 else 1.0 if count >= n else float(special.betaincc(count + 1, n - count, share))
 
 
 @lru_cache(maxsize=4096)
@@ -214,10 +213,8 @@ def rate_bounds(count: float, n: float, confidence: float = DEFAULT_CONFIDENCE) 
     Clopper and Pearson, Biometrika 26 (1934): the rates at which at least, or at most, `count` events occur with
     probability 1 - confidence. For a two-sided interval at 95 % use 0.975.
     """
-    from scipy.special import betaincinv
-
-    low = 0.0 if count == 0 else float(betaincinv(count, n - count + 1, 1 - confidence))
-    high = 1.0 if count == n else float(betaincinv(count + 1, n - count, confidence))
+    low = 0.0 if count == 0 else float(special.betaincinv(count, n - count + 1, 1 - confidence))
+    high = 1.0 if count == n else float(special.betaincinv(count + 1, n - count, confidence))
     return low, high
 
 
@@ -228,9 +225,7 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float = DEFA
 
 def proves_above(count: float, n: float, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> bool:
     """Whether the exact lower bound of the rate is above `allowed`."""
-    from scipy.special import betainc
-
-    return count > 0 and float(betainc(count, n - count + 1, float(allowed))) < 1 - confidence
+    return count > 0 and float(special.betainc(count, n - count + 1, float(allowed))) < 1 - confidence
 
 
 #: Maximum length of a recording that is suggested, in trials: eleven days at 1 kHz.
@@ -254,8 +249,6 @@ def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float =
     except for rounding to whole trials. Therefore a range before the k found by bisection is
     searched, long enough that T(k) / k decreases by more than one trial.
     """
-    from scipy.special import betaincc
-
     if n < 1 or Fraction(events, n) >= allowed:
         return None
     if events == 0:
@@ -265,7 +258,7 @@ def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float =
     def sufficient(first: int, stop: int) -> np.ndarray:
         counts = np.arange(first, stop, dtype=np.int64)
         lengths = counts * n // events
-        return betaincc(counts + 1.0, (lengths - counts).astype(float), p) <= alpha
+        return special.betaincc(counts + 1.0, (lengths - counts).astype(float), p) <= alpha
 
     most = LONGEST * events // n + 1
     low, high = 0, 1
@@ -305,10 +298,8 @@ def ratio_rank(m: int, n: int, confidence: float) -> int:
     ratio only. Above 100 rounds per side the normal approximation is used, with one rank less for safety.
     """
     if max(m, n) > EXACT_ROUNDS:
-        from scipy.special import ndtri
-
         spread = math.sqrt(m * n * (m + n + 1) / 12)
-        return max(0, math.floor(m * n / 2 + float(ndtri((1 - confidence) / 2)) * spread - 0.5))
+        return max(0, math.floor(m * n / 2 + float(special.ndtri((1 - confidence) / 2)) * spread - 0.5))
     ways = np.zeros((m + 1, m * n + 1))  # numbers of ways to choose j ranks, by their sum minus the smallest sum
     ways[0, 0] = 1
     for rank in range(1, m + n + 1):

@@ -8,8 +8,6 @@ Each call is assumed to take as long as it did in the closed loop. The replay ca
 runtimes are slower after a pause; a recording with periodic arrivals can.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ The classes follow Barrett et al., Virtual machine warmup blows hot and cold (OO
 warm-up (ends faster), slowdown (ends slower), no steady state (not settled at the end).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

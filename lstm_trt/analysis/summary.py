@@ -5,8 +5,6 @@ occurred; only the 1.5 x IQR rule for outliers uses linear quartiles, as box plo
 use the trials after warm-up; `n` is their number.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Sequence
@@ -24,6 +22,7 @@ from lstm_trt.analysis.quantiles import PERCENTILES, AskedPercentiles, Percentil
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.labels import flat
+from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
 from lstm_trt.store.schema import Failure
@@ -137,8 +136,6 @@ class Summary(Answers):
 
     def csv_text(self) -> str:
         """CSV with a header; lists of values per round are separated by spaces, other structures are JSON."""
-        import pandas as pd
-
         rows = []
         for row in self.as_dict():
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}

@@ -23,8 +23,7 @@ from lstm_trt.config.errors import Incomplete, UsageError, nearest, refused
 from lstm_trt.config.fields import about
 from lstm_trt.config.format import count, listed, markdown, warning_lines
 from lstm_trt.config.labels import FIELDS
-from lstm_trt.config.shape import AXES, LstmShape
-from lstm_trt.config.shape import FIELDS as SIZES
+from lstm_trt.config.shape import AXES, FIELDS as SIZES, LstmShape
 from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """The command `compare`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

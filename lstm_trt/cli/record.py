@@ -1,7 +1,5 @@
 """The command `record`, and with `--for` a soak."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

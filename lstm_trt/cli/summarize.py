@@ -1,7 +1,5 @@
 """The command `summarize`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.analysis.summary import summarize

@@ -1,7 +1,5 @@
 """The command `sweep`."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command `verdict`."""
 
-from __future__ import annotations
-
 import argparse
 
 from lstm_trt.analysis.deadline import Question, verdict

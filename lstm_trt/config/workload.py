@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Self
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UnknownConfiguration, UsageError, one_of, refused
-from lstm_trt.config.fields import ADDED as ADDED
-from lstm_trt.config.fields import JsonFields, identity_fields, known_fields
+from lstm_trt.config.fields import ADDED as ADDED, JsonFields, identity_fields, known_fields
 from lstm_trt.config.libraries import np
 
 #: Sizes that analyses and figures vary; null for kinds to which they do not apply.

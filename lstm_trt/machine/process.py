@@ -1,7 +1,5 @@
 """Child processes with the modules and the `sys.path` of this one: those that record, and those that analyze."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ They show latency / median - 1 on an asinh axis that is linear within the IQR, s
 the median are both visible. All trials are within the axis limits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import Any
@@ -17,8 +15,7 @@ from matplotlib.axes import Axes
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.style import GREY, Picture, multiple, number, whole
 
 PANEL_IN = 2.3

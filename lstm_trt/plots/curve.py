@@ -4,8 +4,6 @@ Rounds are never averaged: lines show the middle round, maxima are the largest o
 single rounds.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.points import AXIS_NAMES, AnyPoint, Elsewhere
 from lstm_trt.plots.style import GREY, Picture
 

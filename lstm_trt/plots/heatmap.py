@@ -22,8 +22,7 @@ from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import short_number
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.points import AXIS_NAMES, Point
 from lstm_trt.plots.style import Picture, number, whole
 

@@ -8,8 +8,7 @@ from lstm_trt.analysis.outliers import CAUSE_NAMES
 from lstm_trt.analysis.parts import PARTS, parts_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.machine import counters
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.style import Picture, count, number, whole
 from lstm_trt.plots.trials import BULK_COLOR, cluster_looks
 

@@ -22,8 +22,7 @@ from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.analysis.text.outliers import outliers_line
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_trt.plots.over_time import timeline
 from lstm_trt.plots.style import Draw, Picture, count, multiple, number, percent, whole

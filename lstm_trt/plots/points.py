@@ -5,8 +5,6 @@ systems are never combined or joined by a line. Rounds are never averaged: a max
 other statistic that of the middle round. The sizes that a figure holds fixed are chosen and described here.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

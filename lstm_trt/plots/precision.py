@@ -12,8 +12,7 @@ from matplotlib.transforms import Bbox
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import scientific
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9

@@ -6,8 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 
 ROW_IN, MOST_LANES, GAP = 0.2, 30, 0.8
 

@@ -19,8 +19,7 @@ from matplotlib.colors import Normalize
 from lstm_trt.analysis.scaling import Findings, Inversion, fit, lines
 from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.heatmap import Looks, cells_fit, draw_cells, edge_width
 from lstm_trt.plots.points import AXIS_NAMES
 from lstm_trt.plots.style import GREY, Picture

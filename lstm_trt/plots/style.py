@@ -4,8 +4,6 @@ Figures are made without pyplot, so that none stays open and no display is neede
 at 900 pixels in a README, 9 points are 12 pixels.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

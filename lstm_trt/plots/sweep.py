@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.plots import box
-from lstm_trt.plots import points as data
+from lstm_trt.plots import box, points as data
 from lstm_trt.plots.curve import curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
 from lstm_trt.plots.precision import precisions

@@ -27,8 +27,8 @@ from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.config.libraries import special
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
@@ -324,14 +324,13 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
     Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent MET but does not
     revoke MISSED.
     """
-    from scipy.special import betaincinv
-
     value, above = exceedance(pooled_us)
     value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # no trial lies beyond the maximum
     n = len(pooled_us)
     rest = np.maximum(n - above, 1e-9)
-    high = np.where(above >= n, 1.0, betaincinv(above * effective_share + 1, rest * effective_share, confidence))
-    low = np.where(above <= 0, 0.0, betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
+    share = effective_share
+    high = np.where(above >= n, 1.0, special.betaincinv(above * share + 1, rest * share, confidence))
+    low = np.where(above <= 0, 0.0, special.betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
     label = f"exact bounds, {100 * confidence:g} % each"
     look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
     ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)

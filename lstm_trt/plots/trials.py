@@ -17,8 +17,7 @@ from lstm_trt.analysis.outliers import BULK, TAIL, Outliers
 from lstm_trt.analysis.quantiles import count_outliers, is_outlier
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.store.samples import Group
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots import points as data
-from lstm_trt.plots import style
+from lstm_trt.plots import points as data, style
 
 
 def versions(runs: Any) -> style.Picture:

@@ -1,7 +1,5 @@
 """Executors on the workers of a Dask scheduler (docs/cluster.md); needs the extra `cluster`."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from concurrent.futures import Executor

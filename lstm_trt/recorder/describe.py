@@ -3,8 +3,6 @@
 The parent process uses this module, `prepare.py` is for the worker.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

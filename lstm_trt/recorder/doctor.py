@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
+from lstm_trt.config.libraries import pd
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
 from lstm_trt.machine.linux import ROOT
@@ -65,8 +66,6 @@ class DoctorReport:
 
 def frame_of(rows: Iterable[Any]) -> Any:
     """A DataFrame with a row per runtime and device."""
-    import pandas as pd
-
     return pd.DataFrame(map(asdict, rows))
 
 

@@ -5,8 +5,6 @@ second and sleeps otherwise. If the child dies, hangs or uses too much memory, t
 with the stage that it had reached.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ ends it after `IDLE_S` without a task. A thread owns it: Linux ends the processe
 started them, and those of executors come and go.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

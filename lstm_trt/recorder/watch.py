@@ -24,8 +24,7 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, duration, microseconds
-from lstm_trt.store import files as store_files
-from lstm_trt.store import folders, schema
+from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import folder_in_use, stated_total
 
 #: Ratio of a bin's upper edge to its lower one.

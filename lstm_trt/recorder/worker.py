@@ -6,8 +6,6 @@ with (preparing process); "record" records one configuration (worker); "describe
 is loaded and the resulting configuration (an environment's Python).
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

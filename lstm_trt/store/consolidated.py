@@ -1,7 +1,5 @@
 """Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row per recording."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -10,6 +8,7 @@ from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError, file_errors, refused
+from lstm_trt.config.libraries import pa, pq
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
 from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
@@ -36,9 +35,6 @@ ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
 
 def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], dict]:
     """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
     with parquet_errors(folder / name):
         # `read_table` would import pandas.
@@ -87,9 +83,6 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
     same random stamp. They replace older files only when both are complete.
     """
     import secrets
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     described = {"schema_version": schema.SCHEMA_VERSION, "pair": secrets.token_hex(8)}
     metadata = {schema.METADATA_KEY: canonical_json(described).encode()}

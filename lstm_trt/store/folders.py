@@ -4,8 +4,6 @@ The parts of one (configuration, round) are one recording: trials and `start_ns`
 from part to part.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

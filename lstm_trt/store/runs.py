@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, overload
+from typing import Any, TypeGuard, overload
 
 from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
 from lstm_trt.config.format import count, short_number
 from lstm_trt.config.labels import FIELDS
+from lstm_trt.config.libraries import pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use
@@ -23,9 +24,6 @@ from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, gro
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 from lstm_trt.store.whole import KEPT
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Columns of a recording that latencies alone need, and those that analysis and plots use: not the device's own clock.
 LATENCIES = ("latency_ns", "warmup")
@@ -78,8 +76,6 @@ class Runs(Sequence[Group]):
     @cached_property
     def frame(self) -> pd.DataFrame:
         """A DataFrame with a row per group: its configuration, `rounds`, `n` and `failure`."""
-        import pandas as pd
-
         rows = [{**group_fields(group), "rounds": len(group.samples), "n": group.n} for group in self.groups]
         failures = [None if group.failure is None else str(group.failure) for group in self.groups]
         return pd.DataFrame(rows).assign(failure=failures)

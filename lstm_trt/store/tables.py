@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
 from lstm_trt.config.format import bytes_text, count, listed
+from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY, numpy_of
@@ -400,8 +401,6 @@ def _of_npy(where: str, content: bytes) -> Table:
 
 
 def _of_parquet(path: Path) -> Table | None:
-    import pyarrow.parquet as pq
-
     with parquet_errors(path, UsageError):
         if METADATA_KEY in (pq.read_schema(path).metadata or {}):
             return None

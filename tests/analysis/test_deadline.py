@@ -26,9 +26,9 @@ from lstm_trt.analysis.deadline import (
     evidence_percentile,
     failed,
     firm_statistics,
+    judge as judge_question,
     outcomes_of,
 )
-from lstm_trt.analysis.deadline import judge as judge_question
 from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text

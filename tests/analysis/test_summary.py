@@ -18,8 +18,7 @@ from lstm_trt.analysis.compare import compare
 from lstm_trt.analysis.deadline import verdict
 from lstm_trt.analysis.outliers import Cluster, clusters_cell, clusters_line
 from lstm_trt.analysis.quantiles import count_outliers, percentile
-from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS
-from lstm_trt.analysis.summary import statistics, summarize, summarize_groups
+from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS, statistics, summarize, summarize_groups
 from lstm_trt.analysis.text.summary import text as summary_table
 from lstm_trt.config.configuration import Options
 from lstm_trt.store import files, folders, schema

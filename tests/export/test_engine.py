@@ -12,9 +12,7 @@ import pytest
 from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.tensorrt import build
-from lstm_trt.export.tensorrt import layers as export_layers
-from lstm_trt.export.tensorrt import trt as export_trt
+from lstm_trt.export.tensorrt import build, layers as export_layers, trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions, Profile
 from lstm_trt.export.to_onnx import export_network, static_model

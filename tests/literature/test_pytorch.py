@@ -24,8 +24,7 @@ from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.evaluate import recurrent_outputs
-from lstm_trt.export.tensorrt import build
-from lstm_trt.export.tensorrt import trt as export_trt
+from lstm_trt.export.tensorrt import build, trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes.base import Availability, Request
 from lstm_trt.runtimes.cuda._tensorrt import TensorRtRuntime

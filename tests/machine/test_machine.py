@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 import lstm_trt
-from lstm_trt.machine import checks as machine_checks
-from lstm_trt.machine import counters, facts, gpu, linux, switches
+from lstm_trt.machine import checks as machine_checks, counters, facts, gpu, linux, switches
 from lstm_trt.machine.counters import COUNTERS, LARGEST_TABLE_BYTES, Watcher, difference
 
 STAT = """cpu  100 0 50 1000 5 0 3 30 0 0

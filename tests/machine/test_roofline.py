@@ -22,8 +22,7 @@ import lstm_trt as lab
 from lstm_trt.cli.record import _Progress
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.machine import facts, linux
-from lstm_trt.machine import roofline as roofline
+from lstm_trt.machine import facts, linux, roofline as roofline
 from lstm_trt.machine.checks import host_checks
 from lstm_trt.machine.roofline import CoreProbe, MachineRates, NoBound, roofline_bound
 from lstm_trt.plots import page

@@ -22,8 +22,7 @@ from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
-from lstm_trt.plots import page as pages
-from lstm_trt.plots import tail, trials
+from lstm_trt.plots import page as pages, tail, trials
 from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
 from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, Latencies, NoTrials

@@ -29,8 +29,7 @@ from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.prepare import PreparedRun, record_into
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_protocol
 from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
-from lstm_trt.store import consolidated, folders, schema
-from lstm_trt.store import files as store_files
+from lstm_trt.store import consolidated, files as store_files, folders, schema
 from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
 from tests.conftest import ROOT, ManualClock, wait_for

@@ -22,8 +22,7 @@ from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.process import Process
 from lstm_trt.recorder.sweep import order, plan_configurations, run_sweep
-from lstm_trt.store import files as store_files
-from lstm_trt.store import folders, schema
+from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
 from tests.conftest import ROOT, wait_for
 from tests.store.test_store import planted

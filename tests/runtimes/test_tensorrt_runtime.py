@@ -25,8 +25,7 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.export.tensorrt import build, engine
-from lstm_trt.export.tensorrt import trt as export_trt
+from lstm_trt.export.tensorrt import build, engine, trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from lstm_trt.machine import counters, gpu
 from lstm_trt.recorder import doctor

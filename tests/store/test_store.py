@@ -16,8 +16,7 @@ import pytest
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import LabError, StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store import consolidated, folders, schema
-from lstm_trt.store import files as store_files
+from lstm_trt.store import consolidated, files as store_files, folders, schema
 from lstm_trt.store.locks import folder_lock
 from tests.conftest import ROOT
 

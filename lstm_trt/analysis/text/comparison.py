@@ -1,7 +1,5 @@
 """Comparisons as text. No code parses it."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Outliers and clusters as text. No code parses it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 
@@ -20,6 +18,7 @@ from lstm_trt.analysis.outliers import (
 )
 from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, Excess, ran
 from lstm_trt.config import format as fmt
+from lstm_trt.config.libraries import special
 
 #: Fast trials and a segment are at the same level if their medians differ by at most this share.
 SAME_STATE = 0.02
@@ -133,15 +132,13 @@ def _uneven(outliers: Outliers) -> list[str]:
     """Clusters with a share that differs significantly between rounds (chi-squared test at 0.1 %)."""
     if len(outliers.rounds) < 2:
         return []
-    from scipy.special import chdtrc
-
     lines = []
     for cluster in outliers.clusters:
         expected = [cluster.share * part.n for part in outliers.rounds]
         if min(expected) < 5:
             continue
         square = sum((observed - mean) ** 2 / mean for observed, mean in zip(cluster.counts, expected, strict=True))
-        if chdtrc(len(expected) - 1, square) < 0.001:
+        if special.chdtrc(len(expected) - 1, square) < 0.001:
             place, counts = fmt.multiple(cluster.multiplier), ", ".join(map(str, cluster.counts))
             lines.append(f"  the frequency of {place} differs between rounds: {counts} trials")
     return lines

@@ -1,7 +1,5 @@
 """Replays as text. No code parses it."""
 
-from __future__ import annotations
-
 from lstm_trt.analysis.replay import Replay, Replays
 from lstm_trt.config.format import count, microseconds, percent, rate, table
 

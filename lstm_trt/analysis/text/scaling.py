@@ -1,7 +1,5 @@
 """The scaling analysis as text. No code parses it."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """Summaries as text. No code parses it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

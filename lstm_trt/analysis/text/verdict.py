@@ -1,7 +1,5 @@
 """Verdicts as text. No code parses it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -32,9 +32,7 @@ from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, ConfigurationFailed, MemoryExhausted, RunFailed, RuntimeUnavailable
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.tensorrt import build
-from lstm_trt.export.tensorrt import engine as export_engine
-from lstm_trt.export.tensorrt import trt as export_trt
+from lstm_trt.export.tensorrt import build, engine as export_engine, trt as export_trt
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
