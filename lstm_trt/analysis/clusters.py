@@ -439,11 +439,6 @@ def together(searches: Iterable[Search[T]]) -> list[T]:
     return found
 
 
-def find_bumps(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> tuple[Bump, ...]:
-    """As `search`, alone."""
-    return together([search(ratios, bulk, step)])[0]
-
-
 def search(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> Search[tuple[Bump, ...]]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 DEFAULT_CONFIDENCE = 0.95
 
 
+MEDIAN = Fraction("0.5")
+
 #: Percentiles of the summary by column name.
 PERCENTILES = {
-    "median_us": Fraction("0.5"),
+    "median_us": MEDIAN,
     "p90_us": Fraction("0.9"),
     "p99_us": Fraction("0.99"),
     "p999_us": Fraction("0.999"),
@@ -52,7 +54,7 @@ def percentile(sorted_values: Ordered, share: Fraction) -> float:
 
 @cache
 def _heading(share: Fraction) -> str:
-    return "median" if share == PERCENTILES["median_us"] else f"p{float(100 * share):.15g}"
+    return "median" if share == MEDIAN else f"p{float(100 * share):.15g}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class AskedPercentiles(JsonFields):
 
 def median(values: np.ndarray) -> float:
     """The median of values in any order; for an even number the lower of the two middle ones."""
-    return percentile(np.sort(values), PERCENTILES["median_us"])
+    return percentile(np.sort(values), MEDIAN)
 
 
 def quantile(ordered: Ordered, share: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import Doubt
-from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
+from lstm_trt.analysis.quantiles import EFFECT, MEDIAN, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
 from lstm_trt.analysis.times import ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
@@ -40,8 +40,8 @@ def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
         return None
     few = min(len(faster.rounds), len(slower.rounds)) < ROUNDS
     # A bound that does not exist at this number of trials may lie anywhere.
-    highs_us = [part.interval_us("median_us", PAIR_CONFIDENCE)[1] or math.inf for part in faster.rounds]
-    lows_us = [part.interval_us("median_us", PAIR_CONFIDENCE)[0] or 0.0 for part in slower.rounds]
+    highs_us = [part.percentile(MEDIAN, PAIR_CONFIDENCE).high_us or math.inf for part in faster.rounds]
+    lows_us = [part.percentile(MEDIAN, PAIR_CONFIDENCE).low_us or 0.0 for part in slower.rounds]
     overlap = max(highs_us) >= min(lows_us)
     found = {
         Doubt.FEW_ROUNDS: few,

@@ -116,15 +116,10 @@ class Series:
             return mean_and_deviation(self.ordered_ns)[0] / 1e3
         return float(self.ordered_ns[{"min_us": 0, "max_us": -1}[name]]) / 1e3
 
-    def percentile(self, share: Fraction) -> Percentile:
-        """A percentile with its exact interval at 95 %."""
-        low, high = (bound and bound / 1e3 for bound in interval(self.ordered_ns, share))
+    def percentile(self, share: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> Percentile:
+        """A percentile with its exact interval."""
+        low, high = (bound and bound / 1e3 for bound in interval(self.ordered_ns, share, confidence))
         return Percentile(share, percentile(self.ordered_ns, share) / 1e3, low, high)
-
-    def interval_us(self, name: str, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float | None, float | None]:
-        """The exact interval of a percentile in us; None for a bound that does not exist at this n."""
-        low, high = interval(self.ordered_ns, PERCENTILES[name], confidence)
-        return None if low is None else low / 1e3, None if high is None else high / 1e3
 
 
 def timed_samples(group: Group) -> tuple[Latencies, ...]:

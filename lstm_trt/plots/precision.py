@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, MEDIAN
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import scientific
 from lstm_trt.plots import points as data, style
@@ -75,8 +75,8 @@ def _draw(ax: Axes, point: data.Point, error: float, look: dict) -> list[float]:
     """The median and its interval in each round; returns the latencies drawn."""
     ends = []
     for each in point.rounds:
-        low, high = each.interval_us("median_us")
-        ends += [each.median_us if low is None else low, each.median_us if high is None else high]
+        found = each.percentile(MEDIAN)
+        ends += [found.low_us or found.us, found.high_us or found.us]
         ax.plot([error, error], ends[-2:], color=look["color"], linewidth=1.3, zorder=2)
     ax.plot([error], [point.statistic("median_us")], **look | DOT, zorder=3)
     return ends

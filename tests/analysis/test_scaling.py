@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lstm_trt.analysis.outcomes import Doubt
-from lstm_trt.analysis.quantiles import interval, ratio_rank
+from lstm_trt.analysis.quantiles import MEDIAN, interval, ratio_rank
 from lstm_trt.analysis.scaling import (
     FITTED,
     PAIR_CONFIDENCE,
@@ -548,7 +548,8 @@ def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
 def test_intervals_that_touch_prove_nothing():
     def cell(low, high, rounds=1):
         trials = Series(1e3 * np.linspace(low, high, 8))  # of 8 trials the interval is the whole range
-        assert trials.interval_us("median_us", PAIR_CONFIDENCE) == (low, high)
+        found = trials.percentile(MEDIAN, PAIR_CONFIDENCE)
+        assert (found.low_us, found.high_us) == (low, high)
         return ShapeTime((low + high) / 2, (trials,) * rounds)
 
     few, apart = (Doubt.FEW_ROUNDS,), (Doubt.NOT_SEPARATED,)
