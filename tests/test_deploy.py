@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import re
 import resource
 import shutil
@@ -60,11 +61,67 @@ int main(void)
 }
 """
 
+#: Calls after a burst, of silence or of denormal inputs, by a caller that rounds upward and has an exception unmasked:
+#: its control register must stay as it is. The answers are written to standard output; at the end, to standard error,
+#: how many numbers of the instance and the answers were denormal, and whether a NaN is passed on.
+SILENCE = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "controller.h"
+#if defined(__SSE__)
+static uint64_t control(void) { return __builtin_ia32_stmxcsr(); }
+static void set(uint64_t to) { __builtin_ia32_ldmxcsr((unsigned)to); }
+static const uint64_t odd = (0x1f80 & ~0x0800) | 0x4000 | 0x0001; /* underflow unmasked, upward, a flag is set */
+#elif defined(__aarch64__)
+static uint64_t control(void) { uint64_t a; __asm__ volatile("mrs %0, fpcr" : "=r"(a)); return a; }
+static void set(uint64_t to) { __asm__ volatile("msr fpcr, %0" : : "r"(to) : "memory"); }
+static const uint64_t odd = 1 << 22; /* upward */
+#endif
+static struct controller net;
+static float x[controller_INPUTS], y[controller_OUTPUTS];
+static long denormals(const void *from, size_t bytes)
+{
+    long found = 0;
+    for (size_t at = 0; at < bytes; at += 4) {
+        uint32_t bits;
+        memcpy(&bits, (const char *)from + at, 4);
+        found += !(bits & 0x7f800000) && bits & 0x007fffff;
+    }
+    return found;
+}
+int main(int argc, char **argv)
+{
+    const int is_odd = atoi(argv[1]), burst = 5, calls = 4000;
+    const float rest = strtof(argv[2], NULL);
+    const uint64_t before = control();
+    long found = 0;
+    if (argc != 3 || controller_init(&net, controller_weights)) return 1;
+    for (int t = 0; t <= calls; t++) {
+        uint32_t missing = 0x7fc00000;
+        for (int i = 0; i < controller_INPUTS; i++) x[i] = t < burst ? 1.f + (float)(t * i % 3) : rest;
+        if (t == calls) memcpy(x, &missing, 4);
+        if (is_odd == 1) set(odd);
+        controller_step(&net, x, y);
+        if (t % 2) controller_prepare_next(&net);
+        const uint64_t after = control();
+        set(before);
+        if (is_odd < 2 && after != (is_odd ? odd : before)) return 2;
+        if (t < calls) fwrite(y, sizeof y, 1, stdout);
+        if (t < calls) found += denormals((char *)&net + 64, sizeof net - 64) + denormals(y, sizeof y);
+    }
+    fprintf(stderr, "%ld %d", found, y[0] != y[0]);
+    return 0;
+}
+"""
+
 
 class Controller(torch.nn.Module):
-    def __init__(self, hidden: int):
+    def __init__(self, hidden: int, bias: bool = True):
         super().__init__()
-        self.lstm, self.dense = torch.nn.LSTM(FEATURES, hidden, 2), torch.nn.Linear(hidden, OUTPUTS)
+        self.lstm = torch.nn.LSTM(FEATURES, hidden, 2, bias=bias)
+        self.dense = torch.nn.Linear(hidden, OUTPUTS, bias=bias)
 
     def forward(self, samples):
         return self.dense(self.lstm(samples)[0])
@@ -75,10 +132,10 @@ class Controller(torch.nn.Module):
             return self(torch.from_numpy(samples)[:, None])[:, 0].numpy()
 
 
-def exported(folder: Path, hidden: int = 9) -> Controller:
+def exported(folder: Path, hidden: int = 9, bias: bool = True) -> Controller:
     """A module with random weights, written as C to `folder`."""
     torch.manual_seed(hidden)
-    module, time = Controller(hidden), {0: "time"}
+    module, time = Controller(hidden, bias), {0: "time"}
     example, axes = torch.zeros(4, 1, FEATURES), {"samples": time, "output": time}
     lab_package.export_c(lab_package.TorchNetwork(module, example, name="controller", dynamic_axes=axes), folder)
     return module
@@ -248,6 +305,25 @@ def test_the_sanitizers_find_nothing(controller, rng):
     loop = compiled(folder, "checked", *SANITIZERS)
     same_answers(module, loop, rng, "-e")
     run(loop, "-p", 100, "-n", 50)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64", "aarch64"), reason="other control registers")
+@pytest.mark.parametrize("rest", ["0", "1e-39"])
+def test_denormal_numbers_and_the_callers_control_register(tmp_path, rest):
+    """Without biases, silence after a burst decays through denormal numbers; with KEEP_FPU they are computed."""
+    exported(tmp_path, 20, bias=False)
+    (tmp_path / "silence.c").write_text(SILENCE)
+    answers = {}
+    for name, flags in (("default", ()), ("keep", ("-Dcontroller_KEEP_FPU",))):
+        program = compiled(tmp_path, name, "-fno-fast-math", *flags, source=tmp_path / "silence.c")
+        for odd in "01" if name == "default" else "2":  # 2: the flags of the caller may change
+            done = subprocess.run([program, odd, rest], capture_output=True)
+            assert done.returncode == 0, (name, odd, done.returncode)
+            found, passed_on = map(int, done.stderr.split())
+            assert passed_on == 1 and (found == 0) == (name == "default"), (name, odd, found)
+            answers[name, odd] = np.frombuffer(done.stdout, np.float32)
+    assert answers["default", "0"].tobytes() == answers["default", "1"].tobytes()
+    assert np.abs(answers["default", "0"] - answers["keep", "2"]).max() < 1e-36
 
 
 @pytest.mark.heavy

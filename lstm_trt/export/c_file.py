@@ -24,7 +24,7 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "2"
+VERSION = "3"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20
@@ -346,13 +346,13 @@ class CFile:
         sizes |= {"gates": max(one.gates for one in each), "buffer": max(one.buffer for one in each)}
         return {name: size for name, size in sizes.items() if size}
 
-    def prototype(self, function: str) -> str:
-        """The declaration of `run` or `step`, with the extents of input and outputs."""
-        arguments, rows = [f"struct {self.name} *net"], self.samples[function]
-        for name, size in self.passes[function].arguments.items():
+    def prototype(self, function: str, prefix: str = "") -> str:
+        """The declaration of `run`, `step` or `prepare_next`, with the extents of input and outputs."""
+        arguments, rows = [f"struct {self.name} *net"], self.samples.get(function, 0)
+        for name, size in self._arguments(function).items():
             extent = f"{rows} * {size // rows}" if size % rows == 0 < rows - 1 else size
             arguments.append(f"{'const ' * name.startswith('x')}float {name}[{extent}]")
-        return f"void {self.name}_{function}({', '.join(arguments)})"
+        return f"void {prefix or self.name}_{function}({', '.join(arguments)})"
 
     @property
     def header(self) -> str:
@@ -373,7 +373,7 @@ class CFile:
         functions = "".join(f"\n/* {comments[key]} */\n{self.prototype(key)};\n" for key in self.passes)
         if "step" in self.passes:
             what = "computes the part of the next step that needs no input, so that it\n   answers sooner."
-            functions += f"\n/* Optional, between two steps: {what} */\nvoid {name}_prepare_next(struct {name} *net);\n"
+            functions += f"\n/* Optional, between two steps: {what} */\n{self.prototype('prepare_next')};\n"
         weights = f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if self.included else ""
         return f"""{self.head}
 #ifndef {name}_H
@@ -414,6 +414,7 @@ void {name}_reset(struct {name} *net);
         name, target = self.name, self.target
         macro = INSTRUCTIONS.get(target.vector_length)
         check = f'#ifndef {macro}\n#error "compile this file with {" ".join(target.flags)}"\n#endif\n'
+        keep = f"#ifdef {name}_KEEP_FPU\n#define KEEP_FPU\n#endif\n"
         kernel = resources.files("lstm_trt.export").joinpath("kernel.c").read_text()
         functions = {key: text for each in self.passes.values() for key, text in each.functions.items()}
         numbers = ", ".join(str(int(value)) for value in self.content[:HEAD])
@@ -421,7 +422,7 @@ void {name}_reset(struct {name} *net);
         resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
         parts = [
             self.head,
-            f'#include "{name}.h"\n\n{check if macro else ""}#define VL {target.vector_length}\n\n{kernel}',
+            f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n\n{kernel}',
             *functions.values(),
             f"""int {name}_init(struct {name} *net, const void *weights)
 {{
@@ -445,7 +446,7 @@ void {name}_reset(struct {name} *net);
             for number, (layer, offset) in enumerate(self.layers):
                 places = f"net->weights + {offset}, net->h{number}, net->sums{number}"
                 calls += f"    prepare({layer.kind}, {layer.features}, {layer.units}, {places});\n"
-            parts.append(f"void {name}_prepare_next(struct {name} *net)\n{{\n{calls}    net->prepared = 1;\n}}\n")
+            parts.append(self._apart("prepare_next", f"{calls}    net->prepared = 1;\n"))
         if self.included:
             rows = (", ".join(f"{value.hex()}f" for value in row) for row in self.content.reshape(-1, 16).tolist())
             values = ",\n".join(rows)
@@ -462,4 +463,13 @@ void {name}_reset(struct {name} *net);
             lines.append("net->prepared = 0;")
             known = "(net->prepared ? net->sums##n : 0)"
         text = "".join(f"    {line}\n" for line in lines)
-        return f"#define PREPARED(n) {known}\n{self.prototype(function)}\n{{\n{text}}}\n#undef PREPARED\n"
+        return f"#define PREPARED(n) {known}\n{self._apart(function, text)}#undef PREPARED\n"
+
+    def _apart(self, function: str, body: str) -> str:
+        """A function that computes what is in `body` with the default control register, see `kernel.c`."""
+        call = f"inner_{function}({', '.join(['net', *self._arguments(function)])})"
+        inner = f"APART {self.prototype(function, 'inner')}\n{{\n{body}}}"
+        return f"{inner}\n\n{self.prototype(function)}\n{{\n    WITH_DEFAULTS({call});\n}}\n"
+
+    def _arguments(self, function: str) -> Mapping[str, int]:
+        return self.passes[function].arguments if function in self.passes else {}

@@ -24,6 +24,9 @@ FINER_THAN_BF16 = {"tf32": 2**-12, "fp16": 2**-11}
 #: Largest bound: beyond it the outputs have little to do with the reference.
 MOST_ERROR = 0.5
 
+#: A difference up to this is none: a runtime may take denormal numbers, below 1.2e-38, for zero.
+SMALLEST = 1e-30
+
 #: Output values that are compared at least, in several calls if necessary: the relative error of a single number can
 #: be small or large by chance in any precision.
 LEAST_VALUES = 16
@@ -116,7 +119,8 @@ def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.n
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:
-    """Euclidean norm of the difference divided by that of `expected`, in float64."""
+    """Norm of the difference, without elements up to `SMALLEST`, divided by that of `expected`, in float64."""
     expected = expected.astype(np.float64)
     size = max(np.linalg.norm(expected), np.finfo(np.float64).tiny)
-    return float(np.linalg.norm(outputs.astype(np.float64) - expected) / size)
+    difference = outputs.astype(np.float64) - expected
+    return float(np.linalg.norm(np.where(np.abs(difference) <= SMALLEST, 0.0, difference)) / size)

@@ -62,7 +62,7 @@ def prepare(request: Request) -> PreparedStep:
             "target": file.target.name,
             "vector_length": file.target.vector_length,
             "library_cached": network.cached,
-            "denormals": "processor setting (the library does not change it)",
+            "denormals": "zero during each call",
         }
         step = _NetworkStep(request, network, facts)
         step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}

@@ -87,6 +87,17 @@ def test_networks_of_random_sizes(target, rng):
     assert not wrong
 
 
+@needs_gcc
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_the_code_has_no_warnings(target, tmp_path):
+    for edge, (plan, block) in EDGES.items():
+        file_of(plan, target, block).write(tmp_path)
+        strict = ("-std=gnu99", "-O1", "-Wall", "-Wextra", "-Wconversion", *TARGETS[target].flags)
+        command = ["gcc", *strict, "-c", "network.c", "-o", "network.o"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), edge
+
+
 #: Two instances in two threads: a window twice, and blocks, in memory of exactly their sizes; writes all outputs.
 PROGRAM = r"""
 #include "network.h"
@@ -704,6 +715,12 @@ CODE = {
         "x86-64-v3": "8b39e64c322f1cc8af30cb3ea1cb9fbf24c5c1d2a05239466454216e730aa45c",
         "x86-64": "897d371e382e1d7131c5b3a33670d5bb669b945a5d7abf3d500df75f8f07bf27",
         "aarch64": "414b3edc233311ab8191026cfb8a6f701cf20c419f6f3769bce82ad564290462",
+    },
+    "3": {
+        "x86-64-v4": "7bd6697920b6a8bffaf5c135b7fa49e7de506b46fe64f87629e2fdc33f5aad27",
+        "x86-64-v3": "09bbe7e04b02336fb732d96f86f83b7ad27adb3891687c743b7424a5e6dbfbc3",
+        "x86-64": "4d6e8e035ca3a8a66e983b60d61f212520f57b6cda840244c5fd5d980a235910",
+        "aarch64": "51a51ec102059db238d95c0b3c3338713ee8d83107f18930fd81c54c48bb7576",
     },
 }
 

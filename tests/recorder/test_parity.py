@@ -16,7 +16,14 @@ from lstm_trt.export.network import make_weights
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, check_parity, nan_reaches_output, to_bfloat16
+from lstm_trt.recorder.parity import (
+    LEAST_VALUES,
+    PARITY_BOUNDS,
+    check_parity,
+    nan_reaches_output,
+    relative_error,
+    to_bfloat16,
+)
 from lstm_trt.recorder.preparers import onnx as own
 from lstm_trt.recorder.preparers.stacked import PREPARER
 from lstm_trt.runtimes import load_runtime
@@ -274,3 +281,11 @@ def test_the_operators_that_hide_a_nan(tmp_path, name, hiding):
             gate = own.PREPARER.gate(configuration, reference)
             assert nan_reaches_output(step, gate) is (operator not in hiding), (operator, mode)
             step.close()
+
+
+def test_a_difference_of_denormal_size_is_none():
+    tiny = np.array([1e-39, -3e-38, 1e-31], np.float32)
+    assert relative_error(np.zeros(3, np.float32), tiny) == 0
+    assert relative_error(np.zeros(1, np.float32), np.array([1e-29], np.float32)) == pytest.approx(1)
+    assert relative_error(np.array([1.0, 0.0], np.float32), np.array([1.0, 1e-39], np.float32)) == 0
+    assert np.isnan(relative_error(np.array([np.nan], np.float32), np.zeros(1, np.float32)))
