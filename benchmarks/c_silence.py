@@ -3,9 +3,9 @@
 Without biases the state of a recurrent layer decays through denormal numbers (below 1.2e-38 in float32), with which
 most processors compute many times more slowly. Generated code takes them for zero during a call; with `-DNAME_KEEP_FPU`
 it leaves the processor's setting. The same calls are repeated, those of both alternately: printed are the median over
-calls in silence of the smallest time of each call, and the largest of these times by that median. Exit status 1 if it is
-above 1.1 with denormal numbers as zero. Run it on an idle machine; it takes a second. Some processors compute denormal
-numbers as fast as others: there both ratios are near 1.
+calls in silence of the smallest time of each call, and the largest of these times by that median. Exit status 1 if it
+is above 1.1 with denormal numbers as zero. Run it on an idle machine; it takes a second. Some processors compute
+denormal numbers as fast as others: there both ratios are near 1.
 """
 
 import os

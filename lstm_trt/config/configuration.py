@@ -122,6 +122,9 @@ class Protocol:
     the recording ends after that time, and `trials` is the maximum for one part of it. With `until` "decided" it ends
     when the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length` calls on
     average, is MET or MISSED (`analysis/sequential.py`), and `trials` is the maximum.
+
+    With `after_warmup` "zeros" all inputs of floating point are zero from the first call after the warm-up on, so that
+    the k-th timed call of a stream is the k-th of silence.
     """
 
     trials: int = described(1000, help="timed trials", tells=Tells.MINOR)
@@ -150,6 +153,9 @@ class Protocol:
     burst_length: float | None = _of_until(
         help="mean length of bursts of misses for which MET must hold, in calls", unit="b"
     )
+    after_warmup: str | None = described(
+        None, help="inputs of the timed calls of a stream: silence after usual ones", choices=("zeros",), added=True
+    )
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -157,6 +163,8 @@ class Protocol:
         one_of("arrival", self.arrival, ARRIVALS)
         self._check_arrival()
         self._check_until()
+        if self.after_warmup is not None:
+            one_of("after_warmup", self.after_warmup, ("zeros",))
 
     def _check_until(self) -> None:
         values = {"deadline_us": self.deadline_us, "burst_length": self.burst_length, "percentile": self.percentile}
@@ -215,11 +223,12 @@ class Protocol:
 
     @property
     def arrival_text(self) -> str:
-        """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms."""
+        """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms, closed in silence."""
         text = self.arrival
         text += f" every {self.period_us:g} us" if self.period_us else ""
         text += f" {self.pause_ms:g} ms" if self.pause_ms else ""
         text += f" ({self.wait})" if self.wait != "none" else ""
+        text += " in silence" if self.after_warmup else ""
         return text + (f" for {self.for_s:g} s" if self.for_s else "")
 
     def as_dict(self) -> dict[str, Any]:

@@ -86,6 +86,10 @@ def trials_in_order(
     elif round_number is not None:
         notes[0] += f" Only round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
+        if group.configuration.protocol.after_warmup:
+            slowest = max(timed_samples(group), key=lambda sample: sample.timed_ns.max())
+            call = int(np.argmax(slowest.latency_ns * ~slowest.warmup)) + 1 - group.configuration.protocol.warmup
+            notes[0] += f" All inputs are zero after the warm-up; the slowest call is number {call} of silence."
         notes.append(data.describe_systems(data.points_of(group)))
     title = f"Trials in order: {group.name}" if group.name else "Trials in order"
     with style.figure(title, notes, 3.7) as (picture, body):

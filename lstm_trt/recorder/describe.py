@@ -44,6 +44,8 @@ def describe(
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream: use --mode forward, or another runtime such as onnxruntime")
     asked = Configuration(workload, runtime, "unknown", "unknown", options, protocol or Protocol(), mode)
+    if asked.protocol.after_warmup and mode != "stream":
+        raise UsageError("--after-warmup is for streams, which carry a state into the silence: add --mode stream")
     if anywhere and options.cores:
         raise UsageError("--cores are those of one machine: leave them out, or the executor (--scheduler)")
     if anywhere:

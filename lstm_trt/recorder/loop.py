@@ -279,7 +279,8 @@ class Loop:
     `read_machine` is called before the first and after each block (`counters.difference` compares
     its results); `device_times` returns the device times of the block's rows. With more
     than one thread, context switches and page faults of the whole process are counted, else
-    those of this thread. `switches` measures the time off the core. `first_pair` and `last_pair`
+    those of this thread. `switches` measures the time off the core. `after_warmup` is called once, before the first
+    timed trial. `first_pair` and `last_pair`
     are the two clocks before the first block and after the last; `restart` resets them, to exclude
     time that was not spent in the loop.
     """
@@ -293,8 +294,9 @@ class Loop:
         read_machine: Callable[[], Mapping] = dict,
         device_times: Callable[[], Mapping[str, np.ndarray]] = dict,
         switches: Switches | None = None,
+        after_warmup: Callable[[], None] | None = None,
     ) -> None:
-        self._switches = switches
+        self._switches, self._after_warmup = switches, after_warmup
         self._step, self._protocol = step, protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
         self._read_machine, self._device_times = read_machine, device_times
@@ -322,6 +324,10 @@ class Loop:
         before_usage = resource.getrusage(self._who)
         if marked:
             self._block.run(self._step, marked, self._who, UNLIMITED)
+        if self._after_warmup:
+            self._block.rest()
+            self._after_warmup()
+            self._after_warmup = None
         most = min(self._protocol.block_trials, most, self._switches.room(marked) if self._switches else UNLIMITED)
         timed = self._block.run(self._step, most, self._who, min(self._budget_ns, budget_ns))
         self._block.rest()

@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ class PreparedRun:
     switches: Switches
     provenance: dict
     seconds: dict
+    silence: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def recording(
         self, trials: Trials, round: int, seconds: dict, part: int | None, control: tuple[Any, Any], **provenance: Any
@@ -155,7 +157,11 @@ def prepared(
             provenance["gpu_before"] = watcher.gpu_state()
             stage("run")
             seconds = {"build": built - began, "parity": time.perf_counter() - built}
-            yield PreparedRun(configuration, step, watcher, switches, provenance, seconds)
+            silence = {
+                name: np.zeros_like(array) if array.dtype.kind == "f" else array
+                for name, array in request.inputs.items()
+            }
+            yield PreparedRun(configuration, step, watcher, switches, provenance, seconds, silence)
     finally:
         with suppress(Exception):  # an earlier error is the relevant one
             step.close()
@@ -248,7 +254,9 @@ def record_into(
         if not soaks:
             send("progress", done=0, total=protocol.trials)
         read, device_times = run.watcher.read, run.step.device_times if options.device_clocks != "off" else dict
-        how = {"read_machine": read, "device_times": device_times, "switches": run.switches}
+        how: dict[str, Any] = {"read_machine": read, "device_times": device_times, "switches": run.switches}
+        if protocol.after_warmup:
+            how["after_warmup"] = partial(run.step.load_inputs, run.silence)
         loop = Loop(run.step.step, protocol, threads=options.threads, **how)
         origin = loop.first_pair.monotonic_ns
         end = origin + whole_ns

@@ -231,6 +231,7 @@ def groups_of(items: Iterable[Stored]) -> list[Group]:
         extra = [name for name in configuration.options.as_dict() if known[name].kept or known[name].added]
         kept = [*workload.group_fields(configuration.mode), *workload.axes, "runtime", "config_id"]
         kept += ["runtime_version", "device_name", *extra, *["machine"] * (len(machines) > 1)]
+        kept += ["after_warmup"] * (configuration.protocol.after_warmup is not None)
         every = fields_of(configuration, key[1])
         fields = {name: every[name] for name in kept} | ({"graph_captured": False} if key[2] else {})
         name = f"{configuration.name} on {configuration.runtime}"

@@ -32,6 +32,7 @@ from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
 from lstm_trt.store import consolidated, files as store_files, folders, schema
 from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
+from lstm_trt.store.runs import load
 from tests.conftest import ROOT, ManualClock, wait_for
 from tests.store.test_store import same
 from tests.support.trials import NoSwitches
@@ -79,8 +80,17 @@ def configuration_of(for_s: float = 3.0, **protocol) -> Configuration:
 
 
 class PlantedStep:
+    """`silent_after`: after how many calls it got the inputs of silence."""
+
     def __init__(self, step):
-        self.step = step
+        self._step, self.calls, self.silent_after = step, 0, []
+
+    def step(self):
+        self.calls += 1
+        self._step()
+
+    def load_inputs(self, inputs):
+        self.silent_after.append((self.calls, inputs))
 
     def facts(self):
         return {"planted": True}
@@ -94,7 +104,7 @@ def record_parts(monkeypatch, tmp_path):
     there are doesn't depend on the machine.
     """
 
-    def run(configuration, *, step_ns=50_000, asked_s=1.0, part_s=0.3, **more):
+    def run(configuration, *, step_ns=50_000, asked_s=1.0, part_s=0.3, silences=(), **more):
         clock = ManualClock()
 
         @contextmanager
@@ -103,7 +113,9 @@ def record_parts(monkeypatch, tmp_path):
             seconds = {"build": 1.0, "parity": 2.0}
             step = PlantedStep(lambda: clock.advance(step_ns))
             watcher = SimpleNamespace(read=dict, gpu_state=lambda: None)
-            yield PreparedRun(configuration, step, watcher, NoSwitches(), told, seconds)
+            yield PreparedRun(configuration, step, watcher, NoSwitches(), told, seconds, {"x": "zeros"})
+            if step.silent_after:
+                silences.extend(step.silent_after)
 
         arguments = {"round": 0, "asked_s": asked_s, "part_s": part_s, **more}
         with monkeypatch.context() as patched:
@@ -156,6 +168,19 @@ def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
     assert whole.control is not None and whole.provenance["control"]["calls"] == len(whole.control["start_ns"])
     assert [item["trials"] for item in seen] == sorted({item["trials"] for item in seen})
     assert seen[-1]["trials"] == told["trials"] and seen[-1]["elapsed_s"] >= 1.0
+
+
+@pytest.mark.parametrize("warmup", [0, 4])
+@pytest.mark.parametrize("arrival", [{}, {"arrival": "periodic", "period_us": 1000}])
+def test_silence_begins_with_the_first_timed_call(tmp_path, record_parts, warmup, arrival):
+    found = []
+    configuration = configuration_of(after_warmup="zeros", warmup=warmup, **arrival)
+    record_parts(configuration, silences=found)
+    assert found == [(warmup, {"x": "zeros"})] and len(parts_of(tmp_path)) > 1
+    record_parts(configuration_of(warmup=warmup, **arrival), silences=found)
+    assert len(found) == 1
+    (silent, usual) = sorted(load(tmp_path), key=lambda group: group.configuration.protocol.after_warmup is None)
+    assert silent.name.endswith("in silence for 3 s") and silent.name != usual.name
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import facts
 from lstm_trt.plots.points import describe_systems, points_of, systems
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import against_clock
+from lstm_trt.recorder.loop import Loop, against_clock
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.pool import remarks
 from lstm_trt.recorder.prepare import PreparedRun
@@ -88,6 +89,39 @@ def test_calls_of_a_few_samples_equal_one_pass(tmp_path, name, shape, precision)
         assert step.facts()["recompiled_later"] == 0
     step.close()
     step.reset()
+
+
+@pytest.mark.parametrize("name", [name for name in ("c", "onnxruntime", "pytorch") if name in RUNTIMES])
+def test_silence_after_the_warm_up_carries_the_state_on(tmp_path, name):
+    if not load_runtime(name).availability("cpu").ready:
+        pytest.skip(f"{name} is not ready")
+    shape = LstmShape(2, 16, 1)
+    protocol = Protocol(trials=30, warmup=7, after_warmup="zeros")
+    with pytest.raises(UsageError, match="add --mode stream"):
+        describe(shape, name, protocol)
+    configuration, request, _ = prepared(shape, name, tmp_path)
+    step = load_runtime(name).prepare(request)
+    silence = {key: np.zeros_like(array) for key, array in request.inputs.items()}
+
+    def after(*calls: tuple[dict, int]) -> np.ndarray:
+        step.reset()
+        for inputs, count in calls:
+            step.load_inputs(inputs)
+            for _ in range(count):
+                step.step()
+        return step.outputs()[OUTPUT].copy()
+
+    expected, unlike = after((request.inputs, 7), (silence, 30)), after((request.inputs, 37))
+    step.reset()
+    step.load_inputs(request.inputs)
+    loop = Loop(step.step, protocol, after_warmup=partial(step.load_inputs, silence))
+    loop.part(protocol.warmup)
+    assert loop.rows == 37 and np.array_equal(step.outputs()[OUTPUT], expected)
+    assert relative(expected, unlike) > 1e-3
+    recording = lstm_trt.record(shape, name, replace(protocol, trials=20), out=tmp_path, mode="stream")
+    assert recording.configuration.protocol.after_warmup == "zeros"
+    assert configuration.id not in {each.configuration.id for each in lstm_trt.load(tmp_path)}
+    step.close()
 
 
 def relative(found, expected):

@@ -122,9 +122,9 @@ def _graph(row: SummaryRow) -> str:
 
 
 def _arrival(row: SummaryRow) -> str:
-    if row.period_us:
-        return f"{short_number(row.period_us)} us {row.wait}"
-    return f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
+    text = f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
+    text = f"{short_number(row.period_us)} us {row.wait}" if row.period_us else text
+    return text + ", silence" * ("after_warmup" in row.group)
 
 
 #: Columns that tell the configurations apart.
@@ -137,7 +137,7 @@ NAMES = (
     Column("runtime", lambda row: row.runtime),
     *_options(),
     Column("graph", _graph, shown=_any("graph")),
-    Column("arrival", _arrival, shown=lambda rows: any(row.arrival != "closed" for row in rows)),
+    Column("arrival", _arrival, shown=lambda rows: any(_arrival(row) != "closed" for row in rows)),
 )
 
 
