@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
@@ -111,6 +113,9 @@ POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
     "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
 }
 
+#: Operators of which the input may vary; of others only constants.
+KINDS = {"LSTM", "GRU", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "Dropout", "Shape", "Size", *MOVES, *POINTWISE}
+
 #: Number of pieces in which a tensor may lie in memory; each is copied.
 MOST_PIECES = 16
 
@@ -130,6 +135,10 @@ def parameter(letter: str, name: str, names: Sequence[str]) -> str:
         return letter
     different = len({identifier(each) for each in names}) == len(names)
     return f"{letter}_{identifier(name) if different else list(names).index(name)}"
+
+
+def _kind(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 class Reader:
@@ -168,8 +177,7 @@ class Reader:
             self.values[value.name] = self._new(base, sizes)
             if value.name not in carried:
                 self.inputs[base] = math.prod(sizes)
-        for node in graph.node:
-            self._read(node)
+        self._read_all(graph.node)
         for before, name in carried.items():
             after = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
             if not isinstance(self.values[name], Data) or after != self.values[name].at.ravel().tolist():
@@ -200,8 +208,8 @@ class Reader:
         cuts = np.flatnonzero(np.diff(flat) != 1) + 1
         if len(cuts) >= MOST_PIECES:
             raise BuildFailed(
-                f"{what} is rearranged (Transpose, Gather, Slice, Concat) from more than {MOST_PIECES} parts of memory,"
-                " which the C kernel does not support"
+                f"{what} is put together of {len(cuts) + 1} pieces (Transpose, Gather, Slice, Concat), and the C kernel"
+                f" copies at most {MOST_PIECES}: join or reorder whole tensors outside the network"
             )
         if len(cuts):
             pieces, flat = np.split(flat, cuts), self._buffer(flat.shape).at
@@ -216,6 +224,29 @@ class Reader:
         self.stages.append(kind(x, y.at.flat[0], y.at.size, *more))
         return y
 
+    def _read_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Raises `BuildFailed` that names all nodes which cannot be generated, those after them only by their kind."""
+        unknown: dict[str, list[str]] = defaultdict(list)
+        faults: list[str] = []
+        lost: set[str] = set()
+        for node in nodes:
+            varies = any(isinstance(self.values.get(name), Data) or name in lost for name in node.input)
+            if varies and _kind(node) not in KINDS:
+                unknown[_kind(node)].append(label(node))
+            elif lost.isdisjoint(node.input):
+                try:
+                    self._read(node)
+                    continue
+                except BuildFailed as error:
+                    faults.append(str(error))
+            lost.update(node.output)
+        if unknown:
+            known = f"LSTM, GRU, dense layers, arithmetic with constants, and {', '.join(POINTWISE)}"
+            first = [f"{each[0]}{f' and {len(each) - 1} more' * (len(each) > 1)}" for each in unknown.values()]
+            faults.insert(0, f"{listed(first)}: the C kernel has {known}; compute the rest outside the network")
+        if faults:
+            raise BuildFailed("; ".join(faults))
+
     def _read(self, node: onnx.NodeProto) -> None:
         has = attributes(node)
         unknown = [name for name in node.input if name and name not in self.values]
@@ -223,7 +254,7 @@ class Reader:
             raise BuildFailed(f"{label(node)}: the C kernel does not compute its input {unknown[0]}")
         inputs: list[Any] = [self.values[name] if name else None for name in node.input]
         arrays = [value.at if isinstance(value, Data) else value for value in inputs]
-        kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        kind = _kind(node)
         constant = kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs)
         moved = kind in MOVES and all(isinstance(value, Data) for value in inputs[: None if kind == "Concat" else 1])
         if constant or moved:
@@ -238,16 +269,13 @@ class Reader:
             outputs = [self._dense(node, has, inputs)]
         elif kind in ("Add", "Sub", "Mul", "Div"):
             outputs = [self._arithmetic(node, inputs)]
-        elif kind in POINTWISE:
-            outputs = [self._pointwise(node, has, inputs)]
         else:
-            known = f"LSTM, GRU, dense layers, arithmetic with constants, and {', '.join(POINTWISE)}"
-            raise BuildFailed(f"{label(node)}: the C kernel has {known}")
+            outputs = [self._pointwise(node, has, inputs)]
         self.values.update(zip(node.output, outputs, strict=False))
 
     def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:
-            raise BuildFailed(f"{label(node)}: {what} must be a constant in float32")
+            raise BuildFailed(f"{label(node)}: {what} must be a constant in float32, not computed from the input")
         return value
 
     def _recurrent(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> list[Data]:
@@ -272,7 +300,8 @@ class Reader:
                 f"{name} has shape {array.shape}, expected {shapes[name]}": array.shape != shapes[name]
                 for name, array in (("W", w), ("R", r), ("B", b))
             },
-            f"batch size {batch}, but the C kernel computes batch size 1": batch != 1,
+            f"batch size {batch}, but the C kernel computes batch size 1: give the file a symbolic batch size, and"
+            " call the code once for each sequence": batch != 1,
             f"{lacks} activations {', '.join(names)}, only {', '.join(default)}": names != default * directions,
             f"{lacks} clip": "clip" in has,
             f"{lacks} input_forget": bool(has.get("input_forget")),

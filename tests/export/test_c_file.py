@@ -436,7 +436,7 @@ NOT_GENERATED = {
     ),
     "features of two kinds": (
         graph(RELU, ("Concat", "x,r", "y", {"axis": 2}), x=(20, 1, 5), y=(20, 1, 10)),
-        "the output y is rearranged (Transpose, Gather, Slice, Concat)",
+        "the output y is put together of 40 pieces (Transpose, Gather, Slice, Concat), and the C kernel copies at most",
     ),
     "transposed features": (
         graph(
@@ -446,7 +446,7 @@ NOT_GENERATED = {
             y=(5, 1, 3),
             constants=[numbers("T", 20, 3)],
         ),
-        "the input of MatMul operator 'my_matmul' is rearranged",
+        "the input of MatMul operator 'my_matmul' is put together of 100 pieces",
     ),
     "a constant divided": (graph(("Div", "C,x", "y"), y=(6, 1, 5)), "divides by constants only"),
     "larger constant": (
@@ -463,7 +463,26 @@ NOT_GENERATED = {
     ),
     "mask": (graph(("Dropout", "x", "d,m"), ("Cast", "m", "y", {"to": 1}), y=(6, 1, 5)), "its input m"),
     "constant": (graph(("Identity", "A", "y"), RELU, y=(5, 3), r=(6, 1, 5)), "y does not depend on the input"),
-    "batch size": (recurrent("LSTM", (5, 2, 6, 4), states=False), "LSTM operator 'my_lstm': batch size 2"),
+    "batch size": (
+        recurrent("LSTM", (5, 2, 6, 4), states=False),
+        "LSTM operator 'my_lstm': batch size 2, but the C kernel computes batch size 1: give the file a symbolic batch",
+    ),
+    "several": (
+        graph(
+            ("Softmax", "x", "s"),
+            ("Add", "s,s", "a"),
+            ("ReduceMean", "a", "m"),
+            ("Softmax", "m", "n"),
+            RELU,
+            ("Div", "C,r", "d"),
+            ("Conv", "d,K", "y"),
+            y=(6, 2, 5),
+            constants=[numbers("K", 2, 1, 1)],
+        ),
+        "Softmax operator 'my_softmax' and 1 more, ReduceMean operator 'my_reducemean', Conv operator 'my_conv': the C"
+        " kernel has LSTM, GRU, dense layers, arithmetic with constants, and Relu, Sigmoid, Tanh, LeakyRelu, Elu,"
+        " HardSigmoid, Softsign, Clip; compute the rest outside the network; Div operator 'my_div': the C kernel divides",
+    ),
     "peepholes": (recurrent("LSTM", (5, 1, 6, 4), peepholes=True), "does not support peepholes"),
     "clip": (recurrent("GRU", (5, 1, 6, 4), clip=1.0), "GRU operator 'my_gru': the C kernel does not support clip"),
     "input_forget": (recurrent("LSTM", (5, 1, 6, 4), input_forget=1), "does not support input_forget"),
