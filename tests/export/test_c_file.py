@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +24,7 @@ import lstm_trt
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
 from lstm_trt.export import c_file as c_file_module
-from lstm_trt.export.c_file import TARGETS, c_file
+from lstm_trt.export.c_file import TARGETS, c_file, native_target
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.runtimes import c
 from tests.conftest import ROOT, rest_is_heavy
@@ -289,6 +291,18 @@ def test_values_do_not_depend_on_the_flags(flags, target):
         assert np.abs(found - expected)[:changed_from].max() < 2e-6
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("cc", ["clang", f"{sys.executable} -m ziglang cc"], ids=["clang", "zig"])
+@pytest.mark.parametrize("flags", [("-Ofast",), ("-O3", "-ffast-math")], ids=" ".join)
+def test_values_do_not_depend_on_the_flags_of_other_compilers(cc, flags, monkeypatch):
+    command = shlex.split(cc)
+    if shutil.which(command[0]) is None or subprocess.run([*command, "--version"], capture_output=True).returncode:
+        pytest.skip("not installed")
+    monkeypatch.setenv("CC", cc)
+    monkeypatch.setitem(TARGETS, "native", native_target())  # Zig has other names for the others
+    test_values_do_not_depend_on_the_flags(flags, "native")
+
+
 def positions(plan: Plan) -> list[tuple[int, int]]:
     """Time steps and features: the first, the last, and steps around the part that is computed at once."""
     steps = {0, 1, 23, 24, plan.sequence - 1}
@@ -481,7 +495,7 @@ NOT_GENERATED = {
         ),
         "Softmax operator 'my_softmax' and 1 more, ReduceMean operator 'my_reducemean', Conv operator 'my_conv': the C"
         " kernel has LSTM, GRU, dense layers, arithmetic with constants, and Relu, Sigmoid, Tanh, LeakyRelu, Elu,"
-        " HardSigmoid, Softsign, Clip; compute the rest outside the network; Div operator 'my_div': the C kernel divides",
+        " HardSigmoid, Softsign, Clip; compute the rest outside the network; Div operator 'my_div': the C kernel",
     ),
     "peepholes": (recurrent("LSTM", (5, 1, 6, 4), peepholes=True), "does not support peepholes"),
     "clip": (recurrent("GRU", (5, 1, 6, 4), clip=1.0), "GRU operator 'my_gru': the C kernel does not support clip"),
