@@ -7,7 +7,7 @@ from lstm_trt.analysis.scaling import scaling as scaling
 from lstm_trt.analysis.summary import summarize as summarize
 from lstm_trt.campaign import confirm as confirm, describe_runs as describe_runs, gpu_runs as gpu_runs
 from lstm_trt.campaign import largest_that_meets as largest_that_meets, load_or_record as load_or_record
-from lstm_trt.campaign import own_networks as own_networks
+from lstm_trt.campaign import own_networks as own_networks, show as show
 from lstm_trt.config.configuration import Configuration as Configuration, Options as Options, Protocol as Protocol
 from lstm_trt.config.errors import LabError as LabError, UsageError as UsageError
 from lstm_trt.config.shape import Grid as Grid, LstmShape as LstmShape

@@ -23,7 +23,7 @@ from lstm_trt.analysis.pairing import later_recording
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
-from lstm_trt.config.format import count, listed, warning_lines
+from lstm_trt.config.format import count, listed, warning_lines, wrapped
 from lstm_trt.config.labels import record_command, telling
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
@@ -40,6 +40,9 @@ from lstm_trt.store.schema import Failure, Recording
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
 _TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
+
+#: Characters of a line in a notebook.
+PAGE = 110
 
 
 def largest_that_meets(
@@ -230,6 +233,11 @@ def record_missing(configurations: Sequence[Configuration], out: str | Path, **h
     ids = {configuration.id for configuration in configurations}
     items = [item for item in read_many(source) if item.configuration.id in ids]
     return replace(as_runs(items), source=str(out))
+
+
+def show(answer: Any) -> None:
+    """Print an answer or a text in a notebook, with lines broken at words: JupyterLab breaks long ones anywhere."""
+    print(wrapped(str(answer), PAGE))
 
 
 def describe_runs(runs: Runs) -> str:

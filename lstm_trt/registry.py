@@ -86,7 +86,7 @@ API = _defined(
         "analysis.summary": ("summarize",),
         "campaign": (
             *("confirm", "describe_runs", "gpu_runs", "largest_that_meets"),
-            *("load_or_record", "own_networks"),
+            *("load_or_record", "own_networks", "show"),
         ),
         "config.configuration": ("Configuration", "Options", "Protocol"),
         "config.errors": ("LabError", "UsageError"),
