@@ -23,7 +23,7 @@ from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import WorkerPool, next_round, remarks
 from lstm_trt.recorder.process import Listener
-from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, State, snapshot_of, verdict_command
+from lstm_trt.recorder.watch import Snapshot, State, snapshot_of, verdict_command, with_trials
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 
@@ -73,10 +73,10 @@ class Soak:
     @cached_property
     def snapshot(self) -> Snapshot:
         """Its latencies as `watch` shows them."""
-        histogram = LatencyHistogram()
+        whole = None
         for path in self.paths:
-            histogram.add(files.read(path, ("latency_ns", "warmup")).timed_ns)
-        return snapshot_of(State.COMPLETE, histogram, self.configuration, self.parts)
+            whole = with_trials(whole, files.read(path, ("latency_ns", "warmup")).timed_ns)
+        return snapshot_of(State.COMPLETE, whole, self.configuration, self.parts)
 
     def as_dict(self) -> dict:
         """JSON values."""

@@ -1,14 +1,12 @@
 """A recording in progress: number of trials, latencies so far, remaining time.
 
-Only the latencies of each file in the folder are read, once. Memory use is constant, since
-median and p99.9 are computed from a histogram with bins of 0.1 %. Number of trials, maximum
-and misses are exact. No verdict while recording: repeated looks inflate false positives.
+Only the latencies of each file in the folder are read, once, and counted by value: all numbers are exact, and memory
+use depends on the number of different latencies. No verdict while recording: repeated looks inflate false positives.
 """
 
 import math
 import shlex
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_trt.analysis.quantiles import MEDIAN, percentile
 from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
@@ -26,9 +25,7 @@ from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, duration, microseconds
 from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import folder_in_use, stated_total
-
-#: Ratio of a bin's upper edge to its lower one.
-BIN_RATIO = 1.001
+from lstm_trt.store.whole import Whole, counted
 
 POLL_S = 1.0
 
@@ -50,30 +47,10 @@ class State(StrEnum):
     STOPPED = "recorder stopped"
 
 
-class LatencyHistogram:
-    """Histogram of latencies: `n` and `max_ns` are exact, percentiles to 0.1 %."""
-
-    def __init__(self, deadline_us: float | None = None) -> None:
-        self.n, self.max_ns, self.misses = 0, 0, 0
-        self.deadline_us = deadline_us
-        self._bins: Counter[int] = Counter()  # only those that are not empty: a sweep has many configurations
-
-    def add(self, latency_ns: np.ndarray) -> None:
-        """Count latencies in ns (without warm-up)."""
-        self.n += len(latency_ns)
-        self.max_ns = max(self.max_ns, int(latency_ns.max(initial=0)))
-        if self.deadline_us is not None:
-            self.misses += int(np.count_nonzero(latency_ns > limit_ns(self.deadline_us)))
-        self._bins.update((np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)).astype(np.int64).tolist())
-
-    def percentile_us(self, share: Fraction) -> float | None:
-        """The centre of the bin with the order statistic of rank ceil(n * share); None without trials."""
-        rank = math.ceil(self.n * share)
-        if rank == self.n:
-            return self.max_ns / 1e3 if self.n else None
-        bins, counts = zip(*sorted(self._bins.items()), strict=True)
-        place = bins[int(np.searchsorted(np.cumsum(counts), rank))]
-        return min(BIN_RATIO ** (place + 0.5), self.max_ns) / 1e3
+def with_trials(whole: Whole | None, latency_ns: np.ndarray) -> Whole | None:
+    """The counts with further latencies in ns (without warm-up); None as long as there are none."""
+    known = [(whole.values, whole.counts)] if whole else []
+    return Whole(*counted([*known, (latency_ns, 1)])) if len(latency_ns) else whole
 
 
 @dataclass(frozen=True)
@@ -108,7 +85,7 @@ class Snapshot(JsonFields):
         times = f"n {self.n}, median {median}, p99.9 {p999}, max {largest} us"
         if self.misses is not None:
             times += f", {count(self.misses, 'miss')} of the {self.deadline_us:g} us deadline"
-        parts = [f"{self.name}: {times} (percentiles to 0.1 %)"]
+        parts = [f"{self.name}: {times}"]
         if self.configurations > 1 or self.total is not None:
             parts[0] = f"{recorded}, of {count(self.configurations, 'configuration')}; latest: {parts[0]}"
         if self.elapsed_s is not None and self.left_s is not None:
@@ -137,15 +114,16 @@ def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
 
 
 def snapshot_of(
-    state: State, histogram: LatencyHistogram, configuration: Configuration | None, files: int, **known: Any
+    state: State, whole: Whole | None, configuration: Configuration | None, files: int, **known: Any
 ) -> Snapshot:
-    """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of `Snapshot`)."""
+    """A snapshot of one configuration's latencies, with what is `known` besides (further fields of `Snapshot`)."""
     name, identity = (configuration.title, configuration.id) if configuration else (None, None)
-    shares = (Fraction(1, 2), Fraction(999, 1000), Fraction(1))
-    median_us, p999_us, max_us = map(histogram.percentile_us, shares)
-    misses = None if histogram.deadline_us is None else histogram.misses
-    latencies = (histogram.n, median_us, p999_us, max_us, misses, histogram.deadline_us)
-    return Snapshot(state, name, identity, files, *latencies, **known)
+    deadline_us = known.setdefault("deadline_us", None)
+    shares = (MEDIAN, Fraction(999, 1000), Fraction(1))
+    median_us, p999_us, max_us = (percentile(whole, share) / 1e3 if whole else None for share in shares)
+    late = None if deadline_us is None else whole.counts[whole.values > limit_ns(deadline_us)] if whole else np.empty(0)
+    misses = None if late is None else int(late.sum())
+    return Snapshot(state, name, identity, files, len(whole or ()), median_us, p999_us, max_us, misses, **known)
 
 
 class Follower:
@@ -158,7 +136,7 @@ class Follower:
             raise UsageError(f"the deadline must be greater than 0 us, not {deadline_us:g}")
         self._folder, self._deadline_us = folder, deadline_us
         self._seen: set[str] = set()
-        self._histograms: defaultdict[str, LatencyHistogram] = defaultdict(lambda: LatencyHistogram(deadline_us))
+        self._counts: dict[str, Whole | None] = {}
         self._last: schema.Recording | None = None
         self._written, self._unreadable, self._heard = 0.0, 0, time.monotonic()
 
@@ -168,10 +146,10 @@ class Follower:
         if self._read_new():
             self._heard = time.monotonic()
         configuration = soak = elapsed_s = left_s = None
-        state, histogram = State.EMPTY, LatencyHistogram(self._deadline_us)
+        state, whole = State.EMPTY, None
         if self._last:
             configuration, soak = self._last.configuration, self._last.provenance.get("soak")
-            histogram = self._histograms[configuration.id]
+            whole = self._counts[configuration.id]
             state = State.IDLE
         if in_use:
             state = State.RECORDING
@@ -186,9 +164,9 @@ class Follower:
             if not self._seen:
                 raise UsageError(f"{self._folder}: {NOTHING}")
             state = State.STOPPED
-        known = {"configurations": len(self._histograms), "elapsed_s": elapsed_s, "left_s": left_s}
-        known["total"] = stated_total(self._folder)
-        return snapshot_of(state, histogram, configuration, len(self._seen), unreadable=self._unreadable, **known)
+        known = {"configurations": len(self._counts), "elapsed_s": elapsed_s, "left_s": left_s}
+        known |= {"total": stated_total(self._folder), "unreadable": self._unreadable}
+        return snapshot_of(state, whole, configuration, len(self._seen), deadline_us=self._deadline_us, **known)
 
     def _read_new(self) -> bool:
         fresh = []
@@ -202,7 +180,8 @@ class Follower:
             except (StoreError, UnknownConfiguration):  # damaged, or of a newer version
                 self._unreadable += 1
                 continue
-            self._histograms[recording.configuration.id].add(recording.timed_ns)
+            key = recording.configuration.id
+            self._counts[key] = with_trials(self._counts.get(key), recording.timed_ns)
             self._last, self._written = recording, written
         return bool(fresh)
 

@@ -28,7 +28,7 @@ from lstm_trt.recorder.loop import ends
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.prepare import PreparedRun, record_into
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_protocol
-from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
+from lstm_trt.recorder.watch import Follower, State, follow, snapshot_of, with_trials
 from lstm_trt.store import consolidated, files as store_files, folders, schema
 from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
@@ -427,27 +427,24 @@ def test_memory_is_bounded(tmp_path):
 # Watching
 
 
-def test_a_tally_is_exact_where_it_says_so(rng):
-    tally, kept = LatencyHistogram(deadline_us=70.0), []
+def test_a_snapshot_is_exact(rng):
+    whole, kept = None, []
+
+    def seen(deadline_us: float | None = 70.0):
+        return snapshot_of(State.IDLE, whole, None, 1, deadline_us=deadline_us)
+
+    assert (seen().n, seen().median_us, seen().max_us, seen().misses, seen(None).misses) == (0, None, None, 0, None)
     for _ in range(20):
         latency = (60_000 * rng.lognormal(0, 0.2, 5_000)).astype(np.int64)
-        tally.add(latency)
+        whole = with_trials(whole, latency)
         kept.append(latency)
-    kept = np.sort(np.concatenate(kept))
-    assert (tally.n, tally.max_ns, tally.misses) == (len(kept), kept[-1], (kept > 70_000).sum())
-    for share in (Fraction(1, 2), Fraction(9, 10), Fraction(999, 1000)):
-        exact = kept[math.ceil(len(kept) * share) - 1] / 1e3
-        assert tally.percentile_us(share) == pytest.approx(exact, rel=1e-3)
-    assert tally.percentile_us(Fraction(1)) == kept[-1] / 1e3
-    size = len(tally._bins)
-    tally.add(np.array([1, 10**15, 0]))  # whatever comes
-    assert len(tally._bins) <= size + 2 and tally.n == len(kept) + 3
-    at_deadline = LatencyHistogram(deadline_us=64.1)  # 1e3 * 64.1 is below 64100 in floating point
-    at_deadline.add(np.array([64_100, 64_101]))
-    assert at_deadline.misses == 1
-    empty = LatencyHistogram()
-    empty.add(np.array([], dtype=np.int64))
-    assert empty.n == 0 and empty.percentile_us(Fraction(1, 2)) is None
+    kept = np.sort(np.concatenate([*kept, [1, 10**15, 0]]))
+    whole = with_trials(with_trials(whole, np.array([1, 10**15, 0])), np.array([], np.int64))
+    assert (seen().n, seen().max_us, seen().misses) == (len(kept), kept[-1] / 1e3, (kept > 70_000).sum())
+    for share, found in ((Fraction(1, 2), seen().median_us), (Fraction(999, 1000), seen().p999_us)):
+        assert found == kept[math.ceil(len(kept) * share) - 1] / 1e3
+    whole = with_trials(None, np.array([64_100, 64_101]))
+    assert seen(64.1).misses == 1  # 1e3 * 64.1 is below 64100 in floating point
 
 
 def test_watching_reads_each_part_once_and_ends_with_the_last(tmp_path, record_parts, monkeypatch):
