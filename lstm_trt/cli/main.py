@@ -197,7 +197,8 @@ def show(answer: Any, file: Any = None) -> None:
     width = shutil.get_terminal_size().columns if file.isatty() else None
     before = WIDTH.set(width)
     try:
-        text = str(answer) if getattr(answer, "coloured", False) else printable(str(answer), keep="\n")
+        coloured = getattr(answer, "coloured", False)
+        text = str(answer) if coloured else "\n".join(map(printable, str(answer).split("\n")))
         print(wrapped(text, width) if width else text, file=file, flush=True)
     finally:
         WIDTH.reset(before)

@@ -28,9 +28,11 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def printable(text: str, keep: str = "") -> str:
-    """The text with control characters, except those in `keep`, as escapes such as `\\x1b`."""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+def printable(text: str) -> str:
+    """The text with control characters as escapes such as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class LabError(Exception):
