@@ -29,7 +29,6 @@ UNITS, FEATURES, BURST, CALLS, REPETITIONS, LIMIT = 64, 12, 5, 3000, 20, 1.1
 
 def network() -> bytes:
     """An ONNX model of two LSTM layers without biases, for one sample."""
-    torch.manual_seed(0)
     module = torch.nn.LSTM(FEATURES, UNITS, 2, bias=False)
     wrapped = lab.TorchNetwork(module, torch.zeros(1, 1, FEATURES), name="net")
     return static_model(wrapped.path, wrapped)
