@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     code = "write C code: a function run for --sequence samples, and a function step for one, which carries the state"
     add("--c", action="store_true", help=code)
     add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
+    add("--precision", choices=("fp32", "bf16"), help="bf16: weights take half the memory (default fp32)")
     add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
     onnx_arguments(group)
 
@@ -47,9 +48,10 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.symbolic:
             raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")
         settings = {name: getattr(arguments, name) for name in ("mode", "name", "seed")}
-        written = export_c(network, arguments.out, target=arguments.target or NATIVE, **settings)
+        settings |= {"target": arguments.target or NATIVE, "precision": arguments.precision or "fp32"}
+        written = export_c(network, arguments.out, **settings)
     else:
-        for flag in ("target", "name", "onnx"):
+        for flag in ("target", "precision", "name", "onnx"):
             if getattr(arguments, flag) is not None and (flag, arguments.mode) != ("onnx", "stream"):
                 raise UsageError(f"--{flag} is for C code: add --c" + ", or --mode stream" * (flag == "onnx"))
         settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}

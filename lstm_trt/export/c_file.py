@@ -20,6 +20,7 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
 from lstm_trt.export.c_network import BASE, Affine, Dense, Layer, Pointwise, Reader, Recurrent
+from lstm_trt.export.network import to_bfloat16
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
@@ -78,11 +79,31 @@ def native_target() -> Target:
 # Packing weights
 
 
-class Weights:
-    """Packed matrices and vectors, each of them once, at multiples of 16 floats."""
+def in_pairs(values: np.ndarray) -> np.ndarray:
+    """Float32 numbers, (..., k), in words of two, (..., (k + 1) // 2), as `HALF` in `kernel.c` reads them.
 
-    def __init__(self, vector_length: int) -> None:
-        self.length = vector_length
+    The lower half of a word is the even number, rounded to bfloat16; the upper half is that with which the whole word,
+    read as float32, is nearest to the odd number.
+    """
+    padded = np.pad(values.astype(np.float32), [(0, 0)] * (values.ndim - 1) + [(0, values.shape[-1] % 2)])
+    low = to_bfloat16(np.ascontiguousarray(padded[..., ::2])).view(np.uint32) >> 16
+    odd = np.ascontiguousarray(padded[..., 1::2]).view(np.uint32).astype(np.int64)
+    high = np.clip(((odd & 0x7FFFFFFF) - low + 0x8000) >> 16, 0, 0x7F7F)
+    return (odd & 0x80000000 | high << 16 | low).astype(np.uint32).view(np.float32)
+
+
+def as_packed(values: np.ndarray) -> np.ndarray:
+    """Numbers, (..., k), as generated code reads them from `in_pairs`."""
+    words = in_pairs(values).view(np.uint32)
+    both = np.stack([words << 16, words], axis=-1).view(np.float32)
+    return both.reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
+
+
+class Weights:
+    """Packed matrices and vectors, each of them once, at multiples of 16 floats; with `half` matrices `in_pairs`."""
+
+    def __init__(self, vector_length: int, half: bool = False) -> None:
+        self.length, self.half = vector_length, half
         self.parts: list[np.ndarray] = []
         self.known: dict[str, int] = {}
         self.size = HEAD
@@ -112,6 +133,7 @@ class Weights:
 
     def matrix(self, columns: np.ndarray, group: int) -> np.ndarray:
         """(columns, k) in groups of `group` vectors of columns, in a group row after row."""
+        columns = in_pairs(columns) if self.half else columns
         vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1])
         groups = [vectors[at : at + group].transpose(2, 0, 1).ravel() for at in range(0, len(vectors), group)]
         return np.concatenate([*groups, np.zeros(0, np.float32)])
@@ -166,14 +188,16 @@ def c_file(
     *,
     states: Sequence[State] = (),
     include_weights: bool | None = None,
+    precision: str = "fp32",
 ) -> CFile:
     """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
 
     Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are those that `step` has as
-    inputs and outputs; without any, the state of all its layers is carried. Raises `BuildFailed` with the operator or
-    attribute that the kernel lacks.
+    inputs and outputs; without any, the state of all its layers is carried. With the `precision` "bf16" the weights of
+    matrices are `as_packed`, and everything is computed in float32. Raises `BuildFailed` with the operator or attribute
+    that the kernel lacks.
     """
-    weights = Weights(target.vector_length)
+    weights = Weights(target.vector_length, precision == "bf16")
     readers = {"run": Reader(model, (), name)} if model else {}
     readers |= {"step": Reader(step, states, name)} if step else {}
     if step and any(stage.reverse for stage in readers["step"].stages if isinstance(stage, Recurrent)):
@@ -186,7 +210,8 @@ def c_file(
     digest = cache.sha256(content.tobytes())
     content[:HEAD] = np.frombuffer(bytes.fromhex(digest), ">u2")  # 16 whole numbers
     included = content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights
-    return CFile(name, target, passes, layers, content, included, cache.sha256(model or step or b""), digest)
+    network = cache.sha256(model or step or b"")
+    return CFile(name, target, passes, layers, content, included, network, digest, precision)
 
 
 def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights) -> Pass:
@@ -280,6 +305,7 @@ class CFile:
     included: bool
     network_sha256: str
     weights_sha256: str
+    precision: str = "fp32"
     error: str = "not measured"
 
     @property
@@ -324,8 +350,9 @@ class CFile:
                 sizes.append(stage.function)
         where = "in the source" if self.included else f"in {name}.bin"
         memory = 64 + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
+        kept = ", weights in bfloat16" * (self.precision == "bf16")
         return f"""/* {name}: {", ".join(sizes)}
-   Batch size 1, float32. Generated by lstm_trt, kernel {VERSION}.
+   Batch size 1, float32{kept}. Generated by lstm_trt, kernel {VERSION}.
    Network   SHA-256 {self.network_sha256}
    Weights   {self.content.nbytes} bytes, {where}, SHA-256 {self.weights_sha256}
    Memory    {memory} bytes for each instance (struct {name})
@@ -422,7 +449,8 @@ void {name}_reset(struct {name} *net);
         resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
         parts = [
             self.head,
-            f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n\n{kernel}',
+            f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n#define HALF'
+            f" {int(self.precision == 'bf16')}\n\n{kernel}",
             *functions.values(),
             f"""int {name}_init(struct {name} *net, const void *weights)
 {{

@@ -32,6 +32,11 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL), may_alias));
 #define TILE 4
 #define SUMS 24
 
+/* With HALF a word holds the weights of two rows: of the even one in bfloat16 in its lower half, and of the odd one the
+   word itself, of which the lower half is the last digits. */
+#define ROWS(k) (HALF ? ((k) + 1) / 2 : (k))
+#define AHEAD 512 /* floats */
+
 #define BLOCKS(units) (((units) + VL - 1) / VL)
 #define PADDED(units) (BLOCKS(units) * VL)
 
@@ -173,8 +178,24 @@ INLINE vec hyperbolic_tangent(vec x)
 INLINE void product(int rows, int n, int k, int backwards, const float *x, int xs, const float *w, vec *sums)
 {
     vec a[SUMS], odd[SUMS] = {{0}};
-    const int split = rows * n < 8, paired = split ? k / 2 * 2 : 0;
+    const int split = rows * n < 8, paired = split && !HALF ? k / 2 * 2 : 0;
     UNROLL for (int s = 0; s < rows * n; s++) a[s] = sums[s];
+#if HALF
+    for (int i = 0; i < ROWS(k); i++) {
+        const int pair = backwards ? ROWS(k) - 1 - i : i, row = 2 * pair, next = row + 1 < k ? row + 1 : row;
+        UNROLL for (int g = 0; g < n; g++) {
+            const ivec both = *(const ivec *)(w + (pair * n + g) * VL);
+            __builtin_prefetch(w + (pair * n + g) * VL + (backwards ? -AHEAD : AHEAD));
+            UNROLL for (int r = 0; r < rows; r++) {
+                a[r * n + g] += (vec)(both << 16) * x[r * xs + row];
+                if (split)
+                    odd[r * n + g] += (vec)both * x[r * xs + next];
+                else
+                    a[r * n + g] += (vec)both * x[r * xs + next];
+            }
+        }
+    }
+#endif
     for (int i = 0; i < paired; i += 2) {
         const int row = backwards ? k - 1 - i : i, next = backwards ? row - 1 : row + 1;
         UNROLL for (int r = 0; r < rows; r++) {
@@ -184,7 +205,7 @@ INLINE void product(int rows, int n, int k, int backwards, const float *x, int x
             }
         }
     }
-    for (int i = paired; i < k; i++) {
+    for (int i = paired; i < k && !HALF; i++) {
         const int row = backwards ? k - 1 - i : i;
         UNROLL for (int r = 0; r < rows; r++) {
             UNROLL for (int g = 0; g < n; g++) a[r * n + g] += *(const vec *)(w + (row * n + g) * VL) * x[r * xs + row];
@@ -218,7 +239,7 @@ INLINE void dense(int rows, int k, int count, const float *x, int xs, const floa
 {
     const int n = BLOCKS(count), last = (n - 1) % TILE + 1;
     int j = 0;
-    for (; j + TILE < n; j += TILE, w += TILE * k * VL) columns(rows, TILE, k, x, xs, w, b + j * VL, y + j * VL, ys, TILE * VL);
+    for (; j + TILE < n; j += TILE, w += TILE * ROWS(k) * VL) columns(rows, TILE, k, x, xs, w, b + j * VL, y + j * VL, ys, TILE * VL);
     columns(rows, last, k, x, xs, w, b + (n - last) * VL, y + (n - last) * VL, ys, count - (n - last) * VL);
 }
 
@@ -274,7 +295,7 @@ INLINE void recurrent_sums(int kind, int n, int first, int units, int backwards,
     UNROLL for (int s = 0; s < n; s++) a[s] = (vec){0};
     if (kind == GRU)
         UNROLL for (int s = 0; s < n; s++) a[s] = *(const vec *)(b + first + s * VL);
-    product(1, n, units, backwards, h, 0, w + first * units, a);
+    product(1, n, units, backwards, h, 0, w + first * ROWS(units), a);
 }
 
 /* Results for `count` units from `first` on into `to`. `sums`: those of recurrent_sums for all units, if known. */
@@ -320,15 +341,15 @@ INLINE void time_step(int kind, int backwards, int units, const float *w, const 
 {
     if (kind == RESET) {
         groups(RESET, backwards, units, h, w, b, sums, x, h, c, reset_h);
-        groups(AFTER_RESET, backwards, units, reset_h, w + COLUMNS(2, units) * units, b, 0, x, h, c, new_h);
+        groups(AFTER_RESET, backwards, units, reset_h, w + COLUMNS(2, units) * ROWS(units), b, 0, x, h, c, new_h);
     } else
         groups(kind, backwards, units, h, w, b, sums, x, h, c, new_h);
 }
 
 /* Offsets in the weights of a layer: those of the input, its biases, those of h, biases of the recurrent product. */
-#define INPUT_BIASES(kind, k, units) (COLUMNS(GATES(kind), units) * (k))
-#define RECURRENT(kind, k, units) (COLUMNS(GATES(kind), units) * ((k) + 1))
-#define RECURRENT_BIASES(kind, k, units) (RECURRENT(kind, k, units) + COLUMNS(GATES(kind), units) * (units))
+#define INPUT_BIASES(kind, k, units) (COLUMNS(GATES(kind), units) * ROWS(k))
+#define RECURRENT(kind, k, units) (COLUMNS(GATES(kind), units) * (ROWS(k) + 1))
+#define RECURRENT_BIASES(kind, k, units) (RECURRENT(kind, k, units) + COLUMNS(GATES(kind), units) * ROWS(units))
 
 /* A layer over `rows` time steps of `k` inputs each, backwards in time if `reverse`, from the state that is in h and c to
    the state after it. h has room for three vectors of units; `sums` those of `prepare`, or null; `xp` has room for
@@ -339,7 +360,7 @@ INLINE void recurrent(int kind, int k, int units, int rows, int reverse, const f
                       float *h, float *c, float *xp, float *y, int ys)
 {
     const int size = PADDED(units), columns = COLUMNS(GATES(kind), units), full = units / VL, rest = REST(units);
-    const int alternate = 4 * columns * units > NEAR_BYTES;
+    const int alternate = 4 * columns * ROWS(units) > NEAR_BYTES;
     const float *wx = w, *bx = w + INPUT_BIASES(kind, k, units), *wh = w + RECURRENT(kind, k, units), *bh = w + RECURRENT_BIASES(kind, k, units);
     for (int begin = 0; begin < rows; begin += CHUNK) {
         const int left = rows - begin, count = left < CHUNK ? left : CHUNK, at = reverse ? left - count : begin;

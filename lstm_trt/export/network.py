@@ -95,3 +95,9 @@ def reference_outputs(module: torch.nn.Module, inputs: np.ndarray) -> np.ndarray
     """Outputs of PyTorch on the CPU in float32: (sequence, batch, 1)."""
     with torch.inference_mode():
         return module(torch.from_numpy(inputs)).numpy().copy()
+
+
+def to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Float32 values, each rounded to the nearest that bfloat16 has (ties to even): 8 significant bits."""
+    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)

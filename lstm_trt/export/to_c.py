@@ -12,13 +12,15 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, one_of
 from lstm_trt.config.format import bytes_text, count, short_number
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import TARGETS, CFile, c_file, native_target
+from lstm_trt.export.c_file import FEW_COLUMNS, TARGETS, CFile, as_packed, c_file, native_target
 from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
+from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
 from lstm_trt.export.sizes import sizes_of, static_model
@@ -72,6 +74,7 @@ class WrittenC:
             "target": self.file.target.name,
             "vector_length": self.file.target.vector_length,
             "weights": {"bytes": len(self.file.weights), "included": self.file.included},
+            "precision": self.file.precision,
             "error": self.error,
             "command": self.command,
         }
@@ -93,6 +96,7 @@ def export_c(
     mode: str | None = None,
     name: str | None = None,
     seed: int = 0,
+    precision: str = "fp32",
 ) -> WrittenC:
     """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
 
@@ -100,7 +104,9 @@ def export_c(
     `run`, for the whole sequence, and `step`, for one sample with carried state, unless a layer is bidirectional or an
     ONNX file fixes another length of the sequence. An ONNX network with states as inputs and outputs has only `step`,
     for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the whole sequence.
-    Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network).
+    Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network). With the
+    `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`), and the error is that against
+    the network with these weights.
 
     If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
     `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
@@ -109,8 +115,9 @@ def export_c(
     chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
     name = _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
-    file = c_file(window, tick, chosen, name, states=states)
-    error = _error(replace(file, included=False), window or tick or b"", states)
+    one_of("precision", precision, ("fp32", "bf16"))
+    file = c_file(window, tick, chosen, name, states=states, precision=precision)
+    error = measured_error(replace(file, included=False), window or tick or b"", states)
     file = replace(file, error=_error_text(error))
     return WrittenC(tuple(file.write(folder)), file, error)
 
@@ -148,15 +155,17 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
     return OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
 
 
-def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
+def measured_error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     """The largest error of an output on random inputs, relative to the largest output; None if it cannot be measured.
 
-    Each call begins with zero states, unless the `states` are inputs of the model. Raises `BuildFailed` if it is above
+    Each call begins with zero states, unless the `states` are inputs of the model. In bf16 the weights of the model are
+    `as_packed`. Raises `BuildFailed` if it is above
     `LARGEST_ERROR`.
     """
     if file.target.vector_length > native_target().vector_length:
         return None
-    graph = in_float64(onnx_checks.read(model))
+    graph = onnx_checks.read(model)
+    graph = in_float64(with_packed_weights(graph) if file.precision == "bf16" else graph)
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     function, rows = next(iter(file.samples.items()))
@@ -184,6 +193,21 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     if not error <= LARGEST_ERROR:
         raise BuildFailed(f"the compiled code is wrong: its error is {error:.2g} of the largest output")
     return error
+
+
+def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place: matrices have the weights that code in bf16 reads, see `c_file.as_packed`."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        recurrent, has = node.op_type in RECURRENT, attributes(node)
+        for name in node.input[1 : 3 if recurrent else 2] if recurrent or node.op_type in ("MatMul", "Gemm") else ():
+            array = onnx.numpy_helper.to_array(weights[name]) if name in weights else np.zeros((0, 0))
+            rows = array if recurrent or has.get("transB") else array.swapaxes(-1, -2)  # (columns, k)
+            if recurrent or rows.shape[-2] > FEW_COLUMNS:
+                packed = as_packed(np.ascontiguousarray(rows))
+                packed = packed if rows is array else packed.swapaxes(-1, -2)
+                weights[name].CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
+    return model
 
 
 def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:

@@ -96,12 +96,6 @@ def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
         step.reset()
 
 
-def to_bfloat16(array: np.ndarray) -> np.ndarray:
-    """Float32 values, each rounded to the nearest that bfloat16 has (ties to even): 8 significant bits."""
-    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-
-
 def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]]) -> str:
     """The shapes, with names if there are several or the names differ."""
     named = len(shapes) > 1 or shapes.keys() != others.keys()

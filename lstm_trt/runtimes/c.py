@@ -5,6 +5,7 @@ place. Weights, states and buffers are in memory of the step (`export.c_compile.
 """
 
 import time
+from typing import Any
 
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, building
 from lstm_trt.config.workload import Workload
@@ -19,7 +20,8 @@ DISTRIBUTION = "lstm_trt"
 
 DEVICES = ("cpu",)
 
-PRECISIONS = {"cpu": ("fp32",)}
+#: In bf16 only the weights of matrices are rounded, see `c_file.as_packed`; all else is float32.
+PRECISIONS = {"cpu": ("fp32", "bf16")}
 
 NEEDS_ONNX = True
 
@@ -43,8 +45,8 @@ def supports(workload: Workload, mode: str, device: str = "cpu") -> str | None:
 def prepare(request: Request) -> PreparedStep:
     """A compiled network, after a first call.
 
-    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error, and
-    `RuntimeUnavailable` without a compiler.
+    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error, or if in bf16 the
+    outputs are not those of the network with the weights as packed; `RuntimeUnavailable` without a compiler.
     """
     compiler = find_compiler()
     if request.options.threads > 1:
@@ -53,8 +55,14 @@ def prepare(request: Request) -> PreparedStep:
         began, model, streams = time.perf_counter(), request.model(), request.mode == "stream"
         models = (None, model) if streams else (model, None)
         # The same name for all networks: equal code is compiled once.
-        file = c_file(*models, native_target(), "network", states=request.states, include_weights=False)
+        how: dict[str, Any] = {"include_weights": False, "precision": request.options.precision}
+        file = c_file(*models, native_target(), "network", states=request.states, **how)
         network = LoadedNetwork(file, compiler)
+        if file.precision == "bf16":
+            from lstm_trt.export.to_c import measured_error  # with what evaluates, which other recordings do not load
+
+            if measured_error(file, model, request.states) is None:
+                raise BuildFailed("its outputs in bf16 cannot be compared with an evaluation in numpy: use fp32")
         built = time.perf_counter()
         facts = {
             "compiler": compiler.version,

@@ -12,7 +12,7 @@ import pytest
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.network import make_weights
+from lstm_trt.export.network import make_weights, to_bfloat16
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.describe import describe
@@ -22,7 +22,6 @@ from lstm_trt.recorder.parity import (
     check_parity,
     nan_reaches_output,
     relative_error,
-    to_bfloat16,
 )
 from lstm_trt.recorder.preparers import onnx as own
 from lstm_trt.recorder.preparers.stacked import PREPARER

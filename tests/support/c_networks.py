@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
 from lstm_trt.export.evaluate import evaluate, in_float64
+from lstm_trt.export.to_c import with_packed_weights
 from tests.support.own_networks import model_of, value
 
 KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}
@@ -39,6 +40,7 @@ class Plan:
     around: bool = False
     directions: tuple[str, ...] = ()
     seed: int = 0
+    precision: str = "fp32"
 
     @property
     def carries(self) -> bool:
@@ -142,6 +144,12 @@ def right(model: onnx.ModelProto, x: np.ndarray, **states: np.ndarray) -> dict[s
     return evaluate(in_float64(copy), {name: x.astype(np.float64), **states})
 
 
+def right_of(plan: Plan, x: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs of a plan, in bf16 with the weights as packed."""
+    model = network(plan)
+    return right(with_packed_weights(model) if plan.precision == "bf16" else model, x)
+
+
 def runnable() -> list[str]:
     """The names of the targets that this processor can run."""
     if platform.machine() != "x86_64":
@@ -174,7 +182,8 @@ def computed(
 def file_of(plan: Plan, target: str, block: int) -> CFile:
     """The file of a network, with a step of `block` rows if it has one."""
     step = network(plan, block).SerializeToString() if plan.carries else None
-    return c_file(network(plan).SerializeToString(), step, TARGETS[target], "network", include_weights=False)
+    how = {"include_weights": False, "precision": plan.precision}
+    return c_file(network(plan).SerializeToString(), step, TARGETS[target], "network", **how)
 
 
 def scale_of(*outputs: np.ndarray) -> float:
@@ -193,7 +202,7 @@ def largest_error(plan: Plan, target: str, block: int, rng: np.random.Generator,
     """
     compiled = loaded(file_of(plan, target, block), *flags)
     x = rng.standard_normal((plan.sequence, 1, plan.features)).astype(np.float32)
-    expected = right(network(plan), x)
+    expected = right_of(plan, x)
     y, last = (np.full(expected[name].shape, np.nan, np.float32) for name in ("y", "last"))
     compiled.bound("run", x, y, last)()
     pairs = [(y, expected["y"]), (last.copy(), expected["last"])]

@@ -19,10 +19,11 @@ from lstm_trt.config.errors import LabError, ParityFailed, UsageError
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
+from lstm_trt.export.network import to_bfloat16
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.sizes import fix_inputs, static_model
-from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error, stacked, to_bfloat16
+from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error, stacked
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 

@@ -13,8 +13,15 @@ from lstm_trt.config.errors import LabError
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload
-from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
+from lstm_trt.export.network import (
+    DISTINCT_SEQUENCES,
+    build_module,
+    make_inputs,
+    make_weights,
+    reference_outputs,
+    to_bfloat16,
+)
+from lstm_trt.recorder.parity import LEAST_VALUES
 from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 
 #: Number of samples that the parity gate of a stream has at least.
