@@ -74,7 +74,7 @@ def main() -> int:
         runs = [json.loads(subprocess.check_output(command)) for _ in range(arguments.processes)]
         fp32, bf16 = (statistics.median(each) for each in zip(*runs, strict=True))
         ratios = sorted(after / before for before, after in runs)
-        name = lab.LstmShape(*shape).name.removesuffix("-b1")
+        name = lab.LstmShape(*shape).title("forward").removesuffix("-b1")
         middle = statistics.median(ratios)
         print(f"{name:>12}{fp32:10.2f}{bf16:10.2f}   {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
     return 0
