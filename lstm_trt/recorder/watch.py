@@ -114,16 +114,21 @@ def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
 
 
 def snapshot_of(
-    state: State, whole: Whole | None, configuration: Configuration | None, files: int, **known: Any
+    state: State,
+    whole: Whole | None,
+    configuration: Configuration | None,
+    files: int,
+    deadline_us: float | None = None,
+    **known: Any,
 ) -> Snapshot:
-    """A snapshot of one configuration's latencies, with what is `known` besides (further fields of `Snapshot`)."""
+    """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of `Snapshot`)."""
     name, identity = (configuration.title, configuration.id) if configuration else (None, None)
-    deadline_us = known.setdefault("deadline_us", None)
     shares = (MEDIAN, Fraction(999, 1000), Fraction(1))
     median_us, p999_us, max_us = (percentile(whole, share) / 1e3 if whole else None for share in shares)
-    late = None if deadline_us is None else whole.counts[whole.values > limit_ns(deadline_us)] if whole else np.empty(0)
-    misses = None if late is None else int(late.sum())
-    return Snapshot(state, name, identity, files, len(whole or ()), median_us, p999_us, max_us, misses, **known)
+    values, counts = (whole.values, whole.counts) if whole else (np.empty(0), np.empty(0))
+    misses = None if deadline_us is None else int(counts[values > limit_ns(deadline_us)].sum())
+    latencies = (len(whole or ()), median_us, p999_us, max_us, misses, deadline_us)
+    return Snapshot(state, name, identity, files, *latencies, **known)
 
 
 class Follower:
