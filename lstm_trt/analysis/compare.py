@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
 from lstm_trt.analysis.outliers import Cluster, Outliers, quick_of
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
-from lstm_trt.analysis.parallel import remembered
+from lstm_trt.analysis.parallel import computed, remembered
 from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
@@ -272,9 +273,10 @@ class Comparison(JsonFields):
     `median` and `tail` are SAME, FASTER, SLOWER or AMBIGUOUS. A ratio is the Hodges-Lehmann
     estimate, the median of the ratios of all rounds of B to all rounds of A; `_low` and `_high`
     are its exact interval over rounds, None if there are too few rounds. `_us_rounds` have the
-    percentile of each process. `rounds_needed`: rounds per side that may decide an AMBIGUOUS
-    result; 0 if nothing is ambiguous, or if the processes are too short for a tail. `command`:
-    shell commands, on several lines, that record these rounds and compare them; None if none are
+    percentile of each process. `clusters_` are None if they were not searched. `rounds_needed`:
+    rounds per side that may decide an AMBIGUOUS result; 0 if nothing is ambiguous, or if the
+    processes are too short for a tail. `command`: shell commands, on several lines, that record
+    these rounds and compare them; None if none are
     needed, or if it is not known how the sides were recorded.
     """
 
@@ -287,10 +289,10 @@ class Comparison(JsonFields):
     tail_ratio: float | None
     tail_ratio_low: float | None
     tail_ratio_high: float | None
-    clusters_gone: tuple[ClusterPair, ...]
-    clusters_new: tuple[ClusterPair, ...]
-    clusters_kept: tuple[ClusterPair, ...]
-    clusters_unclear: tuple[ClusterPair, ...]
+    clusters_gone: tuple[ClusterPair, ...] | None
+    clusters_new: tuple[ClusterPair, ...] | None
+    clusters_kept: tuple[ClusterPair, ...] | None
+    clusters_unclear: tuple[ClusterPair, ...] | None
     rounds_a: int
     rounds_b: int
     n_a: int
@@ -341,18 +343,19 @@ def compare_groups(
     return compared([(a, b, effect, confidence)])[0]
 
 
-def compared(asked: list[tuple[Group, Group, float, float]]) -> list[Comparison]:
-    """`compare_groups` of several pairs, which takes less time together."""
+def compared(asked: Sequence[tuple[Group, Group, float, float]], clusters: bool = True) -> list[Comparison]:
+    """`compare_groups` of several pairs, which takes less time together; `clusters`: whether to search for them."""
     sides = [tuple(_timed(side) for side in both) for *both, _, _ in asked]
-    samples = [[Latencies.of(process.latency_ns) for process in side] for both in sides for side in both]
+    samples = [[Latencies.of(process.latency_ns) for process in side] for both in sides for side in both if clusters]
     found = iter(quick_of(samples))
-    return [_comparison(*each, both, (next(found), next(found))) for each, both in zip(asked, sides, strict=True)]
+    both_of = ((next(found), next(found)) if clusters else () for _ in asked)
+    return [_comparison(*each, *more) for each, *more in zip(asked, sides, both_of, strict=True)]
 
 
 def _comparison(
     a: Group, b: Group, effect: float, confidence: float, sides: Sides, outliers: Sequence[Outliers]
 ) -> Comparison:
-    """`compare_groups` of a pair, whose processes and their outliers are known."""
+    """`compare_groups` of a pair, whose processes are known, and their outliers if clusters are to be compared."""
     question = _Question(sides, effect, confidence, control_ratio(a, b))
     by_median = question.compare("median", Fraction(1, 2))
     least = min(process.n for side in sides for process in side)
@@ -367,7 +370,8 @@ def _comparison(
     if rounds and a.configuration is not None and b.configuration is not None:
         command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
     found = {**by_median.fields("median"), **by_tail.fields("tail")}
-    found |= {f"clusters_{kind}": pairs for kind, pairs in changes(sides, confidence, outliers).items()}
+    clusters = changes(sides, confidence, outliers) if outliers else dict.fromkeys(ClusterChange)
+    found |= {f"clusters_{kind}": pairs for kind, pairs in clusters.items()}
     for letter, side in zip("ab", sides, strict=True):
         found |= {f"rounds_{letter}": len(side), f"n_{letter}": sum(process.n for process in side)}
         found[f"max_us_{letter}"] = max(process.max_us for process in side)
@@ -481,7 +485,11 @@ class ComparisonSeries(tuple[Comparisons, ...]):
 
 
 def compare(
-    a: Any, *others: Any, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
+    a: Any,
+    *others: Any,
+    effect: float = quantiles.EFFECT,
+    confidence: float = quantiles.DEFAULT_CONFIDENCE,
+    clusters: bool = True,
 ) -> Any:
     """`Comparisons` of each configuration of B with the matching one of A (see `pairing.py`).
 
@@ -494,7 +502,7 @@ def compare(
     check_question(effect, confidence)
     a = runs_to_judge(a)
     if len(others) > 1:
-        return ComparisonSeries(compare(a, b, effect=effect, confidence=confidence) for b in others)
+        return ComparisonSeries(compare(a, b, effect=effect, confidence=confidence, clusters=clusters) for b in others)
     b = runs_to_judge(*others)
     pairs = pair(a, b)
     answers: list[Comparison | NotCompared | None] = []
@@ -510,6 +518,10 @@ def compare(
         else:
             asked.append((group.plain, sides[1][1].plain, effect, confidence))
             answers.append(None)
-    found = iter(remembered(compared, asked, [x.n + y.n for x, y, _, _ in asked], f"{a.source} {b.source}"))
+    looked = (asked, [x.n + y.n for x, y, _, _ in asked])
+    if clusters:
+        found = iter(remembered(compared, *looked, f"{a.source} {b.source}"))
+    else:
+        found = iter(computed(partial(compared, clusters=False), *looked))
     answers = [answer or next(found) for answer in answers]
     return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)

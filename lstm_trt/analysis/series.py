@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Series:
     """Latencies after warm-up, in ns and in order; at least one.
 
-    `whole`: all of them, if `latency_ns` has only each `step`-th one; then all statistics and `above` are of all.
+    `whole`: all of them, if `latency_ns` has only one of each `step`; then all statistics and `above` are of all.
     """
 
     latency_ns: np.ndarray

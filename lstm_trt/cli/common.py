@@ -330,6 +330,12 @@ def percentiles_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--percentiles", nargs="+", default=[], metavar="P", help=meaning)
 
 
+def clusters_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add --clusters."""
+    meaning += ", which takes most of the time (default yes)"
+    parser.add_argument("--clusters", choices=("yes", "no"), default="yes", help=meaning)
+
+
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
     from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE

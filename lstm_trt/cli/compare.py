@@ -20,13 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others = "recordings or tables that are compared with A, each by itself"
     parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
     comparison_arguments(parser)
+    common.clusters_argument(parser, "compare clusters")
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_question(arguments.effect, arguments.confidence)  # before the recordings are loaded, which may take long
-    question = {"effect": arguments.effect, "confidence": arguments.confidence}
+    question = {"effect": arguments.effect, "confidence": arguments.confidence, "clusters": arguments.clusters == "yes"}
     return common.print_answers(arguments, compare(*_sides(arguments), **question))
 
 

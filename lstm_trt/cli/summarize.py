@@ -14,8 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
     common.path_argument(parser)
     parser.add_argument("--by-round", action="store_true", help="one row per round (one recording in its own process)")
-    clusters = "search for clusters and a steady state, which takes most of the time (default yes)"
-    parser.add_argument("--clusters", choices=("yes", "no"), default="yes", help=clusters)
+    common.clusters_argument(parser, "search for clusters and a steady state")
     common.percentiles_argument(parser)
     common.figure_arguments(parser, "draw the figures into this folder")
     common.deadline_argument(parser, "deadline to show in the figures")

@@ -24,7 +24,7 @@ from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, 
 from lstm_trt.store.files import described_by, make_folder, metadata_of, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
-from lstm_trt.store.whole import Whole, counted
+from lstm_trt.store.whole import Whole, counted, one_of_each
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
 _NAME = re.compile(
@@ -160,17 +160,17 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
     paths = list(numbered.values())
     rows = list(map(rows_in, paths))
     step = max(1, math.ceil(sum(rows) / (most or sum(rows))))
+    chosen = one_of_each(sum(rows), step)
     parts, whole, counts, most_ns = [], {}, (np.empty(0), np.empty(0, int)), 0
     for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
         part = read(path, columns)
         parts.append(replace(part, columns={}))
-        kept = -(-sum(rows) // step)
-        whole = whole or {name: np.empty(kept, values.dtype) for name, values in part.columns.items()}
+        whole = whole or {name: np.empty(len(chosen), values.dtype) for name, values in part.columns.items()}
         if part.columns.keys() != whole.keys() or part.configuration != parts[0].configuration:
             raise StoreError(f"{path}: columns or configuration differ from those of {paths[0].name}")
+        start, stop = np.searchsorted(chosen, (place, place + len(part.columns["latency_ns"])))
         for name, values in part.columns.items():
-            every = (values + place if name == "trial" else values)[-place % step :: step]
-            whole[name][-(-place // step) :][: len(every)] = every
+            whole[name][start:stop] = (values + place if name == "trial" else values)[chosen[start:stop] - place]
         if step > 1:
             counts = counted((counts, (part.timed_ns, 1)))
             most_ns = max(most_ns, part.columns["latency_ns"].max())

@@ -44,7 +44,7 @@ class Latencies:
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
-    `whole`: all trials of a long recording, of which the arrays have each `whole.step`-th one.
+    `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 

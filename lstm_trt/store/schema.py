@@ -53,7 +53,7 @@ class Recording:
     `latency_ns` is measured from then. `control`: "start_ns" and "latency_ns" of the control
     run (`recorder/loop.py`), with times from its own start; None if there was none. `part`: number
     of this part of a long recording; None for a complete one.
-    `whole`: all trials, if `columns` have only each `whole.step`-th one.
+    `whole`: all trials, if `columns` have only one of each `whole.step`.
     """
 
     configuration: Configuration

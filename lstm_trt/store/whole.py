@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-#: Of a recording with more trials, only each second, third, ... is kept, up to this number.
+#: Of a recording with more trials, only one of each two, three, ... is kept, up to this number.
 KEPT = 1_000_000
 
 #: Latencies in whole ns within this range are counted in an array of this length.
@@ -23,8 +23,8 @@ SLOWEST = 0.01
 class Whole:
     """The latencies after warm-up in ns, by value; as of a sorted array, `len` and `[rank]` give order statistics.
 
-    `values`: the distinct ones, ascending, `counts`: the number of trials with each. `step`: each trial with this
-    distance is kept in memory. `most_ns`: the largest latency including warm-up. `parts`: reads the latencies after
+    `values`: the distinct ones, ascending, `counts`: the number of trials with each. `step`: one of each so many
+    trials is kept in memory. `most_ns`: the largest latency including warm-up. `parts`: reads the latencies after
     warm-up again, in order, an array per part.
     """
 
@@ -68,6 +68,15 @@ class Whole:
             slow_ns.append(latency_ns[here].astype(np.float64))
             first += len(latency_ns)
         return np.concatenate(places), np.concatenate(slow_ns)
+
+
+def one_of_each(n: int, step: int) -> np.ndarray:
+    """Places of n / `step` trials of n, ascending: a random one of each `step` consecutive trials, the same each time.
+
+    Every second, third, ... trial would hide events that come back after as many trials, or show nothing else.
+    """
+    first = np.arange(0, n, step)
+    return np.minimum(first + np.random.default_rng(0).integers(0, step, len(first)), n - 1)
 
 
 def counted(parts: Iterable[tuple[np.ndarray, Any]]) -> tuple[np.ndarray, np.ndarray]:

@@ -397,6 +397,13 @@ def test_one_group_a_side_is_compared_whatever_it_is_called(tmp_path, answer, ru
     assert {"tail", "clusters_gone", "clusters_new"} <= found.keys()
     assert answer("compare", b, a)[0]["median"] == "FASTER"
     assert "SLOWER" in run("compare", a, b)[1]
+    without, status = answer("compare", a, b, "--clusters", "no")
+    searched = {name for name in found if name.startswith("clusters_")}
+    assert {name: found[name] for name in found.keys() - searched} == {
+        name: without[name] for name in without.keys() - searched
+    }
+    assert len(searched) == 4 and status == 1 and {without[name] for name in searched} == {None}
+    assert "no clusters" in run("compare", a, b)[1] and "clusters" not in run("compare", a, b, "--clusters", "no")[1]
     found, status = answer("compare", a, put(tmp_path / "c.csv", {"latency_us": body(1000)}))
     assert found["median"] == "AMBIGUOUS" and found["reasons"]
 

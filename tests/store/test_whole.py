@@ -12,7 +12,7 @@ from lstm_trt.analysis.series import Series
 from lstm_trt.plots.style import whole
 from lstm_trt.plots.tail import exceedance
 from lstm_trt.store import files, folders, runs
-from lstm_trt.store.whole import Whole, counted
+from lstm_trt.store.whole import Whole, counted, one_of_each
 from tests.conftest import ROOT
 from tests.support.golden import differences
 from tests.support.pictures import text_of
@@ -92,3 +92,13 @@ def test_places_and_ranks_are_those_of_the_trials(rng):
     assert [each.tolist() for each in counted([(spread, 1)])] == [
         each.tolist() for each in np.unique(spread, return_counts=True)
     ]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 100])
+def test_events_that_come_back_after_as_many_trials_as_one_is_kept_of_keep_their_share(step):
+    n = 60_007
+    chosen = one_of_each(n, step)
+    assert (chosen // step).tolist() == list(range(-(-n // step)))
+    for period in (step, 2 * step, 3):
+        share = np.mean(chosen % period == 0)
+        assert abs(share - 1 / period) <= 6 * (1 / period / len(chosen)) ** 0.5 + 1 / len(chosen)

@@ -69,6 +69,8 @@ def _middle(rounds_us: Sequence[float]) -> str:
 
 
 def _changed_clusters(comparison: Comparison) -> list[str]:
+    if comparison.clusters_kept is None:
+        return []
     kinds = {
         "gone": comparison.clusters_gone,
         "new": comparison.clusters_new,
