@@ -348,8 +348,7 @@ def compared(asked: Sequence[tuple[Group, Group, float, float]], clusters: bool 
     sides = [tuple(_timed(side) for side in both) for *both, _, _ in asked]
     samples = [[Latencies.of(process.latency_ns) for process in side] for both in sides for side in both if clusters]
     found = iter(quick_of(samples))
-    both_of = ((next(found), next(found)) if clusters else () for _ in asked)
-    return [_comparison(*each, *more) for each, *more in zip(asked, sides, both_of, strict=True)]
+    return [_comparison(*each, both, list(itertools.islice(found, 2))) for each, both in zip(asked, sides, strict=True)]
 
 
 def _comparison(
