@@ -19,7 +19,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
-from lstm_trt.export.c_network import BASE, Affine, Dense, Layer, Pointwise, Reader, Recurrent
+from lstm_trt.export.c_network import BASE, Affine, Binary, Dense, Layer, Pick, Pointwise, Reader, Recurrent
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
@@ -198,8 +198,8 @@ def c_file(
     that the kernel lacks.
     """
     weights = Weights(target.vector_length, precision == "bf16")
-    readers = {"run": Reader(model, (), name)} if model else {}
-    readers |= {"step": Reader(step, states, name)} if step else {}
+    readers = {"run": Reader.of(model, (), name)} if model else {}
+    readers |= {"step": Reader.of(step, states, name)} if step else {}
     if step and any(stage.reverse for stage in readers["step"].stages if isinstance(stage, Recurrent)):
         raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
     layers, *others = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
@@ -218,6 +218,8 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
     functions: dict[str, str] = {}
     calls: list[str] = []
     gates = 0
+    for base, values in reader.constants.items():
+        reader.bases[base] = f"w + {weights.add(values)}"
     for stage in reader.stages:
         x, y, into = reader.place(stage.x), reader.bases[stage.y // BASE], stage.y % BASE
         if isinstance(stage, Recurrent):
@@ -240,13 +242,20 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             matrix = weights.vector(stage.matrix).T if few else weights.matrix(stage.matrix.T, TILE)
             where = f"w + {weights.add(matrix)}, w + {weights.add(weights.vector(stage.bias))}"
             function = "dots" if few else "dense"
-            calls.append(f"{function}({stage.rows}, {k}, {columns}, {x}, {k}, {where}, {y}, {columns});")
+            calls.append(f"{function}({stage.rows}, {k}, {columns}, {x}, {stage.stride}, {where}, {y}, {columns});")
         elif isinstance(stage, Pointwise):
             a, b = (*map(_number, stage.parameters), "0", "0")[:2]
             calls.append(f"POINTWISE({stage.function}, {stage.size}, {x}, {y}, {a}, {b});")
         elif isinstance(stage, Affine):
             both = [f"w + {weights.add(weights.vector(part))}" for part in (stage.scale, stage.shift)]
             calls.append(f"affine({stage.rows}, {stage.size // stage.rows}, {x}, {', '.join(both)}, {y});")
+        elif isinstance(stage, Binary):
+            calls.append(f"BINARY({stage.operator}, {stage.size}, {x}, {reader.place(stage.other)}, {y});")
+        elif isinstance(stage, Pick):
+            table = ", ".join(map(str, stage.places.tolist()))
+            name = f"places_{cache.sha256(table.encode())[:12]}"
+            functions[name] = f"static const int32_t {name}[{stage.size}] = {{{table}}};\n"
+            calls.append(f"pick({stage.size}, {name}, {x}, {y} + {into});")
         else:
             calls.append(f"memcpy({y} + {into}, {x}, {4 * stage.size});")
     places, size = _buffers(reader)
@@ -269,12 +278,12 @@ def _number(value: float) -> str:
 def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
     """Base -> place of each buffer in floats, and the size of all: a place is used again after the last reading."""
     outputs = [base for base, _ in reader.outputs.values()]
-    last = {stage.x // BASE: number for number, stage in enumerate(reader.stages)}
+    last = {address // BASE: number for number, stage in enumerate(reader.stages) for address in stage.reads}
     free: list[tuple[int, int]] = []
     places: dict[int, tuple[int, int]] = {}
     total = 0
     for number, stage in enumerate(reader.stages):
-        reads, writes = stage.x // BASE, stage.y // BASE
+        reads, writes = {address // BASE for address in stage.reads}, stage.y // BASE
         if writes in reader.buffers.keys() - {*places, *outputs}:
             needed = _rounded_up(reader.buffers[writes], 16)
             fitting = min((entry for entry in free if entry[0] >= needed), default=None)
@@ -284,8 +293,7 @@ def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
                 fitting = (needed, total)
                 total += needed
             places[writes] = fitting
-        if last[reads] == number and reads in places:
-            free.append(places[reads])
+        free += [places[base] for base in reads if last[base] == number and base in places]
     return {base: place for base, (_, place) in places.items()}, total
 
 
@@ -370,6 +378,8 @@ class CFile:
             if "step" in self.passes:
                 sizes[f"sums{number}"] = layer.gates_of_h * units + length
         each = self.passes.values()
+        for one in each:
+            sizes |= one.reader.fields
         sizes |= {"gates": max(one.gates for one in each), "buffer": max(one.buffer for one in each)}
         return {name: size for name, size in sizes.items() if size}
 
@@ -447,6 +457,8 @@ void {name}_reset(struct {name} *net);
         numbers = ", ".join(str(int(value)) for value in self.content[:HEAD])
         reset = "    memset(net->{0}{1}, 0, sizeof net->c{1});\n"
         resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
+        kept = [name for each in self.passes.values() for name in each.reader.fields]
+        resets += "".join(f"    memset(net->{name}, 0, sizeof net->{name});\n" for name in kept)
         parts = [
             self.head,
             f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n#define HALF'

@@ -1,8 +1,10 @@
 """The graph of an ONNX model as calls of the functions in `kernel.c`, at static sizes and batch size 1.
 
-At batch size 1 a tensor is a sequence of numbers whatever its axes are, so operators that only rename axes (Transpose,
-Reshape, Squeeze) or take a part (Slice, Gather, Split) need no code: they are evaluated on the addresses of the
-numbers. What depends on constants only is evaluated beforehand. Everything else is refused by name.
+Operators that only rename axes (Transpose, Reshape, Squeeze), take a part (Slice, Gather, Split) or put parts together
+(Concat, Pad) need no code: they are evaluated on the addresses of the numbers, and what then does not lie in a row is
+copied where a call needs it so. A convolution is a product of its windows, also addresses: the result has its channels
+side by side, so that the windows of the next one are rows in memory. What depends on constants only is evaluated
+beforehand. Everything else is refused by name.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -62,6 +64,11 @@ class Stage:
     y: int
     size: int
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """All addresses from which it reads on."""
+        return (self.x,)
+
 
 @dataclass
 class Recurrent(Stage):
@@ -74,6 +81,7 @@ class Recurrent(Stage):
 @dataclass
 class Dense(Stage):
     rows: int
+    stride: int  # from a row of x to the next
     matrix: np.ndarray  # (k, columns)
     bias: np.ndarray
 
@@ -91,13 +99,28 @@ class Affine(Stage):
     shift: np.ndarray
 
 
+@dataclass
+class Binary(Stage):
+    other: int
+    operator: str
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.x, self.other)
+
+
 class Copy(Stage):
     pass
 
 
+@dataclass
+class Pick(Stage):
+    places: np.ndarray  # each number's distance from x
+
+
 #: Operators that move numbers without changing them.
 MOVES = {
-    "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
     "Unsqueeze",
 }  # fmt: skip
 
@@ -110,14 +133,21 @@ POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
     "Elu": ("elu", {"alpha": 1.0}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
     "Softsign": ("softsign", {}),
+    "Sqrt": ("square_root", {}),
     "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
 }
 
 #: Operators of which the input may vary; of others only constants.
-KINDS = {"LSTM", "GRU", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "Dropout", "Shape", "Size", *MOVES, *POINTWISE}
+ARITHMETIC = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/"}
+REDUCED = ("ReduceMean", "ReduceSum", "ReduceL2")
+KINDS = {"LSTM", "GRU", "MatMul", "Gemm", "Conv", "Pow", "Cast", "Dropout", "Shape", "Size"}
+KINDS |= {*MOVES, *POINTWISE, *ARITHMETIC, *REDUCED}
 
-#: Number of pieces in which a tensor may lie in memory; each is copied.
+#: Number of pieces up to which a tensor is put together piece by piece, and not by a table of its numbers.
 MOST_PIECES = 16
+
+#: The place of a constant, before it has an address.
+FILL = -1
 
 
 def identifier(text: str) -> str:
@@ -144,10 +174,11 @@ def _kind(node: onnx.NodeProto) -> str:
 class Reader:
     """One graph with static sizes as stages; `states` are those that are carried.
 
-    Raises `BuildFailed` for an operator or attribute that the kernel lacks.
+    A state is that of a recurrent layer, which the layer itself carries; or it is in `kept`, and is copied after each
+    call. Raises `BuildFailed` for an operator or attribute that the kernel lacks.
     """
 
-    def __init__(self, content: bytes, states: Sequence[State], name: str) -> None:
+    def __init__(self, content: bytes, states: Sequence[State], name: str, kept: Sequence[str] = ()) -> None:
         model = read(content, name)
         graph, carried = model.graph, {state.input: state.output for state in states}
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
@@ -161,6 +192,12 @@ class Reader:
         self.given: set[int] = set()
         #: Base -> size.
         self.buffers: dict[int, int] = {}
+        #: Base -> its numbers.
+        self.constants: dict[int, np.ndarray] = {}
+        #: States that are not in `kept`, but not those of a recurrent layer either.
+        self.others: list[str] = []
+        #: Field of the struct with a state in `kept` -> size.
+        self.fields: dict[str, int] = {}
         self.products: list[tuple[Data, Any]] = []  # and their `Dense`
         #: Each tensor, `Data` or a constant.
         self.values: dict[str, Any] = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -171,22 +208,39 @@ class Reader:
         self.inputs: dict[str, int] = {}
         for value in given:
             if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-                raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes nothing else")
+                fixed = f"if it is a setting, give its value with --value {value.name}=N"
+                raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes nothing else; {fixed}")
             sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
             base = f"state {value.name}" if value.name in carried else parameter("x", value.name, inputs)
+            if value.name in kept:
+                base = f"net->s{len(self.fields)}"
+                self.fields[base.removeprefix("net->")] = math.prod(sizes)
             self.values[value.name] = self._new(base, sizes)
+            if value.name in kept and len(sizes) > 2:  # channels side by side, as convolutions read them
+                data = self.values[value.name].at.reshape(sizes[0], *sizes[2:], sizes[1])
+                self.values[value.name] = Data(np.moveaxis(data, -1, 1))
             if value.name not in carried:
                 self.inputs[base] = math.prod(sizes)
         self._read_all(graph.node)
         for before, name in carried.items():
             after = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
-            if not isinstance(self.values[name], Data) or after != self.values[name].at.ravel().tolist():
-                raise BuildFailed(f"the output {name} is not the state of the layers that begin with {before}")
+            same = isinstance(self.values[name], Data) and after == self.values[name].at.ravel().tolist()
+            if before not in kept and not same:
+                self.others.append(before)
         self.output_names = tuple(value.name for value in graph.output if value.name not in carried.values())
         #: Parameter of each output -> its base and size.
         self.outputs: dict[str, tuple[int, int]] = {}
         for name in self.output_names:
             self.outputs[parameter("y", name, self.output_names)] = self._output(name)
+        changed = [(self.values[before].at.ravel(), carried[before]) for before in kept]
+        ends = [self._copied(Data(self._data(name).at.ravel()[np.argsort(at)])) for at, name in changed]
+        self.stages += [Copy(x, at.min(), at.size) for x, (at, _) in zip(ends, changed, strict=True)]
+
+    @classmethod
+    def of(cls, content: bytes, states: Sequence[State], name: str) -> Self:
+        """The graph, of which all states that no recurrent layer carries are kept."""
+        others = cls(content, states, name).others
+        return cls(content, states, name, others)
 
     def _new(self, base: str, shape: tuple[int, ...]) -> Data:
         self.bases.append(base)
@@ -197,31 +251,64 @@ class Reader:
         self.buffers[len(self.bases)] = math.prod(shape)
         return self._new(f"b{len(self.bases)}", shape)
 
+    def _data(self, value: Any) -> Data:
+        """A tensor, by its name or itself, of which a constant gets addresses."""
+        value = self.values[value] if isinstance(value, str) else value
+        if isinstance(value, Data):
+            return value
+        self.constants[len(self.bases)] = value.astype(np.float32)
+        return self._new("constant", value.shape)
+
+    def _filled(self, at: np.ndarray, value: float = 0.0) -> np.ndarray:
+        """Addresses, in which `FILL` stood for a constant."""
+        missing, at = at == FILL, at.copy()
+        if missing.any():
+            at[missing] = self._data(np.full(np.count_nonzero(missing), value)).at
+        return at
+
     def place(self, address: int) -> str:
         """The C expression of an address."""
         name, offset = self.bases[address // BASE], address % BASE
         return f"{name} + {offset}" if offset else name
 
-    def _address(self, data: Data, what: str) -> int:
+    def _address(self, data: Data) -> int:
         """Where a tensor begins, which is copied if it lies in several pieces."""
-        flat = data.at.ravel()
-        cuts = np.flatnonzero(np.diff(flat) != 1) + 1
-        if len(cuts) >= MOST_PIECES:
-            raise BuildFailed(
-                f"{what} is put together of {len(cuts) + 1} pieces (Transpose, Gather, Slice, Concat), and the C kernel"
-                f" copies at most {MOST_PIECES}: join or reorder whole tensors outside the network"
-            )
-        if len(cuts):
-            pieces, flat = np.split(flat, cuts), self._buffer(flat.shape).at
-            for piece, into in zip(pieces, np.split(flat, cuts), strict=True):
-                self.stages.append(Copy(piece[0], into[0], len(piece)))
-        return flat[0]
+        return data.at.flat[0] if (np.diff(data.at.ravel()) == 1).all() else self._copied(data)
 
-    def _add(self, kind: type[Stage], node: onnx.NodeProto, data: Data, shape: tuple[int, ...], *more: Any) -> Data:
-        """Append a stage with one input and its further fields; returns its result, in a new buffer."""
-        x = self._address(data, f"the input of {label(node)}")
-        y = self._buffer(shape)
-        self.stages.append(kind(x, y.at.flat[0], y.at.size, *more))
+    def _copied(self, data: Data) -> int:
+        """Where a copy of a tensor begins."""
+        flat, whole = data.at.ravel(), self._buffer((data.at.size,)).at
+        of_bases = np.flatnonzero(np.diff(flat // BASE)) + 1
+        for part, into in zip(np.split(flat, of_bases), np.split(whole, of_bases), strict=True):
+            cuts = np.flatnonzero(np.diff(part) != 1) + 1
+            if len(cuts) >= MOST_PIECES:
+                first = part.min()
+                self.stages.append(Pick(first, into[0], len(part), part - first))
+                continue
+            for piece, to in zip(np.split(part, cuts), np.split(into, cuts), strict=True):
+                self.stages.append(Copy(piece[0], to[0], len(piece)))
+        return whole[0]
+
+    def _each(self, kind: type[Stage], data: Data, *more: Any, others: Sequence[Data] = ()) -> Data:
+        """Append a stage for each number by itself, with those of `others`, in the order in which `data` lies."""
+        order = np.argsort(data.at, axis=None, kind="stable")
+        x = self._address(Data(data.at.ravel()[order]))
+        rest = [x if each is data else self._address(Data(each.at.ravel()[order])) for each in others]
+        y, at = self._buffer((data.at.size,)).at, np.empty(data.at.size, np.int64)
+        self.stages.append(kind(x, y[0], len(y), *rest, *more))
+        at[order] = y
+        return Data(at.reshape(data.at.shape))
+
+    def _product(self, rows: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> Data:
+        """Append the product of rows of addresses, (n, k), with a matrix, (k, columns); returns (n, columns)."""
+        n, k = rows.shape
+        far = np.diff(rows[:, 0])
+        regular = (
+            (np.diff(rows) == 1).all() and (far == far[:1]).all() and (far[:1] >= 0).all() and far.sum() < BASE // 2
+        )
+        x, stride = (rows[0, 0], far[0] if n > 1 else k) if regular else (self._address(Data(rows)), k)
+        y = self._buffer((n, matrix.shape[1]))
+        self.stages.append(Dense(x, y.at.flat[0], y.at.size, n, int(stride), matrix, bias))
         return y
 
     def _read_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -241,7 +328,7 @@ class Reader:
                     faults.append(str(error))
             lost.update(node.output)
         if unknown:
-            known = f"LSTM, GRU, dense layers, arithmetic with constants, and {', '.join(POINTWISE)}"
+            known = f"LSTM, GRU, Conv, dense layers, {', '.join((*ARITHMETIC, *REDUCED))}, and {', '.join(POINTWISE)}"
             first = [f"{each[0]}{f' and {len(each) - 1} more' * (len(each) > 1)}" for each in unknown.values()]
             faults.insert(0, f"{listed(first)}: the C kernel has {known}; compute the rest outside the network")
         if faults:
@@ -256,21 +343,36 @@ class Reader:
         arrays = [value.at if isinstance(value, Data) else value for value in inputs]
         kind = _kind(node)
         constant = kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs)
-        moved = kind in MOVES and all(isinstance(value, Data) for value in inputs[: None if kind == "Concat" else 1])
+        moved = kind in MOVES and (kind == "Concat" or isinstance(inputs[0], Data))
         if constant or moved:
+            fill = 0.0
+            if kind == "Concat" and not constant:
+                arrays = [self._data(value).at for value in inputs]
+            if kind == "Pad" and not constant and has.get("mode", b"constant") in (b"constant", "constant"):
+                fill = has.get("value", 0.0) if len(inputs) < 3 or inputs[2] is None else float(inputs[2].item())
+                names, arrays = [*node.input[:2], "fill", *node.input[3:]], [*arrays[:2], np.int64(FILL), *arrays[3:]]
+                node = onnx.helper.make_node(kind, names, node.output, name=node.name)
             with any_error(BuildFailed, f"{label(node)} cannot be evaluated"):
                 found = evaluated(node, dict(zip(node.input, arrays, strict=True)), self.opsets)
-            outputs = found if constant else [Data(at) for at in found]
-        elif kind == "Dropout":
+            outputs = found if constant else [Data(self._filled(at, fill)) for at in found]
+        elif kind == "Dropout" or (kind == "Cast" and has["to"] == onnx.TensorProto.FLOAT):
             outputs = [Data(inputs[0].at)]
+        elif kind == "Conv":
+            outputs = [self._convolution(node, has, inputs)]
+        elif kind == "Pow":
+            outputs = [self._power(node, inputs)]
+        elif kind in REDUCED:
+            outputs = [self._reduced(node, has, inputs)]
         elif kind in ("LSTM", "GRU"):
             outputs = self._recurrent(node, has, inputs)
         elif kind in ("MatMul", "Gemm"):
             outputs = [self._dense(node, has, inputs)]
-        elif kind in ("Add", "Sub", "Mul", "Div"):
+        elif kind in ARITHMETIC:
             outputs = [self._arithmetic(node, inputs)]
-        else:
+        elif kind in POINTWISE:
             outputs = [self._pointwise(node, has, inputs)]
+        else:
+            raise BuildFailed(f"{label(node)}: the C kernel has float32 only")
         self.values.update(zip(node.output, outputs, strict=False))
 
     def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
@@ -311,7 +413,7 @@ class Reader:
         fault = next((text for text, found in faults.items() if found), None)
         if fault:
             raise BuildFailed(f"{label(node)}: {fault}")
-        begin = self._address(x, f"the input of {label(node)}")
+        begin = self._address(x)
         y = self._buffer((rows, directions, 1, units))
         ends: list[list[np.ndarray]] = [[], []]
         for index in range(directions):
@@ -321,10 +423,8 @@ class Reader:
             for end, name, value in zip(ends, "hc", (h, c), strict=True):
                 after = self._new(f"net->{name}{number}", (1, units)).at
                 end.append(after)
-                if isinstance(value, Data):
-                    self._begin(node, Data(value.at.reshape(-1, units)[index]), after[0])
-                elif value is not None and value.any():
-                    raise BuildFailed(f"{label(node)}: its initial state must be zero or a tensor, not a constant")
+                if isinstance(value, Data) or (value is not None and value.any()):
+                    self._begin(Data(self._data(value).at.reshape(-1, units)[index]), after[0])
                 elif self.carries and (name == "h" or kind == "LSTM"):
                     raise BuildFailed(
                         f"layer {number + 1} begins each call from zero; its state must be carried as well"
@@ -336,13 +436,12 @@ class Reader:
             y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
         return [y, *states]
 
-    def _begin(self, node: onnx.NodeProto, state: Data, after: np.ndarray) -> None:
+    def _begin(self, state: Data, after: np.ndarray) -> None:
         """The state from which the last layer begins: carried, or else copied to `after`, where it ends."""
         if self.bases[state.at[0] // BASE].startswith("state "):
             self.after.update(zip(state.at.tolist(), after.tolist(), strict=True))
             return
-        x = self._address(state, f"the initial state of {label(node)}")
-        self.stages.append(Copy(x, after[0], len(after)))
+        self.stages.append(Copy(self._address(state), after[0], len(after)))
         self.given.add(len(self.layers) - 1)
 
     def _dense(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
@@ -362,23 +461,80 @@ class Reader:
             bias = each[0]
         shape = (*np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2]), *data.at.shape[-2:-1], columns)
         matrix = has.get("alpha", 1.0) * matrix.reshape(k, columns)
-        y = self._add(Dense, node, data, shape, data.at.size // k, matrix, bias)
+        y = Data(self._product(data.at.reshape(-1, k), matrix, bias).at.reshape(shape))
         self.products.append((y, self.stages[-1]))
         return y
+
+    def _convolution(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
+        data, weights = self._data(inputs[0]).at, self._constant(node, inputs[1], "its kernel")
+        outs, kernel, groups = len(weights), weights.shape[2:], has.get("group", 1)
+        bias = np.zeros(outs, np.float32) if len(inputs) < 3 else self._constant(node, inputs[2], "its bias")
+        strides, dilations = (has.get(name) or (1,) * len(kernel) for name in ("strides", "dilations"))
+        spans = [each * (size - 1) + 1 for each, size in zip(dilations, kernel, strict=True)]
+        pads = np.reshape(has.get("pads") or (0,) * 2 * len(kernel), (2, -1)).T
+        padding = has.get("auto_pad", "NOTSET")
+        if padding.startswith("SAME"):
+            sizes = zip(data.shape[2:], strides, spans, strict=True)
+            lacks = np.array([max((-(-size // stride) - 1) * stride + span - size, 0) for size, stride, span in sizes])
+            pads = np.stack([lacks // 2, lacks - lacks // 2][:: 1 if padding == "SAME_UPPER" else -1], axis=1)
+        padded = np.pad(np.moveaxis(data, 1, -1), [(0, 0), *pads.tolist(), (0, 0)], constant_values=FILL)
+        padded = self._filled(padded)
+        padded = self._address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, spans, tuple(range(1, len(kernel) + 1)))
+        every = [slice(None, None, step) for step in (1, *strides, 1, *dilations)]
+        windows = np.moveaxis(windows[tuple(every)], len(kernel) + 1, -1)  # (batch, places, kernel, channels)
+        shape, found = windows.shape[: len(kernel) + 1], []
+        parts = (np.split(windows, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
+        for window, matrix, each in zip(*parts, strict=True):
+            flat = np.moveaxis(matrix, 1, -1).reshape(len(matrix), -1)
+            found.append(self._product(window.reshape(-1, flat.shape[1]), flat.T, each).at)
+        return Data(np.moveaxis(np.concatenate(found, axis=1).reshape(*shape, outs), -1, 1))
+
+    def _power(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> Data:
+        data, exponent = inputs
+        if isinstance(exponent, Data) or exponent.size != 1 or exponent.item() not in (0.5, 1, 2, 3):
+            raise BuildFailed(f"{label(node)}: the C kernel has powers with the constant exponents 0.5, 1, 2, and 3")
+        if exponent.item() == 0.5:
+            return self._each(Pointwise, data, *POINTWISE["Sqrt"][:1], ())
+        power = data
+        for _ in range(int(exponent.item()) - 1):
+            power = self._each(Binary, power, "*", others=[data])
+        return power
+
+    def _reduced(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
+        data, *given = inputs
+        axes = given[0] if given and given[0] is not None else has.get("axes")
+        if isinstance(axes, Data):
+            raise BuildFailed(f"{label(node)}: its axes must be constants")
+        if axes is None or not len(axes):
+            axes = range(0 if has.get("noop_with_empty_axes") else data.at.ndim)
+        axes = [int(axis) % data.at.ndim for axis in axes]
+        shape = [1 if axis in axes else size for axis, size in enumerate(data.at.shape)]
+        if not has.get("keepdims", 1):
+            shape = [size for axis, size in enumerate(shape) if axis not in axes]
+        if node.op_type == "ReduceL2":
+            data = self._each(Binary, data, "*", others=[data])
+        rows = np.moveaxis(data.at, axes, range(-len(axes), 0)).reshape(math.prod(shape), -1)
+        share = 1 / rows.shape[1] if node.op_type == "ReduceMean" else 1.0
+        sums = self._product(rows, np.full((rows.shape[1], 1), share, np.float32), np.zeros(1, np.float32))
+        sums = self._each(Pointwise, sums, *POINTWISE["Sqrt"][:1], ()) if node.op_type == "ReduceL2" else sums
+        return Data(sums.at.reshape(shape))
 
     def _arithmetic(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> Data:
         first, second = inputs
         swapped = not isinstance(first, Data)
         data, constant = (second, first) if swapped else (first, second)
-        constant = self._constant(node, constant, "one operand")
-        if swapped and node.op_type == "Div":
-            raise BuildFailed(f"{label(node)}: the C kernel divides by constants only")
-        if np.broadcast_shapes(data.at.shape, constant.shape) != data.at.shape:
-            raise BuildFailed(f"{label(node)}: its constant has more elements or axes than its input")
-        constant = np.broadcast_to(constant, data.at.shape).reshape(-1, data.at.shape[-1])
-        rows = len(constant)
-        constant = constant[0] if (constant == constant[0]).all() else constant.ravel()
-        rows = rows if len(constant) == data.at.shape[-1] else 1
+        shape = np.broadcast_shapes(*(getattr(value, "at", value).shape for value in inputs))
+        if isinstance(constant, Data) or (swapped and node.op_type == "Div") or shape != data.at.shape:
+            one, other = (Data(np.broadcast_to(self._data(value).at, shape)) for value in inputs)
+            return self._each(Binary, one, ARITHMETIC[node.op_type], others=[other])
+        constant = np.broadcast_to(self._constant(node, constant, "one operand"), shape)
+        constant = constant.ravel()[np.argsort(data.at, axis=None, kind="stable")]
+        widths = (
+            size for size in (shape[-1:] or (1,)) + shape if (constant.reshape(-1, size) == constant[:size]).all()
+        )
+        width = next(widths, constant.size)
+        rows, constant = constant.size // width, constant[:width]
         once = self.uses.count(node.input[1 if swapped else 0]) == 1
         product = next((stage for product, stage in self.products if product is data and stage.rows == rows), None)
         if node.op_type == "Add" and product and once:
@@ -391,7 +547,7 @@ class Reader:
             "Mul": (constant, zero),
             "Div": (1 / constant if node.op_type == "Div" else one, zero),
         }[node.op_type]
-        return self._add(Affine, node, data, data.at.shape, rows, scale, shift)
+        return self._each(Affine, data, rows, scale, shift)
 
     def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
         function, defaults = POINTWISE[node.op_type]
@@ -399,14 +555,14 @@ class Reader:
         if any(isinstance(value, Data) for value in known.values()):
             raise BuildFailed(f"{label(node)}: its bounds must be constants")
         parameters = tuple(float(known.get(name, default)) for name, default in defaults.items())
-        return self._add(Pointwise, node, inputs[0], inputs[0].at.shape, function, parameters)
+        return self._each(Pointwise, inputs[0], function, parameters)
 
     def _output(self, name: str) -> tuple[int, int]:
         """The base that holds an output, all of it, and its size."""
         data = self.values[name]
         if not isinstance(data, Data):
             raise BuildFailed(f"the output {name} does not depend on the input")
-        address, size = self._address(data, f"the output {name}"), data.at.size
+        address, size = self._address(data), data.at.size
         taken = {base for base, _ in self.outputs.values()}
         if address // BASE in taken or self.buffers.get(address // BASE) != size:
             copy = Copy(address, self._buffer(data.at.shape).at.flat[0], size)

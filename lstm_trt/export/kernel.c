@@ -11,6 +11,10 @@
 #if VL > 4
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__SSE__)
+#include <xmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
@@ -405,9 +409,34 @@ INLINE vec elu(vec x, float a, float b) { return (void)b, most(0, x) + a * (expo
 INLINE vec softsign(vec x, float a, float b) { return (void)a, (void)b, x / (1 + most(0, x) - least(0, x)); }
 INLINE vec logistic(vec x, float a, float b) { return (void)a, (void)b, sigmoid(x); }
 INLINE vec tangent(vec x, float a, float b) { return (void)a, (void)b, hyperbolic_tangent(x); }
+INLINE vec square_root(vec x, float a, float b)
+{
+    (void)a, (void)b;
+#if VL == 16
+    return (vec)_mm512_sqrt_ps((__m512)x);
+#elif VL == 8
+    return (vec)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE__)
+    return (vec)_mm_sqrt_ps((__m128)x);
+#elif defined(__aarch64__)
+    return (vec)vsqrtq_f32((float32x4_t)x);
+#else
+    for (int i = 0; i < VL; i++) x[i] = __builtin_sqrtf(x[i]);
+    return x;
+#endif
+}
 
 #define POINTWISE(function, count, x, y, a, b) \
     for (int i = 0; i < (count); i += VL) put((y) + i, function(get((x) + i, (count) - i), a, b), (count) - i)
+
+/* y = x operator z */
+#define BINARY(operator, count, x, z, y) \
+    for (int i = 0; i < (count); i += VL) put((y) + i, get((x) + i, (count) - i) operator get((z) + i, (count) - i), (count) - i)
+
+INLINE void pick(int count, const int32_t *places, const float *x, float *y)
+{
+    for (int i = 0; i < count; i++) y[i] = x[places[i]];
+}
 
 /* y = x * scale + shift, by column */
 INLINE void affine(int rows, int count, const float *x, const float *scale, const float *shift, float *y)

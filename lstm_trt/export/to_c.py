@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
-from lstm_trt.export.sizes import sizes_of, static_model
+from lstm_trt.export.sizes import evaluated, sizes_of, static_model
 from lstm_trt.export.to_onnx import export_network
 
 #: Code with a larger error is not written; that of correct code is below 1e-6.
@@ -142,8 +143,13 @@ def _models(
     if mode == "stream" or states:
         return None, static_model(path, network), states
     reads_ahead = any(layer.direction != "forward" for layer in network.recurrent_layers)
-    both = mode is None and not reads_ahead
-    return static_model(path, network), static_model(path, tick) if both and tick else None, ()
+    both = mode is None and not reads_ahead and tick is not None
+    if both and "Conv" in {node.op_type for node in onnx_checks.read(path.read_bytes()).graph.node}:
+        with suppress(UsageError):  # else it has only the window
+            stream = tick.in_mode("stream")
+            return static_model(path, network), static_model(stream.path, stream), stream.states
+        both = False
+    return static_model(path, network), static_model(path, tick) if both else None, ()
 
 
 def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
@@ -197,16 +203,29 @@ def measured_error(file: CFile, model: bytes, states: Sequence[State]) -> float 
 
 def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model, changed in place: matrices have the weights that code in bf16 reads, see `c_file.as_packed`."""
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    opsets = {each.domain: each.version for each in model.opset_import}
+    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
-        recurrent, has = node.op_type in RECURRENT, attributes(node)
-        for name in node.input[1 : 3 if recurrent else 2] if recurrent or node.op_type in ("MatMul", "Gemm") else ():
-            array = onnx.numpy_helper.to_array(weights[name]) if name in weights else np.zeros((0, 0))
-            rows = array if recurrent or has.get("transB") else array.swapaxes(-1, -2)  # (columns, k)
-            if recurrent or rows.shape[-2] > FEW_COLUMNS:
+        kind, has, recurrent = node.op_type, attributes(node), node.op_type in RECURRENT
+        if known.keys() | {""} >= {*node.input}:
+            known |= zip(node.output, evaluated(node, known, opsets), strict=False)
+        for place in (1, 2) if recurrent else (1,) if kind in ("MatMul", "Gemm", "Conv") else ():
+            if node.input[place] not in known:
+                continue
+            rows = array = known[node.input[place]]  # (columns, k); of a convolution k are places with all channels
+            if kind == "Conv":
+                rows = np.moveaxis(array, 1, -1).reshape(len(array), -1)
+            elif not (recurrent or has.get("transB")):
+                rows = array.swapaxes(-1, -2)
+            if recurrent or rows.shape[-2] // has.get("group", 1) > FEW_COLUMNS:
                 packed = as_packed(np.ascontiguousarray(rows))
-                packed = packed if rows is array else packed.swapaxes(-1, -2)
-                weights[name].CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
+                if kind == "Conv":
+                    packed = np.moveaxis(packed.reshape(len(array), *array.shape[2:], -1), -1, 1)
+                elif rows is not array:
+                    packed = packed.swapaxes(-1, -2)
+                name = f"{node.input[place]} of {node.output[0]}, packed"
+                model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
+                node.input[place] = name
     return model
 
 

@@ -165,13 +165,14 @@ def loaded(file: CFile, *flags: str) -> LoadedNetwork:
 
 
 def computed(
-    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], target: str, *flags: str
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], target: str, *flags: str, precision: str = "fp32"
 ) -> dict[str, np.ndarray]:
     """The outputs of a window by name, compiled with -O1 and these flags.
 
     Raises `BuildFailed` for what cannot be generated.
     """
-    file = c_file(model.SerializeToString(), None, TARGETS[target], "network", include_weights=False)
+    how = {"include_weights": False, "precision": precision}
+    file = c_file(model.SerializeToString(), None, TARGETS[target], "network", **how)
     shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.output}
     outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.reader.output_names}
     compiled = loaded(file, "-O1", *flags)
