@@ -1,4 +1,4 @@
-"""A network as one C file: LSTM and GRU layers with dense layers and pointwise functions around them, at batch size 1.
+"""A network as one C file: LSTM and GRU layers at batch size 1, with what `c_network` has around them.
 
 The file contains `kernel.c`, calls of its functions with all sizes as constants, and the weights, packed in the order
 in which they are read. It needs a compiler with GNU vectors (gcc, clang) and, of libraries, only memcpy, memset and
@@ -25,7 +25,7 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "3"
+VERSION = "4"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20

@@ -143,13 +143,13 @@ def _models(
     if mode == "stream" or states:
         return None, static_model(path, network), states
     reads_ahead = any(layer.direction != "forward" for layer in network.recurrent_layers)
-    both = mode is None and not reads_ahead and tick is not None
-    if both and "Conv" in {node.op_type for node in onnx_checks.read(path.read_bytes()).graph.node}:
+    tick = tick if mode is None and not reads_ahead else None
+    if tick and "Conv" in {node.op_type for node in onnx_checks.read(path.read_bytes()).graph.node}:
         with suppress(UsageError):  # else it has only the window
             stream = tick.in_mode("stream")
             return static_model(path, network), static_model(stream.path, stream), stream.states
-        both = False
-    return static_model(path, network), static_model(path, tick) if both else None, ()
+        tick = None
+    return static_model(path, network), static_model(path, tick) if tick else None, ()
 
 
 def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
@@ -170,11 +170,12 @@ def measured_error(file: CFile, model: bytes, states: Sequence[State]) -> float 
     """
     if file.target.vector_length > native_target().vector_length:
         return None
+    function, rows = next(iter(file.samples.items()))
+    states = states if function == "step" else ()
     graph = onnx_checks.read(model)
     graph = in_float64(with_packed_weights(graph) if file.precision == "bf16" else graph)
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
-    function, rows = next(iter(file.samples.items()))
     generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
     sets = [{key: generator.standard_normal(shape, np.float32) for key, shape in shapes.items()} for _ in range(calls)]
     try:

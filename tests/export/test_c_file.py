@@ -25,8 +25,10 @@ import lstm_trt
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
 from lstm_trt.export import c_file as c_file_module
+from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import TARGETS, as_packed, c_file, in_pairs, native_target
 from lstm_trt.export.network import to_bfloat16
+from lstm_trt.export.read_onnx import run_onnxruntime
 from lstm_trt.export.to_c import with_packed_weights
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.runtimes import c
@@ -614,9 +616,9 @@ NOT_GENERATED = {
             constants=[numbers("K", 1, 2, 1)],
         ),
         "Softmax operator 'my_softmax' and 1 more, ReduceMax operator 'my_reducemax', ConvTranspose operator"
-        " 'my_convtranspose': the C kernel has LSTM, GRU, Conv, dense layers, Add, Sub, Mul, Div, ReduceMean, ReduceSum,"
-        " ReduceL2, and Relu, Sigmoid, Tanh, LeakyRelu, Elu, HardSigmoid, Softsign, Sqrt, Clip; compute the rest outside"
-        " the network; Pow operator 'my_pow': the C kernel has powers",
+        " 'my_convtranspose': the C kernel has LSTM, GRU, Conv, dense layers, Add, Sub, Mul, Div, ReduceMean,"
+        " ReduceSum, ReduceL2, and Relu, Sigmoid, Tanh, LeakyRelu, Elu, HardSigmoid, Softsign, Sqrt, Clip; compute the"
+        " rest outside the network; Pow operator 'my_pow': the C kernel has powers",
     ),
     "peepholes": (recurrent("LSTM", (5, 1, 6, 4), peepholes=True), "does not support peepholes"),
     "clip": (recurrent("GRU", (5, 1, 6, 4), clip=1.0), "GRU operator 'my_gru': the C kernel does not support clip"),
@@ -668,6 +670,82 @@ def test_states_that_cannot_be_carried_are_refused(case):
     states = [State(before, after, (1, 1, 4)) for before, after in carried.items()]
     with pytest.raises(BuildFailed, match=message):
         c_file(None, model.SerializeToString(), TARGETS["x86-64"], "network", states=states)
+
+
+KEPT = {
+    "exchanged": (recurrent("LSTM", (2, 1, 3, 4)), {"h0": "Y_c", "c0": "Y_h"}, (1, 1, 4)),
+    "a delay": (
+        model_of(
+            [
+                helper.make_node("Concat", ["a", "b", "x"], ["all"], axis=0),
+                helper.make_node("Slice", ["all", "AXES", "four"], ["b_"]),
+                helper.make_node("Identity", ["b"], ["a_"]),
+                helper.make_node("Sub", ["a", "x"], ["y"]),
+            ],
+            [value(name, (4, 3)) for name in "xab"],
+            [value(name, (4, 3)) for name in ("y", "a_", "b_")],
+            [constant("AXES", 7), constant("four", 11)],
+        ),
+        {"a": "a_", "b": "b_"},
+        (4, 3),
+    ),
+}
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("case", KEPT)
+def test_states_that_no_layer_carries(case, rng):
+    """As ONNX Runtime computes them, called by hand."""
+    model, carried, shape = KEPT[case]
+    states = [State(before, after, shape) for before, after in carried.items()]
+    content = model.SerializeToString()
+    file = c_file(None, content, TARGETS[RUNNABLE[0]], "network", states=states, include_weights=False)
+    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
+    (name,) = shapes.keys() - carried.keys()
+    sets = [{name: rng.standard_normal(shapes[name]).astype(np.float32)} for _ in range(5)]
+    x, expected = np.empty(shapes[name], np.float32), run_onnxruntime(content, sets, states)
+    outputs = {each: np.empty(expected[0][each].shape, np.float32) for each in file.reader.output_names}
+    compiled = loaded(file, "-O1")
+    call, reset = compiled.bound("step", x, *outputs.values()), compiled.bound("reset")
+    for _ in range(2):
+        for inputs, answers in zip(sets, expected, strict=True):
+            x[...] = inputs[name]
+            call()
+            assert all(np.abs(array - answers[each]).max() < 2e-6 for each, array in outputs.items())
+        reset()
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize(("pads", "functions"), [((2, 0), {"run", "step"}), ((1, 1), {"run"})])
+def test_a_causal_convolution_has_a_step(pads, functions, rng, tmp_path):
+    """Its calls give what the window gives; one that needs later samples has none."""
+    module = Module(
+        lambda parts, x: parts["gru"](torch.relu(parts["conv"](torch.nn.functional.pad(x, pads)).permute(2, 0, 1)))[0],
+        conv=torch.nn.Conv1d(3, 18, 3),
+        gru=torch.nn.GRU(18, 20),
+    )
+    axes = {"x": {2: "time"}, "y": {0: "time"}}
+    torch.onnx.export(
+        module, (torch.zeros(1, 3, 8),), tmp_path / "causal.onnx", input_names=["x"], output_names=["y"],
+        dynamic_axes=axes, dynamo=False,
+    )  # fmt: skip
+    network = lstm_trt.OnnxNetwork(tmp_path / "causal.onnx", sizes={"time": 12})
+    written = lstm_trt.export_c(network, tmp_path, name="causal")
+    assert written.samples.keys() == functions and written.error < 2e-6
+    if "step" in functions:
+        compiled = LoadedNetwork(replace(written.file, included=False), find_compiler())
+        x, y = rng.standard_normal((3, 12)).astype(np.float32), np.empty((12, 20), np.float32)
+        sample, answer = np.empty(3, np.float32), np.empty(20, np.float32)
+        run, step, reset = compiled.bound("run", x, y), compiled.bound("step", sample, answer), compiled.bound("reset")
+        run()
+        for _ in range(2):
+            reset()
+            for place in range(12):
+                sample[...] = x[:, place]
+                step()
+                assert np.abs(answer - y[place]).max() < 2e-6
 
 
 # PyTorch modules and networks of other exporters
@@ -844,6 +922,19 @@ PLANTED = {
     "recurrent": (exact(network(PLAN)), exact(network(PLAN, 2))),
     "pointwise": (exact(pointwise(40)), None),
     "dense": (exact(graph(("Mul", "x,C", "m"), ("MatMul", "m,A", "p"), ("Add", "p,B", "y"), y=(6, 1, 3))), None),
+    "convolution": (
+        exact(
+            graph(
+                ("Transpose", "x", "t", {"perm": [1, 2, 0]}),
+                ("Conv", "t,K", "c", {"pads": [2, 0]}),
+                ("Sqrt", "c", "s"),
+                ("Mul", "c,s", "y"),
+                y=(1, 7, 6),
+                constants=[numbers("K", 7, 5, 3)],
+            )
+        ),
+        None,
+    ),
     "flat": (exact(graph(("Flatten", "x", "f", {"axis": 0}), ("MatMul", "f,FLAT", "y"), y=(1, 7))), None),
 }
 
@@ -867,6 +958,12 @@ CODE = {
         "x86-64-v3": "cf58dd058821c66cbd4ebe94579856c233113e7ddd66a9ac3b739924df9013bf",
         "x86-64": "25561c1d475948325be524b5459b51cf985c3ac17e4497765c0d666812e293e9",
         "aarch64": "58b250d972e602a9e8149cd207e20abef7eb11456282d7c0ed14b9e9f96e2573",
+    },
+    "4": {
+        "x86-64-v4": "f06d69b37d4598302a0cc6103571f84e65e39b55fbc969f173e1b21b8bada66a",
+        "x86-64-v3": "9150c969c6e147d07892124897eac118bad1dddb777476d78620499cb0528da4",
+        "x86-64": "10b279c63f24d2fa5667251ec23efa3d5157beb0f33246de34126bb5b30f7c9c",
+        "aarch64": "1b23ed53c65713a30851772172779f430176ec4191ad1f48075d5842093aa751",
     },
 }
 
