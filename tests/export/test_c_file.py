@@ -243,6 +243,58 @@ def test_memory_and_threads(sanitizers, rng, tmp_path):
         sanitized(plan, RUNNABLE[number % len(RUNNABLE)], block, x, sanitizers, folder)
 
 
+#: The same calls for any input: a window, and steps of one sample.
+CALLS = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "network.h"
+
+int main(void)
+{
+    static float x[INPUT], y[OUTPUT], last[LAST];
+    struct network *net = aligned_alloc(64, sizeof *net);
+    float *weights = aligned_alloc(64, 4 * network_WEIGHTS);
+    FILE *file = fopen("network.bin", "rb");
+    if (fread(weights, 4, network_WEIGHTS, file) != network_WEIGHTS || fread(x, 4, INPUT, stdin) != INPUT) return 1;
+    if (network_init(net, weights)) return 2;
+    network_run(net, x, y, last);
+    for (int i = 0; i < ROWS; i++) {
+        network_step(net, x + i * (INPUT / ROWS), y, last);
+        if (i % 3) network_prepare_next(net);
+    }
+    return 0;
+}
+"""
+
+needs_valgrind = pytest.mark.skipif(
+    shutil.which("valgrind") is None or "x86-64-v3" not in RUNNABLE,
+    reason="needs valgrind and a processor with AVX2: apt-get install valgrind",
+)
+
+
+@pytest.mark.heavy
+@needs_gcc
+@needs_valgrind
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_any_input_takes_the_same_instructions(precision, rng, tmp_path):
+    plan = Plan((*ALL, "LSTM"), (9, 21, 34, 40), 12, 5, around=True, precision=precision)
+    file, x = file_of(plan, "x86-64-v3", 1), np.zeros((12, 1, 5))
+    file.write(tmp_path)
+    (tmp_path / "main.c").write_text(CALLS)
+    expected = c_networks.right_of(plan, x)
+    sizes = {"INPUT": x.size, "OUTPUT": expected["y"].size, "LAST": expected["last"].size, "ROWS": plan.sequence}
+    defines = [f"-D{name}={size}" for name, size in sizes.items()]
+    command = ["gcc", "-std=gnu11", "-O3", *file.target.flags, *defines, "main.c", "network.c", "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", "./main"]
+    found = {}
+    for name, scale in {"random": 1, "zero": 0, "tiny": 1e-39, "huge": 1e30, "infinite": np.inf, "NaN": np.nan}.items():
+        given = (rng.standard_normal(x.shape) * scale if scale else x).astype(np.float32)
+        done = subprocess.run(tool, cwd=tmp_path, input=given.tobytes(), capture_output=True, check=True)
+        (found[name],) = re.findall(rb"I +refs: +([\d,]+)", done.stderr)
+    assert len(set(found.values())) == 1, found
+
+
 # Pointwise functions, NaN and infinities
 
 #: In float64, with the float32 parameters of `FUNCTIONS`.
