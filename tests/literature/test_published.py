@@ -31,6 +31,7 @@ GH200 = (
     "NVIDIA developer blog of 2026-04-02"
     " (developer.nvidia.com/blog/achieving-single-digit-microsecond-latency-inference-for-capital-markets)"
 )
+RTNEURAL = "jatinchowdhury18/RTNeural-compare 4439e7d (results/bench_eigen.txt)"
 VOLLO = "VOLLO SDK 25.1.2 (vollo.myrtle.ai/25.1.2/benchmark-lstm.html)"
 FLASHRNN = "FlashRNN (arxiv.org/abs/2412.07752v2)"
 TITAN, V100 = (f"baidu-research/DeepBench da81ba7 (results/{name}.xlsx)"
@@ -79,6 +80,7 @@ TABLES = {
     (A100, "STAC-ML Markets (Inference) 2023", "max_over_median"): (1, 0, 2.3),
     (GH200, "STAC-ML Markets (Inference) 2026", "p99_low"): (1, 0, 4.61),
     (GH200, "STAC-ML Markets (Inference) 2026", "p99_high"): (1, 0, 4.70),
+    (RTNEURAL, "lstm layer", "time_per_step"): (4, 0, 4.5781),
     (VOLLO, "ladder", "mean"): (4, 0, 13.4),
     (VOLLO, "ladder", "p99"): (4, 0, 14.0),
     (FLASHRNN, "H100", "time"): (3, 0, 25.28),
@@ -152,7 +154,7 @@ DIGESTS = {
     "003-projection": "f80baf0c048c610b",
     "004": "541cf04610b1bf57",
     "004-times": "78008c018086f2eb",
-    "further": "8898ccdd247e0122",
+    "further": "240620b6988c97cb",
 }
 
 #: Read in the documents, by hand: value as carried, and what names the row.
