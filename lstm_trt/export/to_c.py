@@ -16,9 +16,10 @@ from lstm_trt.config.format import bytes_text, count, short_number
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
-from lstm_trt.export import onnx_checks
+from lstm_trt.export import c_folder, onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import FEW_COLUMNS, TARGETS, CFile, as_packed, c_file, native_target
+from lstm_trt.export.c_folder import LARGEST_ERROR, Answers
 from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
@@ -26,9 +27,6 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
 from lstm_trt.export.sizes import evaluated, sizes_of, static_model
 from lstm_trt.export.to_onnx import export_network
-
-#: Code with a larger error is not written; that of correct code is below 1e-6.
-LARGEST_ERROR = 1e-5
 
 #: Samples from which the error is taken at least, in as many calls as they need.
 MEASURED_SAMPLES = 256
@@ -101,6 +99,9 @@ def export_c(
 ) -> WrittenC:
     """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
 
+    Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
+    needs to build and test all networks of the folder, with a README, where there are none.
+
     `target`: "native" for the processor of this machine, or a name in `c_file.TARGETS`. The file has the function
     `run`, for the whole sequence, and `step`, for one sample with carried state, unless a layer is bidirectional or an
     ONNX file fixes another length of the sequence. An ONNX network with states as inputs and outputs has only `step`,
@@ -118,9 +119,10 @@ def export_c(
     window, tick, states = _models(network, mode, seed)
     one_of("precision", precision, ("fp32", "bf16"))
     file = c_file(window, tick, chosen, name, states=states, precision=precision)
-    error = measured_error(replace(file, included=False), window or tick or b"", states)
+    answers = known_answers(file, window or tick or b"", states)
+    error = answers and measured_error(replace(file, included=False), answers)
     file = replace(file, error=_error_text(error))
-    return WrittenC(tuple(file.write(folder)), file, error)
+    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error)
 
 
 def _error_text(error: float | None) -> str:
@@ -161,15 +163,12 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
     return OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
 
 
-def measured_error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
-    """The largest error of an output on random inputs, relative to the largest output; None if it cannot be measured.
+def known_answers(file: CFile, model: bytes, states: Sequence[State]) -> Answers | None:
+    """Answers of the model of the first function of a file to random inputs; None if it cannot be evaluated.
 
     Each call begins with zero states, unless the `states` are inputs of the model. In bf16 the weights of the model are
-    `as_packed`. Raises `BuildFailed` if it is above
-    `LARGEST_ERROR`.
+    `as_packed`.
     """
-    if file.target.vector_length > native_target().vector_length:
-        return None
     function, rows = next(iter(file.samples.items()))
     states = states if function == "step" else ()
     graph = onnx_checks.read(model)
@@ -180,23 +179,34 @@ def measured_error(file: CFile, model: bytes, states: Sequence[State]) -> float 
     sets = [{key: generator.standard_normal(shape, np.float32) for key, shape in shapes.items()} for _ in range(calls)]
     try:
         wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
-        expected = in_sequence(partial(evaluate, graph), wide, states)
-        loaded = LoadedNetwork(file, find_compiler())
-    except (BuildFailed, RuntimeUnavailable, NotEvaluated):
+        return Answers(sets, in_sequence(partial(evaluate, graph), wide, states), bool(states))
+    except NotEvaluated:
         return None
-    outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.reader.output_names}
-    given, reset = {name: array.copy() for name, array in sets[0].items()}, loaded.bound("reset")
-    call = loaded.bound(function, *given.values(), *outputs.values())
-    errors, sizes = [], []
-    for inputs, right in zip(sets, expected, strict=True):
-        if not states:
+
+
+def measured_error(file: CFile, answers: Answers) -> float | None:
+    """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
+
+    Raises `BuildFailed` if it is above `LARGEST_ERROR`.
+    """
+    if file.target.vector_length > native_target().vector_length:
+        return None
+    try:
+        loaded = LoadedNetwork(file, find_compiler())
+    except (BuildFailed, RuntimeUnavailable):
+        return None
+    outputs = {name: np.empty(answers.outputs[0][name].shape, np.float32) for name in file.reader.output_names}
+    given, reset = {name: array.copy() for name, array in answers.inputs[0].items()}, loaded.bound("reset")
+    call = loaded.bound(next(iter(file.samples)), *given.values(), *outputs.values())
+    errors = []
+    for inputs, right in zip(answers.inputs, answers.outputs, strict=True):
+        if not answers.carried:
             reset()
         for name, array in inputs.items():
             given[name][...] = array
         call()
         errors += [np.abs(array - right[name]).max() for name, array in outputs.items()]
-        sizes += [np.abs(right[name]).max() for name in outputs]
-    error = float(np.max(errors) / max(np.max(sizes), np.finfo(np.float64).tiny))
+    error = float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
     if not error <= LARGEST_ERROR:
         raise BuildFailed(f"the compiled code is wrong: its error is {error:.2g} of the largest output")
     return error

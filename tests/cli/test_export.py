@@ -13,7 +13,7 @@ import pytest
 
 import lstm_trt
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import to_c
+from lstm_trt.export import c_file, to_c
 from lstm_trt.export.evaluate import evaluate
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
@@ -27,12 +27,68 @@ def test_the_command_writes_what_it_prints(tmp_path, lab):
     result = lab("export", *SHAPE, "--c", "--target", "x86-64", "--out", tmp_path, CC="gcc")
     assert result.returncode == 0, result.stderr
     files = sorted(tmp_path.iterdir())
-    assert [path.name for path in files] == ["lstm_1x8_s4_b1.c", "lstm_1x8_s4_b1.h"]
+    name = "lstm_1x8_s4_b1"
+    beside = ["CMakeLists.txt", "README.md", f"{name}.c", f"{name}.h", f"{name}.network.cmake", f"{name}_test.c"]
+    assert [path.name for path in files] == beside
     assert all(str(path) in result.stdout for path in files)
     printed = dict(line.split(": ", 1) for line in result.stdout.splitlines())
-    head = files[0].read_text().split("*/")[0]
+    head = files[2].read_text().split("*/")[0]
     assert printed["compile with"] in head and printed["error"] in head
     assert 0 < float(printed["error"].split()[0]) < 1e-6
+
+
+def run_self_test(folder, name) -> subprocess.CompletedProcess:
+    """With the command in its first line."""
+    command = (folder / f"{name}_test.c").read_text().splitlines()[0].removeprefix("/* ")
+    return subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs cc")
+@pytest.mark.parametrize(
+    ("mode", "precision", "largest", "function"),
+    [("forward", "fp32", 2**20, "run"), (None, "bf16", 0, "run"), ("stream", "bf16", 2**20, "step")],
+)
+def test_the_self_test_finds_one_other_weight(tmp_path, monkeypatch, mode, precision, largest, function):
+    """With weights in the source, and in a file."""
+    monkeypatch.setattr(c_file, "LARGEST_INCLUDED", largest)
+    lstm_trt.export_c(LstmShape(2, 20, 3), tmp_path, mode=mode, precision=precision, name="net")
+    done = run_self_test(tmp_path, "net")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"net_{function}: largest error ")
+    source, weights = tmp_path / "net.c", tmp_path / "net.bin"
+    if weights.exists():
+        content = np.fromfile(weights, np.float32)
+        content[c_file.HEAD] += 0.25
+        content.tofile(weights)
+    else:
+        head, rows = source.read_text().split("net_weights[net_WEIGHTS]")
+        lines = rows.split("\n")
+        lines[2] = lines[2].replace(lines[2].split(",")[0], "0.25f", 1)
+        source.write_text(f"{head}net_weights[net_WEIGHTS]{chr(10).join(lines)}")
+    assert run_self_test(tmp_path, "net").returncode == 1
+    if weights.exists():
+        weights.unlink()
+        missing = run_self_test(tmp_path, "net")
+        assert missing.returncode == 1 and "cannot read net.bin" in missing.stderr
+
+
+@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("cc")), reason="needs cmake and cc")
+def test_cmake_builds_and_tests_all_networks_of_a_folder(tmp_path):
+    for number, precision in enumerate(("fp32", "bf16")):
+        lstm_trt.export_c(LstmShape(1, 8, 2), tmp_path, precision=precision, name=f"net{number}")
+    for command in (("-S", ".", "-B", "."), ("--build", ".")):  # twice: CMake's own files are not networks
+        subprocess.run(["cmake", *command], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["cmake", "."], cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run(["ctest"], cwd=tmp_path, capture_output=True, text=True)
+    assert "100% tests passed" in done.stdout and "out of 2" in done.stdout
+
+
+def test_files_of_the_user_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for name in ("README.md", "CMakeLists.txt"):
+        (tmp_path / name).write_text("mine")
+    written = lstm_trt.export_c(LstmShape(1, 8, 2), tmp_path, name="net")
+    assert (tmp_path / "README.md").read_text() == (tmp_path / "CMakeLists.txt").read_text() == "mine"
+    assert {path.name for path in written.paths} == {"net.c", "net.h", "net.network.cmake", "net_test.c"}
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")

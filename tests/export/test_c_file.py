@@ -144,6 +144,24 @@ def test_the_code_has_no_warnings(target, tmp_path):
         assert (done.returncode, done.stderr) == (0, ""), edge
 
 
+@pytest.mark.heavy
+@needs_gcc
+@pytest.mark.parametrize("level", ["-O2", "-O3"])
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_the_stack_is_as_small_as_the_head_says(target, level, tmp_path):
+    """A call has three frames at most: the function, what computes, and a layer."""
+    for number, (plan, block) in enumerate(EDGES.values()):
+        file = file_of(replace(plan, precision=("fp32", "bf16")[number % 2]), target, block)
+        file.write(tmp_path)
+        flags = ["-std=gnu99", level, "-fstack-usage", *TARGETS[target].flags]
+        subprocess.run(["gcc", *flags, "-c", "network.c"], cwd=tmp_path, check=True)
+        rows = (line.split("\t") for line in (tmp_path / "network.su").read_text().splitlines())
+        frames = {place.split(":")[-1]: int(size) for place, size, _ in rows}
+        layers = [size for name, size in frames.items() if name.startswith("layer_")]
+        others = sorted(size for name, size in frames.items() if not name.startswith("layer_"))
+        assert others and max(layers, default=0) + sum(others[-2:]) < c_file_module.STACK
+
+
 #: Two instances in two threads: a window twice, and blocks, in memory of exactly their sizes; writes all outputs.
 PROGRAM = r"""
 #include "network.h"
