@@ -7,7 +7,7 @@ from typing import Any
 from lstm_trt.cli.common import field_arguments, one_workload, onnx_arguments, print_answer
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.c_file import TARGETS
+from lstm_trt.export.c_file import PRECISIONS, TARGETS
 from lstm_trt.export.to_c import NATIVE, export_c
 from lstm_trt.export.to_onnx import export_onnx
 
@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     code = "write C code: a function run for --sequence samples, and a function step for one, which carries the state"
     add("--c", action="store_true", help=code)
     add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
-    add("--precision", choices=("fp32", "bf16"), help="bf16: weights take half the memory (default fp32)")
+    precision = (
+        "bf16: weights take half the memory; int8: those multiplied by a layer's output a quarter (default fp32)"
+    )
+    add("--precision", choices=tuple(PRECISIONS), help=precision)
     add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
     onnx_arguments(group)
 

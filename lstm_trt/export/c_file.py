@@ -25,13 +25,19 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "4"
+VERSION = "5"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20
 
 #: Vectors of a group of columns in a packed matrix, as in `kernel.c`: in products of many rows, and of one.
 TILE, GROUP = 4, 8
+
+#: Precision -> bits of a weight in products with what a recurrent layer bounds by 1, and in all others.
+PRECISIONS = {"fp32": (32, 32), "bf16": (16, 16), "int8": (8, 16)}
+
+#: The whole number that stands for 1 in a product of whole numbers.
+WHOLE = 32767
 
 #: Columns up to which a dense layer is computed as separate dot products.
 FEW_COLUMNS = 4
@@ -83,7 +89,7 @@ def native_target() -> Target:
 
 
 def in_pairs(values: np.ndarray) -> np.ndarray:
-    """Float32 numbers, (..., k), in words of two, (..., (k + 1) // 2), as `HALF` in `kernel.c` reads them.
+    """Float32 numbers, (..., k), in words of two, (..., (k + 1) // 2), as `kernel.c` reads them.
 
     The lower half of a word is the even number, rounded to bfloat16; the upper half is that with which the whole word,
     read as float32, is nearest to the odd number.
@@ -95,18 +101,27 @@ def in_pairs(values: np.ndarray) -> np.ndarray:
     return (odd & 0x80000000 | high << 16 | low).astype(np.uint32).view(np.float32)
 
 
-def as_packed(values: np.ndarray) -> np.ndarray:
-    """Numbers, (..., k), as generated code reads them from `in_pairs`."""
+def in_bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of numbers as whole numbers from -127 to 127, in int8, and the scale of each row, (..., 1) in float32."""
+    scales = np.abs(values).max(axis=-1, keepdims=True, initial=0) / np.float32(127)
+    return np.rint(values / np.where(scales > 0, scales, 1)).astype(np.int8), scales
+
+
+def as_packed(values: np.ndarray, bits: int) -> np.ndarray:
+    """Rows of numbers, (..., k), as generated code reads them from so many bits each."""
+    if bits == 8:
+        whole, scales = in_bytes(values)
+        return whole * scales
     words = in_pairs(values).view(np.uint32)
     both = np.stack([words << 16, words], axis=-1).view(np.float32)
     return both.reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
 
 
 class Weights:
-    """Packed matrices and vectors, each of them once, at multiples of 16 floats; with `half` matrices `in_pairs`."""
+    """Packed matrices and vectors, each of them once, at multiples of 16 floats; `bits` as in `PRECISIONS`."""
 
-    def __init__(self, vector_length: int, half: bool = False) -> None:
-        self.length, self.half = vector_length, half
+    def __init__(self, vector_length: int, precision: str = "fp32") -> None:
+        self.length, self.bits = vector_length, PRECISIONS[precision]
         self.parts: list[np.ndarray] = []
         self.known: dict[str, int] = {}
         self.size = HEAD
@@ -134,11 +149,22 @@ class Weights:
         whole = blocks.swapaxes(0, 1).reshape(-1, *values.shape[1:])
         return np.concatenate([whole, self.vector(each[:, each.shape[1] - rest :].reshape(-1, *values.shape[1:]))])
 
-    def matrix(self, columns: np.ndarray, group: int) -> np.ndarray:
-        """(columns, k) in groups of `group` vectors of columns, in a group row after row."""
-        columns = in_pairs(columns) if self.half else columns
-        vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1])
-        groups = [vectors[at : at + group].transpose(2, 0, 1).ravel() for at in range(0, len(vectors), group)]
+    def matrix(self, columns: np.ndarray, group: int, bounded: bool = False) -> np.ndarray:
+        """(columns, k) in groups of `group` vectors of columns, in a group row after row.
+
+        `bounded`: the matrix is multiplied by what a recurrent layer bounds by 1.
+        """
+        bits = self.bits[not bounded]
+        if bits == 8:  # a vector of words has the pairs of two rows of all its columns, then those of the next two
+            whole, scales = in_bytes(self.vector(columns))
+            count, whole = (whole.shape[1] + 3) // 4, np.pad(whole, ((0, 0), (0, -whole.shape[1] % 4)))
+            whole = whole.reshape(-1, self.length, count, 2, 2).transpose(0, 2, 3, 1, 4)
+            words = whole.reshape(-1, count, 4 * self.length).view(np.float32)
+            vectors = np.concatenate([scales.reshape(-1, 1, self.length) / np.float32(WHOLE), words], axis=1)
+        else:
+            columns = in_pairs(columns) if bits == 16 else columns
+            vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1]).swapaxes(1, 2)
+        groups = [vectors[at : at + group].swapaxes(0, 1).ravel() for at in range(0, len(vectors), group)]
         return np.concatenate([*groups, np.zeros(0, np.float32)])
 
     def recurrent(self, rows: np.ndarray, gates: int) -> np.ndarray:
@@ -146,7 +172,8 @@ class Weights:
         packed, units, size = self.gates(rows, gates), rows.shape[-1], GROUP // gates * self.length
         full = units // size - (units >= size and units % size < self.length)
         parts = [packed[: full * size * gates], packed[full * size * gates :]]
-        return np.concatenate([self.matrix(parts[0], GROUP // gates * gates), self.matrix(parts[1], 4 * GROUP)])
+        sizes = (GROUP // gates * gates, 4 * GROUP)
+        return np.concatenate([self.matrix(part, size, True) for part, size in zip(parts, sizes, strict=True)])
 
 
 def packed(layer: Layer, weights: Weights) -> int:
@@ -156,7 +183,7 @@ def packed(layer: Layer, weights: Weights) -> int:
     biases, recurrent = wb + rb, np.zeros_like(rb)
     if layer.kind == "GRU":  # the last gate's own bias is multiplied by the reset gate
         biases[last:], recurrent[last:] = wb[last:], rb[last:]
-    parts = [weights.matrix(weights.gates(w, layer.gates), TILE), weights.gates(biases, layer.gates)]
+    parts = [weights.matrix(weights.gates(w, layer.gates), TILE, layer.bounded), weights.gates(biases, layer.gates)]
     parts.append(weights.recurrent(r[: first * layer.units], first))
     if layer.kind == "RESET":
         parts.append(weights.recurrent(r[last:], 1))
@@ -197,14 +224,17 @@ def c_file(
 
     Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are those that `step` has as
     inputs and outputs; without any, the state of all its layers is carried. With the `precision` "bf16" the weights of
-    matrices are `as_packed`, and everything is computed in float32. Raises `BuildFailed` with the operator or attribute
-    that the kernel lacks.
+    matrices are `as_packed`, and everything is computed in float32; with "int8" they are, and products with what a
+    recurrent layer bounds by 1 are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16
+    bits. Raises `BuildFailed` with the operator or attribute that the kernel lacks.
     """
-    weights = Weights(target.vector_length, precision == "bf16")
+    weights = Weights(target.vector_length, precision)
     readers = {"run": Reader.of(model, (), name)} if model else {}
     readers |= {"step": Reader.of(step, states, name)} if step else {}
     if step and any(stage.reverse for stage in readers["step"].stages if isinstance(stage, Recurrent)):
         raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
+    if precision == "int8" and any(reader.given for reader in readers.values()):
+        raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
     layers, *others = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
     if any([at for _, at in other] != [at for _, at in layers] for other in others):
         raise BuildFailed("the window and the step have different layers")
@@ -227,14 +257,16 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
         x, y, into = reader.place(stage.x), reader.bases[stage.y // BASE], stage.y % BASE
         if isinstance(stage, Recurrent):
             layer, offset = layers[stage.layer]
-            sizes = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {int(stage.reverse)}"
+            bits = weights.bits[not layer.bounded]
+            sizes = f"{bits}, {layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {int(stage.reverse)}"
             name = re.sub(r"\W+", "_", f"layer_{sizes.lower()}_{stage.width}")
             arguments = ("x", "w", "sums", "h", "c", "gates", "y")
             parameters = ", ".join(f"{'const ' * (number < 3)}float *{each}" for number, each in enumerate(arguments))
             call = f"recurrent({sizes}, {', '.join(arguments)}, {stage.width})"
             functions[name] = f"static void {name}({parameters})\n{{\n    {call};\n}}\n"
             columns = len(weights.gates(layer.weights[2], layer.gates))
-            gates = max(gates, min(stage.rows, CHUNK) * columns + weights.length)
+            inputs = (_rounded_up(layer.features, weights.length) // 2 + 1) * (bits == 8)
+            gates = max(gates, min(stage.rows, CHUNK) * (columns + inputs) + weights.length)
             number = stage.layer
             prepared = "0" if number in reader.given else f"PREPARED({number})"
             state = f"{prepared}, net->h{number}, net->c{number}, net->gates"
@@ -244,8 +276,8 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             few = columns <= FEW_COLUMNS
             matrix = weights.vector(stage.matrix).T if few else weights.matrix(stage.matrix.T, TILE)
             where = f"w + {weights.add(matrix)}, w + {weights.add(weights.vector(stage.bias))}"
-            function = "dots" if few else "dense"
-            calls.append(f"{function}({stage.rows}, {k}, {columns}, {x}, {stage.stride}, {where}, {y}, {columns});")
+            function = "dots(" if few else f"dense({weights.bits[1]}, "
+            calls.append(f"{function}{stage.rows}, {k}, {columns}, {x}, {stage.stride}, {where}, {y}, {columns});")
         elif isinstance(stage, Pointwise):
             a, b = (*map(c_number, stage.parameters), "0", "0")[:2]
             calls.append(f"POINTWISE({stage.function}, {stage.size}, {x}, {y}, {a}, {b});")
@@ -273,9 +305,17 @@ def _rounded_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
+def _literal(value: np.float32, bits: np.uint32) -> str:
+    """A float constant in C with all its bits, which for packed whole numbers may be those of a NaN."""
+    if np.isnan(value):
+        kind, payload = "" if bits & 0x400000 else "s", bits & 0x3FFFFF
+        return f'{"-" * int(bits >> 31)}__builtin_nan{kind}f("{payload:#x}")'
+    return c_number(float(value)) if np.isinf(value) else f"{float(value).hex()}f"
+
+
 def c_number(value: float) -> str:
     """A float constant in C."""
-    return f"{'-' * (value < 0)}__builtin_inff()" if math.isinf(value) else f"{np.float32(value)!s}f"
+    return f"{'-' * bool(value < 0)}__builtin_inff()" if math.isinf(value) else f"{np.float32(value)!s}f"
 
 
 def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
@@ -361,7 +401,8 @@ class CFile:
                 sizes.append(stage.function)
         where = "in the source" if self.included else f"in {name}.bin"
         memory = 64 + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
-        kept = ", weights in bfloat16" * (self.precision == "bf16")
+        kept = {"bf16": ", weights in bfloat16", "int8": ", weights in int8, of inputs and dense layers in bfloat16"}
+        kept = kept.get(self.precision, "")
         return f"""/* {name}: {", ".join(sizes)}
    Batch size 1, float32{kept}. Generated by lstm_trt, kernel {VERSION}.
    Network   SHA-256 {self.network_sha256}
@@ -377,7 +418,7 @@ class CFile:
         length, sizes = self.target.vector_length, {}
         for number, (layer, _) in enumerate(self.layers):
             units = _rounded_up(layer.units, length)
-            sizes |= {f"h{number}": 3 * units, f"c{number}": units}
+            sizes |= {f"h{number}": (4 if PRECISIONS[self.precision][0] == 8 else 3) * units, f"c{number}": units}
             if "step" in self.passes:
                 sizes[f"sums{number}"] = layer.gates_of_h * units + length
         each = self.passes.values()
@@ -458,14 +499,14 @@ void {name}_reset(struct {name} *net);
         kernel = resources.files("lstm_trt.export").joinpath("kernel.c").read_text()
         functions = {key: text for each in self.passes.values() for key, text in each.functions.items()}
         numbers = ", ".join(str(int(value)) for value in self.content[:HEAD])
-        reset = "    memset(net->{0}{1}, 0, sizeof net->c{1});\n"
+        reset = "    memset(net->{0}{1}, 0, sizeof net->{0}{1});\n"
         resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
         kept = [name for each in self.passes.values() for name in each.reader.fields]
         resets += "".join(f"    memset(net->{name}, 0, sizeof net->{name});\n" for name in kept)
         parts = [
             self.head,
-            f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n#define HALF'
-            f" {int(self.precision == 'bf16')}\n\n{kernel}",
+            f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n#define H_BITS'
+            f" {PRECISIONS[self.precision][0]}\n\n{kernel}",
             *functions.values(),
             f"""int {name}_init(struct {name} *net, const void *weights)
 {{
@@ -488,11 +529,12 @@ void {name}_reset(struct {name} *net);
             calls = ""
             for number, (layer, offset) in enumerate(self.layers):
                 places = f"net->weights + {offset}, net->h{number}, net->sums{number}"
-                calls += f"    prepare({layer.kind}, {layer.features}, {layer.units}, {places});\n"
+                bits = PRECISIONS[self.precision][not layer.bounded]
+                calls += f"    prepare({bits}, {layer.kind}, {layer.features}, {layer.units}, {places});\n"
             parts.append(self._apart("prepare_next", f"{calls}    net->prepared = 1;\n"))
         if self.included:
-            rows = (", ".join(f"{value.hex()}f" for value in row) for row in self.content.reshape(-1, 16).tolist())
-            values = ",\n".join(rows)
+            rows = (map(_literal, row, row.view(np.uint32)) for row in self.content.reshape(-1, 16))
+            values = ",\n".join(map(", ".join, rows))
             parts.append(f"const float {name}_weights[{name}_WEIGHTS] {ALIGNED} = {{\n{values}\n}};\n")
         return "\n".join(parts)
 

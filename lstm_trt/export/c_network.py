@@ -39,12 +39,16 @@ BASE = 1 << 40
 
 @dataclass
 class Layer:
-    """A recurrent layer; `kind` as in `kernel.c`, `weights` the arrays W, R, and both biases, (gates x units, ...)."""
+    """A recurrent layer; `kind` as in `kernel.c`, `weights` the arrays W, R, and both biases, (gates x units, ...).
+
+    `bounded`: its inputs are outputs of recurrent layers, from -1 to 1.
+    """
 
     kind: str
     units: int
     features: int
     weights: tuple[np.ndarray, ...] = field(repr=False)
+    bounded: bool
 
     @property
     def gates(self) -> int:
@@ -190,6 +194,9 @@ class Reader:
         self.after: dict[int, int] = {}
         #: Numbers of the layers with an initial state that each call copies.
         self.given: set[int] = set()
+        #: Bases with outputs of recurrent layers, and names of the tensors which are such inputs of others.
+        self.bounded: set[int] = set()
+        self.bounded_inputs: set[str] = set()
         #: Base -> size.
         self.buffers: dict[int, int] = {}
         #: Base -> its numbers.
@@ -414,12 +421,17 @@ class Reader:
         if fault:
             raise BuildFailed(f"{label(node)}: {fault}")
         begin = self._address(x)
+        bounded = begin // BASE in self.bounded
         y = self._buffer((rows, directions, 1, units))
+        self.bounded.add(y.at.flat[0] // BASE)
+        if bounded:
+            self.bounded_inputs.add(node.input[0])
         ends: list[list[np.ndarray]] = [[], []]
         for index in range(directions):
             number = len(self.layers)
             kind_name = "RESET" if kind == "GRU" and not has.get("linear_before_reset") else kind
-            self.layers.append(Layer(kind_name, units, w.shape[2], (w[index], r[index], *np.split(b[index], 2))))
+            weights = (w[index], r[index], *np.split(b[index], 2))
+            self.layers.append(Layer(kind_name, units, w.shape[2], weights, bounded))
             for end, name, value in zip(ends, "hc", (h, c), strict=True):
                 after = self._new(f"net->{name}{number}", (1, units)).at
                 end.append(after)

@@ -20,7 +20,7 @@ import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT, nodes, retype
+from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT, attributes, nodes, retype
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
@@ -65,8 +65,9 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 def _operators() -> tuple[type, ...]:
     from onnx.reference.op_run import OpRun
 
-    def run(self, *inputs, **attributes):
-        return recurrent_outputs(self.onnx_node.op_type, inputs, attributes)[: len(self.onnx_node.output)]
+    def run(self, *inputs, **_):
+        node = self.onnx_node
+        return recurrent_outputs(node.op_type, inputs, attributes(node))[: len(node.output)]
 
     def sigmoid(self, x):
         return (ACTIVATIONS["Sigmoid"][0](x, None, None).astype(x.dtype),)
@@ -81,38 +82,41 @@ def _operators() -> tuple[type, ...]:
     return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items())
 
 
-def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], attributes: Mapping) -> tuple[np.ndarray, ...]:
+def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Mapping) -> tuple[np.ndarray, ...]:
     """Y, Y_h and, of an LSTM, Y_c; of the type of X.
 
     `kind` is a key of `RECURRENT`; `inputs` in the operator's order: X, W, R, B, sequence_lens, initial_h, initial_c,
-    P, None if left out. Raises `NotEvaluated` for attributes that are not valid and for too many operations.
+    P, None if left out. Beyond ONNX, the attribute `steps` has the numbers of parts of 1 to which X, and each state h
+    before its product with R, are rounded; 0: not at all. Raises `NotEvaluated` for attributes that are not valid and
+    for too many operations.
     """
     given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
     lengths, kind_of_number = given.pop(INPUT_NAMES.index("sequence_lens")), given[0].dtype
     computed = np.promote_types(kind_of_number, np.float32)
     cast: Any = (None if array is None else array.astype(computed) for array in given)
     x, w, r, b, h, c, p = cast
-    layout = attributes.get("layout") or 0
+    steps_of_x, steps_of_h = has.get("steps", (0, 0))
+    x, layout = _rounded(x, steps_of_x), has.get("layout") or 0
     if layout:
         x, (h, c) = x.swapaxes(0, 1), (None if array is None else array.swapaxes(0, 1) for array in (h, c))
     (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
     if 2 * steps * batch * (w.size + r.size) > LARGEST_FLOPS:
         raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
-    order = attributes.get("direction") or "forward"
+    order = has.get("direction") or "forward"
     if order not in ("forward", "reverse", "bidirectional") or directions != 1 + (order == "bidirectional"):
         raise NotEvaluated(f"{kind} operator with direction {order!r} and weights of {directions} directions")
-    functions = _functions(kind, attributes, directions)
+    functions = _functions(kind, has, directions)
     lengths = np.full(batch, steps) if lengths is None else lengths
     if not lengths.all():
         raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
     h, c = (np.zeros((directions, batch, hidden), computed) if array is None else array for array in (h, c))
     b = np.zeros((directions, 2 * w.shape[1]), computed) if b is None else b
     p = np.zeros((directions, 3 * hidden), computed) if p is None else p
-    flag, found = bool(attributes.get("input_forget") or attributes.get("linear_before_reset")), []
+    flag, found = bool(has.get("input_forget") or has.get("linear_before_reset")), []
     for index in range(directions):
         wb, rb = np.split(b[index], 2)
-        transposed, peepholes = np.ascontiguousarray(r[index].T), np.split(p[index], 3)
-        cell = partial(CELLS[kind], functions[index], flag, transposed, rb, peepholes)
+        product, peepholes = partial(_product, np.ascontiguousarray(r[index].T), steps_of_h), np.split(p[index], 3)
+        cell = partial(CELLS[kind], functions[index], flag, product, rb, peepholes)
         backward = order == "reverse" or index == 1
         found.append(_scan(cell, x @ w[index].T + wb, lengths, (h[index], c[index]), backward))
     y = np.stack([every for every, _ in found], axis=1)
@@ -146,13 +150,22 @@ def _clipped(function: Callable, alpha: Any, beta: Any, clip: float | None, x: n
     return function(x if clip is None else np.clip(x, -clip, clip), alpha, beta)
 
 
-# A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, R (hidden, gates x
-# hidden), its biases, the peepholes; the products of the input and W, and the state, (batch, ...).
+def _rounded(x: np.ndarray, steps: int) -> np.ndarray:
+    return np.rint(x * steps) / steps if steps else x
+
+
+def _product(r: np.ndarray, steps: int, h: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
+    return _rounded(h, steps) @ r[:, columns]
+
+
+# A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, the product of a state
+# with (some columns of) R (hidden, gates x hidden), its biases, the peepholes; the products of the input and W, and the
+# state, (batch, ...).
 
 
 def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
     f, g, last = functions
-    i, o, forget, new = np.split(xw + h @ r + b, 4, axis=1)
+    i, o, forget, new = np.split(xw + r(h) + b, 4, axis=1)
     i = f(i + p[0] * c)
     forget = 1 - i if coupled else f(forget + p[2] * c)
     c = forget * c + i * g(new)
@@ -162,13 +175,13 @@ def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray
 def _gru(functions, reset_last, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
     (f, g), size = functions, h.shape[1]
     first, last = slice(None, 2 * size), slice(2 * size, None)
-    z, reset = np.split(f(xw[:, first] + h @ r[:, first] + b[first]), 2, axis=1)
-    new = reset * (h @ r[:, last] + b[last]) if reset_last else (reset * h) @ r[:, last] + b[last]
+    z, reset = np.split(f(xw[:, first] + r(h, first) + b[first]), 2, axis=1)
+    new = reset * (r(h, last) + b[last]) if reset_last else r(reset * h, last) + b[last]
     return (1 - z) * g(xw[:, last] + new) + z * h, c
 
 
 def _rnn(functions, flag, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
-    return functions[0](xw + h @ r + b), c
+    return functions[0](xw + r(h) + b), c
 
 
 CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}

@@ -11,8 +11,8 @@
 #if VL > 4
 #include <cpuid.h>
 #include <immintrin.h>
-#elif defined(__SSE__)
-#include <xmmintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -36,9 +36,11 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL), may_alias));
 #define TILE 4
 #define SUMS 24
 
-/* With HALF a word holds the weights of two rows: of the even one in bfloat16 in its lower half, and of the odd one the
-   word itself, of which the lower half is the last digits. */
-#define ROWS(k) (HALF ? ((k) + 1) / 2 : (k))
+/* Bits of a weight: BITS, and in products with numbers that are at most 1, as h is, those of the layer. With 16 a word
+   holds the weights of two rows: of the even one in bfloat16 in its lower half, and of the odd one the word itself, of
+   which the lower half is the last digits. With 8 it holds those of four rows, after a row with the scale of each
+   column. */
+#define ROWS(bits, k) ((bits) == 8 ? ((k) + 3) / 4 + 1 : (bits) == 16 ? ((k) + 1) / 2 : (k))
 #define AHEAD 512 /* floats */
 
 #define BLOCKS(units) (((units) + VL - 1) / VL)
@@ -111,6 +113,10 @@ static int supported(void)
         return 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & more) != more)
         return 0;
+#if H_BITS == 8 && defined(__AVX512VNNI__)
+    if (!(c & bit_AVX512VNNI))
+        return 0;
+#endif
     __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     return (a & saved) == saved;
 #else
@@ -177,16 +183,105 @@ INLINE vec hyperbolic_tangent(vec x)
     return x * (p * reciprocal(q));
 }
 
-/* sums[r][g] += x[r] times a group w of `n` vectors of columns and `k` rows, the last row first if `backwards`. Few sums
-   would wait for each other, so they are split into those of even and odd rows. */
-INLINE void product(int rows, int n, int k, int backwards, const float *x, int xs, const float *w, vec *sums)
+#define OF_FEW(rows, n) ((rows) * (n) < 8) /* sums that would wait for each other, and are split in two */
+
+#if H_BITS == 8
+typedef int8_t bytes __attribute__((vector_size(2 * VL), may_alias));
+typedef int16_t halves __attribute__((vector_size(2 * VL), may_alias, aligned(4)));
+typedef int16_t pairs __attribute__((vector_size(4 * VL), may_alias));
+typedef int32_t word __attribute__((may_alias));
+
+/* Numbers from -1 to 1 as whole numbers of 16 bits, of 1 / 32767, and after them a word that is 0, or a NaN if one of
+   the numbers is. Returns them. */
+#define WIDTH(k) (PADDED(k) / 2 + 1)
+INLINE const float *whole(int k, const float *x, float *to)
 {
+    ivec missing = {0};
+    for (int i = 0; i < k; i += VL) {
+        const vec a = get(x + i, k - i);
+        missing |= ((ivec)a & 0x7fffffff) > 0x7f800000;
+        *(halves *)(to + i / 2) = __builtin_convertvector((ivec)(most(-1, least(1, a)) * 32767.f + 12582912.f), halves);
+    }
+    int32_t any = 0;
+    for (int i = 0; i < VL; i++) any |= missing[i];
+    *(word *)(to + PADDED(k) / 2) = any;
+    return to;
+}
+
+/* Weights of 8 bits for the products of pairs */
+INLINE pairs widened(const float *w)
+{
+#if VL == 16
+    return (pairs)_mm512_cvtepi8_epi16(*(const __m256i *)w);
+#elif VL == 8
+    return (pairs)_mm256_cvtepi8_epi16(*(const __m128i *)w);
+#else
+    return __builtin_convertvector(*(const bytes *)w, pairs);
+#endif
+}
+
+/* a + the sums of the products of pairs */
+INLINE ivec add_pairs(ivec a, pairs w, ivec x)
+{
+#if VL == 16 && defined(__AVX512VNNI__)
+    return (ivec)_mm512_dpwssd_epi32((__m512i)a, (__m512i)w, (__m512i)x);
+#elif VL == 16
+    return a + (ivec)_mm512_madd_epi16((__m512i)w, (__m512i)x);
+#elif VL == 8 && defined(__AVXVNNI__)
+    return (ivec)_mm256_dpwssd_avx_epi32((__m256i)a, (__m256i)w, (__m256i)x);
+#elif VL == 8
+    return a + (ivec)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+#elif defined(__SSE2__)
+    return a + (ivec)_mm_madd_epi16((__m128i)w, (__m128i)x);
+#else
+    return a + ((ivec)w << 16 >> 16) * (x << 16 >> 16) + ((ivec)w >> 16) * (x >> 16);
+#endif
+}
+
+/* As `product`, for weights of 8 bits and rows of `whole` numbers. 32 bits have room for the products of 512 rows. */
+INLINE void whole_product(int rows, int n, int k, int backwards, const float *x, int xs, const float *w, vec *sums)
+{
+    const int words = (k + 3) / 4;
+    for (int begin = 0; begin < words; begin += 128) {
+        const int count = words - begin < 128 ? words - begin : 128;
+        ivec a[SUMS] = {{0}}, odd[SUMS] = {{0}};
+        for (int i = 0; i < count; i++) {
+            const int at = begin + (backwards ? count - 1 - i : i);
+            UNROLL for (int g = 0; g < n; g++) {
+                const float *from = w + ((at + 1) * n + g) * VL;
+                const pairs low = widened(from), high = widened(from + VL / 2);
+                __builtin_prefetch(from + (backwards ? -AHEAD : AHEAD));
+                UNROLL for (int r = 0; r < rows; r++) {
+                    const word *given = (const word *)(x + r * xs + 2 * at);
+                    ivec *second = OF_FEW(rows, n) ? odd : a;
+                    a[r * n + g] = add_pairs(a[r * n + g], low, given[0] - (ivec){0});
+                    second[r * n + g] = add_pairs(second[r * n + g], high, given[1] - (ivec){0});
+                }
+            }
+        }
+        UNROLL for (int s = 0; s < rows * n; s++)
+            sums[s] += __builtin_convertvector(a[s] + odd[s], vec) * *(const vec *)(w + s % n * VL);
+    }
+    UNROLL for (int s = 0; s < rows * n; s++) sums[s] += x[s / n * xs + PADDED(k) / 2];
+}
+#else
+#define WIDTH(k) 0
+#define whole(k, x, to) ((void)(to), (x))
+#define whole_product(...) (void)0
+#endif
+
+/* sums[r][g] += x[r] times a group w of `n` vectors of columns and `k` rows, the last row first if `backwards`. */
+INLINE void product(int bits, int rows, int n, int k, int backwards, const float *x, int xs, const float *w, vec *sums)
+{
+    if (bits == 8) {
+        whole_product(rows, n, k, backwards, x, xs, w, sums);
+        return;
+    }
     vec a[SUMS], odd[SUMS] = {{0}};
-    const int split = rows * n < 8, paired = split && !HALF ? k / 2 * 2 : 0;
+    const int split = OF_FEW(rows, n), paired = split && bits == 32 ? k / 2 * 2 : 0;
     UNROLL for (int s = 0; s < rows * n; s++) a[s] = sums[s];
-#if HALF
-    for (int i = 0; i < ROWS(k); i++) {
-        const int pair = backwards ? ROWS(k) - 1 - i : i, row = 2 * pair, next = row + 1 < k ? row + 1 : row;
+    for (int i = 0; i < ROWS(bits, k) && bits == 16; i++) {
+        const int pair = backwards ? ROWS(bits, k) - 1 - i : i, row = 2 * pair, next = row + 1 < k ? row + 1 : row;
         UNROLL for (int g = 0; g < n; g++) {
             const ivec both = *(const ivec *)(w + (pair * n + g) * VL);
             __builtin_prefetch(w + (pair * n + g) * VL + (backwards ? -AHEAD : AHEAD));
@@ -199,7 +294,6 @@ INLINE void product(int rows, int n, int k, int backwards, const float *x, int x
             }
         }
     }
-#endif
     for (int i = 0; i < paired; i += 2) {
         const int row = backwards ? k - 1 - i : i, next = backwards ? row - 1 : row + 1;
         UNROLL for (int r = 0; r < rows; r++) {
@@ -209,7 +303,7 @@ INLINE void product(int rows, int n, int k, int backwards, const float *x, int x
             }
         }
     }
-    for (int i = paired; i < k && !HALF; i++) {
+    for (int i = paired; i < k && bits == 32; i++) {
         const int row = backwards ? k - 1 - i : i;
         UNROLL for (int r = 0; r < rows; r++) {
             UNROLL for (int g = 0; g < n; g++) a[r * n + g] += *(const vec *)(w + (row * n + g) * VL) * x[r * xs + row];
@@ -220,31 +314,31 @@ INLINE void product(int rows, int n, int k, int backwards, const float *x, int x
         UNROLL for (int s = 0; s < rows * n; s++) sums[s] += odd[s];
 }
 
-INLINE void tile(int rows, int n, int k, const float *x, int xs, const float *w, const float *b, float *y, int ys, int count)
+INLINE void tile(int bits, int rows, int n, int k, const float *x, int xs, const float *w, const float *b, float *y, int ys, int count)
 {
     vec a[SUMS];
     UNROLL for (int s = 0; s < rows * n; s++) a[s] = *(const vec *)(b + s % n * VL);
-    product(rows, n, k, 0, x, xs, w, a);
+    product(bits, rows, n, k, 0, x, xs, w, a);
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int g = 0; g < n; g++) put(y + r * ys + g * VL, a[r * n + g], count - g * VL);
     }
 }
 
-INLINE void columns(int rows, int n, int k, const float *x, int xs, const float *w, const float *b, float *y, int ys, int count)
+INLINE void columns(int bits, int rows, int n, int k, const float *x, int xs, const float *w, const float *b, float *y, int ys, int count)
 {
     const int rest = rows % TILE_ROWS;
     int r = 0;
-    for (; r + TILE_ROWS <= rows; r += TILE_ROWS) tile(TILE_ROWS, n, k, x + r * xs, xs, w, b, y + r * ys, ys, count);
-    if (rest) tile(rest, n, k, x + r * xs, xs, w, b, y + r * ys, ys, count);
+    for (; r + TILE_ROWS <= rows; r += TILE_ROWS) tile(bits, TILE_ROWS, n, k, x + r * xs, xs, w, b, y + r * ys, ys, count);
+    if (rest) tile(bits, rest, n, k, x + r * xs, xs, w, b, y + r * ys, ys, count);
 }
 
 /* y = b + x w, for `rows` rows of `k` numbers x, and of `count` numbers y. */
-INLINE void dense(int rows, int k, int count, const float *x, int xs, const float *w, const float *b, float *y, int ys)
+INLINE void dense(int bits, int rows, int k, int count, const float *x, int xs, const float *w, const float *b, float *y, int ys)
 {
     const int n = BLOCKS(count), last = (n - 1) % TILE + 1;
     int j = 0;
-    for (; j + TILE < n; j += TILE, w += TILE * ROWS(k) * VL) columns(rows, TILE, k, x, xs, w, b + j * VL, y + j * VL, ys, TILE * VL);
-    columns(rows, last, k, x, xs, w, b + (n - last) * VL, y + (n - last) * VL, ys, count - (n - last) * VL);
+    for (; j + TILE < n; j += TILE, w += TILE * ROWS(bits, k) * VL) columns(bits, rows, TILE, k, x, xs, w, b + j * VL, y + j * VL, ys, TILE * VL);
+    columns(bits, rows, last, k, x, xs, w, b + (n - last) * VL, y + (n - last) * VL, ys, count - (n - last) * VL);
 }
 
 /* The same for few columns: `w` has them one after another, each padded with zeros. */
@@ -293,13 +387,13 @@ INLINE vec cell(int kind, const vec *a, const vec *x, vec h, vec *c)
     return new + z * (h - new);
 }
 
-/* `n` vectors of sums of the recurrent product with h, from the column `first`; those of a GRU begin with biases b. */
+/* `n` vectors of sums of the recurrent product with h (`whole` with 8 bits), from the column `first`; those of a GRU begin with biases b. */
 INLINE void recurrent_sums(int kind, int n, int first, int units, int backwards, const float *h, const float *w, const float *b, vec *a)
 {
     UNROLL for (int s = 0; s < n; s++) a[s] = (vec){0};
     if (kind == GRU)
         UNROLL for (int s = 0; s < n; s++) a[s] = *(const vec *)(b + first + s * VL);
-    product(1, n, units, backwards, h, 0, w + first * ROWS(units), a);
+    product(H_BITS, 1, n, units, backwards, h, 0, w + first * ROWS(H_BITS, units), a);
 }
 
 /* Results for `count` units from `first` on into `to`. `sums`: those of recurrent_sums for all units, if known. */
@@ -339,49 +433,56 @@ INLINE void groups(int kind, int backwards, int units, const float *from, const 
     if (left && !backwards) group(kind, left, full * size, units, 0, from, w, b, sums, x, h, c, to);
 }
 
-/* One time step: the new h from the old, with c and, for RESET, a place for r * h. */
+/* One time step: the new h from the old, with c and, for RESET, a place for r * h, and one for `whole` numbers. */
 INLINE void time_step(int kind, int backwards, int units, const float *w, const float *b, const float *sums, const float *x,
-                      const float *h, float *c, float *reset_h, float *new_h)
+                      const float *h, float *c, float *reset_h, float *place, float *new_h)
 {
+    const float *from = sums ? h : whole(units, h, place);
     if (kind == RESET) {
-        groups(RESET, backwards, units, h, w, b, sums, x, h, c, reset_h);
-        groups(AFTER_RESET, backwards, units, reset_h, w + COLUMNS(2, units) * ROWS(units), b, 0, x, h, c, new_h);
+        groups(RESET, backwards, units, from, w, b, sums, x, h, c, reset_h);
+        from = whole(units, reset_h, place);
+        groups(AFTER_RESET, backwards, units, from, w + COLUMNS(2, units) * ROWS(H_BITS, units), b, 0, x, h, c, new_h);
     } else
-        groups(kind, backwards, units, h, w, b, sums, x, h, c, new_h);
+        groups(kind, backwards, units, from, w, b, sums, x, h, c, new_h);
 }
 
 /* Offsets in the weights of a layer: those of the input, its biases, those of h, biases of the recurrent product. */
-#define INPUT_BIASES(kind, k, units) (COLUMNS(GATES(kind), units) * ROWS(k))
-#define RECURRENT(kind, k, units) (COLUMNS(GATES(kind), units) * (ROWS(k) + 1))
-#define RECURRENT_BIASES(kind, k, units) (RECURRENT(kind, k, units) + COLUMNS(GATES(kind), units) * ROWS(units))
+#define INPUT_BIASES(bits, kind, k, units) (COLUMNS(GATES(kind), units) * ROWS(bits, k))
+#define RECURRENT(bits, kind, k, units) (COLUMNS(GATES(kind), units) * (ROWS(bits, k) + 1))
+#define RECURRENT_BIASES(bits, kind, k, units) (RECURRENT(bits, kind, k, units) + COLUMNS(GATES(kind), units) * ROWS(H_BITS, units))
 
 /* A layer over `rows` time steps of `k` inputs each, backwards in time if `reverse`, from the state that is in h and c to
-   the state after it. h has room for three vectors of units; `sums` those of `prepare`, or null; `xp` has room for
-   CHUNK rows of gates and a vector, as `sums` has. Weights larger than NEAR_BYTES are read in alternating order. */
+   the state after it. `bits` are those of the weights of the input. h has room for three vectors of units and one of
+   `whole` numbers; `sums` those of `prepare`, or null; `xp` has room for CHUNK rows of gates and a vector, as `sums`
+   has, and with 8 bits for as many rows of `whole` inputs. Weights larger than NEAR_BYTES are read in alternating order. */
 #define CHUNK 24
 #define NEAR_BYTES 32768
-INLINE void recurrent(int kind, int k, int units, int rows, int reverse, const float *x, const float *w, const float *sums,
+INLINE void recurrent(int bits, int kind, int k, int units, int rows, int reverse, const float *x, const float *w, const float *sums,
                       float *h, float *c, float *xp, float *y, int ys)
 {
     const int size = PADDED(units), columns = COLUMNS(GATES(kind), units), full = units / VL, rest = REST(units);
-    const int alternate = 4 * columns * ROWS(units) > NEAR_BYTES;
-    const float *wx = w, *bx = w + INPUT_BIASES(kind, k, units), *wh = w + RECURRENT(kind, k, units), *bh = w + RECURRENT_BIASES(kind, k, units);
+    const int alternate = 4 * columns * ROWS(H_BITS, units) > NEAR_BYTES, xs = bits == 8 ? WIDTH(k) : k;
+    const float *wx = w, *bx = w + INPUT_BIASES(bits, kind, k, units), *wh = w + RECURRENT(bits, kind, k, units);
+    const float *bh = w + RECURRENT_BIASES(bits, kind, k, units);
+    float *place = xp + (rows < CHUNK ? rows : CHUNK) * columns + VL;
     for (int begin = 0; begin < rows; begin += CHUNK) {
         const int left = rows - begin, count = left < CHUNK ? left : CHUNK, at = reverse ? left - count : begin;
+        const float *given = bits == 8 ? place : x + at * k;
+        for (int i = 0; i < count && bits == 8; i++) (void)whole(k, x + (at + i) * k, place + i * xs);
         if (left < CHUNK)
-            dense(rows % CHUNK, k, columns, x + at * k, k, wx, bx, xp, columns);
+            dense(bits, rows % CHUNK, k, columns, given, xs, wx, bx, xp, columns);
         else
-            dense(CHUNK, k, columns, x + at * k, k, wx, bx, xp, columns);
+            dense(bits, CHUNK, k, columns, given, xs, wx, bx, xp, columns);
         for (int i = 0; i < count; i++) {
             const int row = reverse ? count - 1 - i : i, odd = (begin + i) & 1;
             const float *old = h + odd * size, *input = xp + row * columns;
             float *new = h + !odd * size, *to = y + (at + row) * ys;
             if (sums && begin + i == 0)
-                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, new);
+                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, h + 3 * size, new);
             else if (alternate && odd)
-                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, new);
+                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);
             else
-                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, new);
+                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);
             for (int j = 0; j < full; j++) put(to + j * VL, *(vec *)(new + j * VL), VL);
             if (rest) put(to + full * VL, *(vec *)(new + full * VL), rest);
         }
@@ -390,14 +491,15 @@ INLINE void recurrent(int kind, int k, int units, int rows, int reverse, const f
 }
 
 /* The sums of the recurrent product for the next time step, which do not depend on its input. */
-INLINE void prepare(int kind, int k, int units, const float *w, const float *h, float *sums)
+INLINE void prepare(int bits, int kind, int k, int units, const float *w, float *h, float *sums)
 {
     const int size = GROUP_UNITS(kind), full = GROUPS(kind, units), left = units - full * size;
-    const float *wh = w + RECURRENT(kind, k, units), *b = w + RECURRENT_BIASES(kind, k, units);
+    const float *wh = w + RECURRENT(bits, kind, k, units), *b = w + RECURRENT_BIASES(bits, kind, k, units);
+    const float *from = whole(units, h, h + 3 * PADDED(units));
     for (int q = 0; q < full; q++)
-        recurrent_sums(kind, size * kind / VL, q * size * kind, units, 0, h, wh, b, (vec *)(sums + q * size * kind));
+        recurrent_sums(kind, size * kind / VL, q * size * kind, units, 0, from, wh, b, (vec *)(sums + q * size * kind));
     if (left)
-        recurrent_sums(kind, COLUMNS(kind, left) / VL, full * size * kind, units, 0, h, wh, b, (vec *)(sums + full * size * kind));
+        recurrent_sums(kind, COLUMNS(kind, left) / VL, full * size * kind, units, 0, from, wh, b, (vec *)(sums + full * size * kind));
 }
 
 /* Pointwise functions; a and b are their parameters. */

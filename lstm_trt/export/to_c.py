@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
 from lstm_trt.export import c_folder, onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import FEW_COLUMNS, TARGETS, CFile, as_packed, c_file, native_target
+from lstm_trt.export.c_file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, as_packed, c_file, native_target
 from lstm_trt.export.c_folder import LARGEST_ERROR, Answers
 from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
@@ -107,8 +107,9 @@ def export_c(
     ONNX file fixes another length of the sequence. An ONNX network with states as inputs and outputs has only `step`,
     for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the whole sequence.
     Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network). With the
-    `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`), and the error is that against
-    the network with these weights.
+    `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`); with "int8" those that are
+    multiplied by what a recurrent layer puts out take a quarter, and so does the state in these products half. The
+    error is that against the network with these weights and states.
 
     If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
     `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
@@ -117,7 +118,7 @@ def export_c(
     chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
     name = _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
-    one_of("precision", precision, ("fp32", "bf16"))
+    one_of("precision", precision, tuple(PRECISIONS))
     file = c_file(window, tick, chosen, name, states=states, precision=precision)
     answers = known_answers(file, window or tick or b"", states)
     error = answers and measured_error(replace(file, included=False), answers)
@@ -166,13 +167,13 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
 def known_answers(file: CFile, model: bytes, states: Sequence[State]) -> Answers | None:
     """Answers of the model of the first function of a file to random inputs; None if it cannot be evaluated.
 
-    Each call begins with zero states, unless the `states` are inputs of the model. In bf16 the weights of the model are
-    `as_packed`.
+    Each call begins with zero states, unless the `states` are inputs of the model. The model gets the
+    weights and, in int8, the rounding of the states that the code has.
     """
     function, rows = next(iter(file.samples.items()))
     states = states if function == "step" else ()
     graph = onnx_checks.read(model)
-    graph = in_float64(with_packed_weights(graph) if file.precision == "bf16" else graph)
+    graph = in_float64(with_packed_weights(graph, file.precision, file.reader.bounded_inputs))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
@@ -207,19 +208,27 @@ def measured_error(file: CFile, answers: Answers) -> float | None:
         call()
         errors += [np.abs(array - right[name]).max() for name, array in outputs.items()]
     error = float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
-    if not error <= LARGEST_ERROR:
+    if not error <= LARGEST_ERROR[file.precision]:
         raise BuildFailed(f"the compiled code is wrong: its error is {error:.2g} of the largest output")
     return error
 
 
-def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, changed in place: matrices have the weights that code in bf16 reads, see `c_file.as_packed`."""
+def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
+    """The model, changed in place: matrices have the weights that code in this precision reads (`c_file.as_packed`).
+
+    In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
+    """
+    if precision == "fp32":
+        return model
     opsets = {each.domain: each.version for each in model.opset_import}
     known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
         kind, has, recurrent = node.op_type, attributes(node), node.op_type in RECURRENT
         if known.keys() | {""} >= {*node.input}:
             known |= zip(node.output, evaluated(node, known, opsets), strict=False)
+        if recurrent and precision == "int8":
+            steps = [(node.input[0] in bounded) * WHOLE, WHOLE]
+            node.attribute.append(onnx.helper.make_attribute("steps", steps))
         for place in (1, 2) if recurrent else (1,) if kind in ("MatMul", "Gemm", "Conv") else ():
             if node.input[place] not in known:
                 continue
@@ -229,7 +238,8 @@ def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
             elif not (recurrent or has.get("transB")):
                 rows = array.swapaxes(-1, -2)
             if recurrent or rows.shape[-2] // has.get("group", 1) > FEW_COLUMNS:
-                packed = as_packed(np.ascontiguousarray(rows))
+                is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
+                packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
                 if kind == "Conv":
                     packed = np.moveaxis(packed.reshape(len(array), *array.shape[2:], -1), -1, 1)
                 elif rows is not array:

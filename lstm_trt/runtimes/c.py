@@ -12,6 +12,7 @@ from lstm_trt.config.workload import Workload
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import VERSION, c_file, native_target
 from lstm_trt.machine.facts import cpu_name
+from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request
 
 NAME = "c"
@@ -20,8 +21,9 @@ DISTRIBUTION = "lstm_trt"
 
 DEVICES = ("cpu",)
 
-#: In bf16 only the weights of matrices are rounded, see `c_file.as_packed`; all else is float32.
-PRECISIONS = {"cpu": ("fp32", "bf16")}
+#: In bf16 only the weights of matrices are rounded, see `c_file.as_packed`; all else is float32. In int8 the products
+#: with outputs of recurrent layers are of whole numbers.
+PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 
 NEEDS_ONNX = True
 
@@ -45,8 +47,8 @@ def supports(workload: Workload, mode: str, device: str = "cpu") -> str | None:
 def prepare(request: Request) -> PreparedStep:
     """A compiled network, after a first call.
 
-    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error, or if in bf16 the
-    outputs are not those of the network with the weights as packed; `RuntimeUnavailable` without a compiler.
+    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error, or if in bf16 or
+    int8 the outputs are not those of the network with the weights as packed; `RuntimeUnavailable` without a compiler.
     """
     compiler = find_compiler()
     if request.options.threads > 1:
@@ -58,12 +60,12 @@ def prepare(request: Request) -> PreparedStep:
         how: dict[str, Any] = {"include_weights": False, "precision": request.options.precision}
         file = c_file(*models, native_target(), "network", states=request.states, **how)
         network = LoadedNetwork(file, compiler)
-        if file.precision == "bf16":
+        if file.precision != "fp32":
             from lstm_trt.export import to_c  # with what evaluates, which other recordings do not load
 
             answers = to_c.known_answers(file, model, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
-                raise BuildFailed("its outputs in bf16 cannot be compared with an evaluation in numpy: use fp32")
+                raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")
         built = time.perf_counter()
         facts = {
             "compiler": compiler.version,
@@ -73,6 +75,9 @@ def prepare(request: Request) -> PreparedStep:
             "library_cached": network.cached,
             "denormals": "zero during each call",
         }
+        if file.precision == "int8":
+            vnni = cpuinfo_flags() & {16: {"avx512_vnni"}, 8: {"avx_vnni"}}.get(file.target.vector_length, set())
+            facts["int8_products"] = "vpdpwssd" if vnni else "widened, in pairs"
         step = _NetworkStep(request, network, facts)
         step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
         return step

@@ -145,9 +145,10 @@ def right(model: onnx.ModelProto, x: np.ndarray, **states: np.ndarray) -> dict[s
 
 
 def right_of(plan: Plan, x: np.ndarray) -> dict[str, np.ndarray]:
-    """The outputs of a plan, in bf16 with the weights as packed."""
+    """The outputs of a plan, with the weights as packed."""
     model = network(plan)
-    return right(with_packed_weights(model) if plan.precision == "bf16" else model, x)
+    bounded = [node.output[0] for node in model.graph.node if node.op_type == "Reshape"]  # outputs of layers
+    return right(with_packed_weights(model, plan.precision, bounded), x)
 
 
 def runnable() -> list[str]:
