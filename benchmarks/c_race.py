@@ -1,27 +1,36 @@
-"""C code in fp32, and with weights in bf16 and int8, beside ONNX Runtime: `.venv/bin/python benchmarks/c_race.py`.
+"""C code in fp32, and with weights in bf16 and int8, beside other code: `.venv/bin/python benchmarks/c_race.py`.
 
-A call of a stream, or of a window, of each network by each competitor, alternately, from Python on one core; ONNX
-Runtime also with a thread for each core, as by default. All compute the same outputs. Each of several
-processes gives the ratios of the medians to that of the code in fp32; printed are the medians in us and the ratios, the
-middle one with the lowest and the highest. Where the weights exceed the first-level cache a call is bound by reading
-them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; it takes eight minutes.
+A call of a stream, or of a window, of each network by each competitor, alternately, from Python on one core: generated
+C code; ONNX Runtime, also with a thread for each core, as by default; and what `--peers FOLDER` has of RTNeural, keras2c
+and onnx2c (checkouts with these names, of onnx2c also its program as onnx2c/build/onnx2c; RTNeural is compiled with
+Eigen), with -O3 -march=native -ffast-math. All compute the same outputs. Each of several processes gives the ratios of
+the medians to that of the code in fp32; printed are the medians in us and the ratios, the middle one with the lowest
+and the highest. Where the weights exceed the first-level cache a call is bound by reading them, and bf16 halves their
+bytes, int8 quarters nearly all. Run it on an idle machine; it takes eight minutes, with peers twelve.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import lstm_trt as lab
 from lstm_trt import runtimes
+from lstm_trt.export.network import make_weights
 from lstm_trt.export.to_onnx import INPUT, export_network
 from lstm_trt.runtimes.base import Request
 
@@ -37,7 +46,22 @@ COMPETITORS = {
     "ORT": ("onnxruntime", lab.Options()),
     f"ORT, {CORES} threads": ("onnxruntime", lab.Options(threads=CORES)),
 }
-FIRST, *OTHERS = COMPETITORS
+FIRST = "fp32"
+
+#: Source in the folder `peers` -> what is included from the checkout of this name, and the compiler.
+PEERS = {
+    "rtneural.cpp": ("RTNeural", ("", "modules", "modules/Eigen", "modules/json"), ("g++", "-std=c++17")),
+    "keras2c.c": ("keras2c", ("include",), ("gcc", "-std=gnu99")),
+    "onnx2c.c": ("onnx2c", (), ("gcc", "-std=gnu99")),
+}
+
+PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+#: Of onnx2c the source of a larger network takes minutes to compile.
+LARGEST_SOURCE = 40_000_000
+
+#: Weights that libraries read.
+KEPT: list[np.ndarray] = []
 
 #: Time of one competitor on one network in a process, in s, and blocks of calls that alternate.
 SECONDS, BLOCKS = 0.5, 20
@@ -46,22 +70,93 @@ SECONDS, BLOCKS = 0.5, 20
 SAME, ROUNDED = 1e-5, 0.03
 
 
-def medians_us(shape: lab.LstmShape) -> list[float]:
+def plain_model(shape: lab.LstmShape) -> bytes:
+    """ONNX of the least operators that the network needs, as onnx2c reads it: states are inputs of a single sample."""
+    weights, units, rows = make_weights(shape, 0), shape.hidden, shape.sequence
+    constants, nodes, inputs, outputs, name = [], [], [], [], "x"
+
+    def value(name: str, *sizes: int) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+
+    def constant(name: str, array: np.ndarray) -> str:
+        constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    for layer in range(shape.layers):
+        parts = [np.split(weights[f"lstm.{part}_l{layer}"], 4) for part in PARTS]
+        turned = [np.concatenate([part[gate] for gate in (0, 3, 1, 2)]) for part in parts]  # ONNX has i, o, f, g
+        given = [name, constant(f"W{layer}", turned[0][None]), constant(f"R{layer}", turned[1][None])]
+        given.append(constant(f"B{layer}", np.concatenate(turned[2:])[None]))
+        states = [f"h{layer}", f"c{layer}"] if rows == 1 else []
+        inputs += [value(state, 1, 1, units) for state in states]
+        outputs += [value(f"{state}_", 1, 1, units) for state in states]
+        made = [f"y{layer}", *(f"{state}_" for state in states)]
+        nodes.append(helper.make_node("LSTM", [*given, "", *states] if states else given, made, hidden_size=units))
+        name = f"s{layer}"
+        nodes.append(helper.make_node("Squeeze", [f"y{layer}", "one"], [name]))
+    constant("one", np.array([1], np.int64))
+    nodes.append(helper.make_node("MatMul", [name, constant("D", weights["dense.weight"].T)], ["product"]))
+    nodes.append(helper.make_node("Add", ["product", constant("DB", weights["dense.bias"])], ["y"]))
+    inputs, outputs = [value("x", rows, 1, shape.features), *inputs], [value("y", rows, 1, 1), *outputs]
+    graph = helper.make_graph(nodes, "network", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+
+
+def peer_call(source: str, shape: lab.LstmShape, folder: Path, x: np.ndarray, y: np.ndarray) -> Callable | None:
+    """A call of another library from the state zero on; None where it cannot be had."""
+    name, places, compiler = PEERS[source]
+    root, here = (folder / name).resolve(), Path(__file__).resolve().parent / "peers"
+    if not root.exists():
+        return None
+    with tempfile.TemporaryDirectory() as built:
+        if name == "onnx2c":
+            Path(built, "model.onnx").write_bytes(plain_model(shape))
+            code = subprocess.run([root / "build/onnx2c", "-l0", "model.onnx"], cwd=built, capture_output=True)
+            if code.returncode or len(code.stdout) > LARGEST_SOURCE:
+                return None
+            Path(built, "code.c").write_bytes(code.stdout)
+        sizes = {"LAYERS": shape.layers, "UNITS": shape.hidden, "FEATURES": shape.features, "ROWS": shape.sequence}
+        flags = ["-O3", "-march=native", "-ffast-math", "-w", "-shared", "-fPIC", f"-I{built}", f"-I{here}"]
+        flags += [f"-I{root / place}" for place in places] + [f"-D{key}={size}" for key, size in sizes.items()]
+        flags += ["-I/usr/include/eigen3"] * (name == "RTNeural")
+        subprocess.run([*compiler, *flags, here / source, "-o", f"{built}/peer.so", "-lm"], check=True)
+        library = ctypes.PyDLL(f"{built}/peer.so")
+    weights = make_weights(shape, 0)
+    arrays = []
+    for layer in range(shape.layers):
+        w, r, wb, rb = (weights[f"lstm.{part}_l{layer}"] for part in PARTS)
+        arrays += [w, r, wb + rb]
+    flat = np.concatenate([array.ravel() for array in (*arrays, weights["dense.weight"], weights["dense.bias"])])
+    library.peer_init(ctypes.c_void_p(flat.ctypes.data))
+    library.peer_reset()
+    call = partial(library.peer_step, ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data))
+    KEPT.append(flat)
+    return call
+
+
+def medians_us(shape: lab.LstmShape, peers: Path | None) -> dict[str, float]:
     """Of all competitors."""
     mode = "stream" if shape.sequence == 1 else "forward"
     network = shape.in_mode(mode)
     path = export_network(network, 0, mode=mode).path
     inputs = {INPUT: np.random.default_rng(0).standard_normal((shape.sequence, 1, shape.features)).astype(np.float32)}
-    held = {}
+    held, outputs, steps = {}, {}, {}
     for name, (runtime, options) in COMPETITORS.items():
         request = Request(network, options, inputs, {}, path, mode)
         held[name] = runtimes.load_runtime(runtime).prepare(request)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread, not those of a pool
-    steps = {name: each.step for name, each in held.items()}
-    outputs = {}
-    for name, call in steps.items():
-        call()
+        steps[name] = held[name].step
         (outputs[name],) = held[name].outputs().values()
+    for source in PEERS if peers else ():
+        name, y = PEERS[source][0], np.empty((shape.sequence, 1, 1), np.float32)
+        call = peer_call(source, shape, peers, inputs[INPUT], y)
+        if call:
+            steps[name], outputs[name] = call, y
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread, not those of a pool
+    for name, call in steps.items():
+        for _ in range(3):
+            call()
+        if name in held:
+            (outputs[name],) = held[name].outputs().values()
         error = np.abs(outputs[name] - outputs[FIRST]).max() / np.abs(outputs[FIRST]).max()
         if not error <= (ROUNDED if name in ("bf16", "int8") else SAME):
             raise SystemExit(f"{name} differs from {FIRST} by {error:.2g} of the largest output")
@@ -75,27 +170,35 @@ def medians_us(shape: lab.LstmShape) -> list[float]:
                 start = time.perf_counter_ns()
                 call()
                 times_ns[name].append(time.perf_counter_ns() - start)
-    return [statistics.median(times) / 1e3 for times in times_ns.values()]
+    return {name: statistics.median(times) / 1e3 for name, times in times_ns.items()}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5, metavar="N")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="checkouts of RTNeural, keras2c and onnx2c")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(medians_us(lab.LstmShape(*json.loads(arguments.one)))))
+        print(json.dumps(medians_us(lab.LstmShape(*json.loads(arguments.one)), arguments.peers)))
         return 0
-    print(f"{'network':>12}{FIRST + ' us':>10}   ratios to it of {arguments.processes} processes: {', '.join(OTHERS)}")
+    others = [name for name in COMPETITORS if name != FIRST]
+    others += [name for name, *_ in PEERS.values() if arguments.peers and (arguments.peers / name).exists()]
+    absent = [name for name, *_ in PEERS.values() if name not in others]
+    if absent:
+        print(f"absent, as --peers has no checkout: {', '.join(absent)}")
+    print(f"ratios to {FIRST}, of {arguments.processes} processes: the middle one (lowest to highest)")
+    print(f"{'network':>12}{FIRST + ', us':>10}" + "".join(f"{name:>24}" for name in others))
     for shape in SHAPES:
         command = [sys.executable, __file__, "--one", json.dumps(shape)]
+        command += ["--peers", str(arguments.peers)] if arguments.peers else []
         runs = [json.loads(subprocess.check_output(command)) for _ in range(arguments.processes)]
-        cells = []
-        for place in range(1, len(COMPETITORS)):
-            ratios = sorted(run[place] / run[0] for run in runs)
-            cells.append(f"{statistics.median(ratios):6.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-        name = lab.LstmShape(*shape).title("forward").removesuffix("-b1")
-        print(f"{name:>12}{statistics.median(run[0] for run in runs):10.2f}   {'   '.join(cells)}", flush=True)
+        row = f"{lab.LstmShape(*shape).title('forward').removesuffix('-b1'):>12}"
+        row += f"{statistics.median(run[FIRST] for run in runs):10.2f}"
+        for name in others:
+            ratios = sorted(run[name] / run[FIRST] for run in runs if name in run) or [float("nan")]
+            row += f"{f'{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})':>24}"
+        print(row, flush=True)
     return 0
 
 
