@@ -285,7 +285,7 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             both = [f"w + {weights.add(weights.vector(part))}" for part in (stage.scale, stage.shift)]
             calls.append(f"affine({stage.rows}, {stage.size // stage.rows}, {x}, {', '.join(both)}, {y});")
         elif isinstance(stage, Binary):
-            calls.append(f"BINARY({stage.operator}, {stage.size}, {x}, {reader.place(stage.other)}, {y});")
+            calls.append(f"BINARY({stage.function}, {stage.size}, {x}, {reader.place(stage.other)}, {y});")
         elif isinstance(stage, Pick):
             table = ", ".join(map(str, stage.places.tolist()))
             name = f"places_{cache.sha256(table.encode())[:12]}"
@@ -393,7 +393,7 @@ class CFile:
         for stage in self.reader.stages:
             if isinstance(stage, Recurrent):
                 layer = self.reader.layers[stage.layer]
-                kind = "LSTM" if layer.kind == "LSTM" else "GRU"
+                kind = "GRU" if layer.kind == "RESET" else layer.kind
                 sizes.append(f"{kind} {layer.features} -> {layer.units}{' backwards' * stage.reverse}")
             elif isinstance(stage, Dense):
                 sizes.append(f"dense {' -> '.join(map(str, stage.matrix.shape))}")

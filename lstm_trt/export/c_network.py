@@ -52,12 +52,12 @@ class Layer:
 
     @property
     def gates(self) -> int:
-        return 4 if self.kind == "LSTM" else 3
+        return {"LSTM": 4, "RNN": 1}.get(self.kind, 3)
 
     @property
     def gates_of_h(self) -> int:
         """Gates in the first product with h."""
-        return {"LSTM": 4, "GRU": 3, "RESET": 2}[self.kind]
+        return {"LSTM": 4, "GRU": 3, "RESET": 2, "RNN": 1}[self.kind]
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Affine(Stage):
 @dataclass
 class Binary(Stage):
     other: int
-    operator: str
+    function: str
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -138,14 +138,30 @@ POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
     "Softsign": ("softsign", {}),
     "Sqrt": ("square_root", {}),
+    "Exp": ("power_of_e", {}),
     "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
 }
 
-#: Operators of which the input may vary; of others only constants.
-ARITHMETIC = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/"}
-REDUCED = ("ReduceMean", "ReduceSum", "ReduceL2")
-KINDS = {"LSTM", "GRU", "MatMul", "Gemm", "Conv", "Pow", "Cast", "Dropout", "Shape", "Size"}
+#: Operators of which the input may vary; of others only constants, unless ONNX defines them by operators of these.
+ARITHMETIC = {"Add": "sum", "Sub": "difference", "Mul": "times", "Div": "quotient", "Max": "larger", "Min": "smaller"}
+REDUCED = ("ReduceMean", "ReduceSum", "ReduceL2", "ReduceMax")
+KINDS = {*RECURRENT, "MatMul", "Gemm", "Conv", "Pow", "Cast", "Dropout", "Shape", "Size"}
 KINDS |= {*MOVES, *POINTWISE, *ARITHMETIC, *REDUCED}
+
+#: Operator -> those by which it is computed, with inputs and output; of its own inputs all but the first are constants.
+DEFINITIONS = {
+    "Softmax": (
+        ("ReduceMax", "x axes", "most"), ("Sub", "x most", "d"), ("Exp", "d", "e"), ("ReduceSum", "e axes", "all"),
+        ("Div", "e all", "y"),
+    ),
+    "LayerNormalization": (
+        ("ReduceMean", "x axes", "mean"), ("Sub", "x mean", "d"), ("Mul", "d d", "squares"),
+        ("ReduceMean", "squares axes", "variance"), ("Add", "variance epsilon", "more"), ("Sqrt", "more", "deviation"),
+        ("Div", "d deviation", "normal"), ("Mul", "normal scale", "scaled"), ("Add", "scaled bias", "y"),
+    ),
+    "BatchNormalization": (("Mul", "x scale", "scaled"), ("Add", "scaled bias", "y")),
+}  # fmt: skip
+KINDS |= {*DEFINITIONS}
 
 #: Number of pieces up to which a tensor is put together piece by piece, and not by a table of its numbers.
 MOST_PIECES = 16
@@ -335,7 +351,7 @@ class Reader:
                     faults.append(str(error))
             lost.update(node.output)
         if unknown:
-            known = f"LSTM, GRU, Conv, dense layers, {', '.join((*ARITHMETIC, *REDUCED))}, and {', '.join(POINTWISE)}"
+            known = ", ".join((*RECURRENT, "Conv", "dense layers", *ARITHMETIC, *REDUCED, *DEFINITIONS, *POINTWISE))
             first = [f"{each[0]}{f' and {len(each) - 1} more' * (len(each) > 1)}" for each in unknown.values()]
             faults.insert(0, f"{listed(first)}: the C kernel has {known}; compute the rest outside the network")
         if faults:
@@ -366,16 +382,21 @@ class Reader:
             outputs = [Data(inputs[0].at)]
         elif kind == "Conv":
             outputs = [self._convolution(node, has, inputs)]
+        elif kind in DEFINITIONS:
+            outputs = [self._defined(node, has, inputs)]
         elif kind == "Pow":
             outputs = [self._power(node, inputs)]
         elif kind in REDUCED:
             outputs = [self._reduced(node, has, inputs)]
-        elif kind in ("LSTM", "GRU"):
+        elif kind in RECURRENT:
             outputs = self._recurrent(node, has, inputs)
         elif kind in ("MatMul", "Gemm"):
             outputs = [self._dense(node, has, inputs)]
         elif kind in ARITHMETIC:
-            outputs = [self._arithmetic(node, inputs)]
+            value = inputs[0]
+            for other in inputs[1:]:
+                value = self._arithmetic(node, (value, other))
+            outputs = [value]
         elif kind in POINTWISE:
             outputs = [self._pointwise(node, has, inputs)]
         else:
@@ -502,6 +523,25 @@ class Reader:
             found.append(self._product(window.reshape(-1, flat.shape[1]), flat.T, each).at)
         return Data(np.moveaxis(np.concatenate(found, axis=1).reshape(*shape, outs), -1, 1))
 
+    def _defined(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Any:
+        data, *constants = inputs
+        constants = [self._constant(node, value, "each input but the first") for value in constants]
+        epsilon, rank, kind = np.array(has.get("epsilon", 1e-5), np.float32), data.at.ndim, node.op_type
+        axis = has.get("axis", -1 if kind != "Softmax" or self.opsets[""] >= 13 else 1) % rank
+        last = axis + 1 if kind == "Softmax" and self.opsets[""] >= 13 else rank  # before, it was of a matrix
+        if kind == "BatchNormalization":
+            scale, bias, mean, variance = (value.reshape(-1, *(1,) * (rank - 2)) for value in constants)
+            scale = scale / np.sqrt(variance + epsilon)
+            constants = [scale, bias - mean * scale]
+        prefix = f"{node.output[0]} of {kind}, "
+        values = {"x": data, "axes": np.arange(axis, last), "epsilon": epsilon, "bias": np.zeros(1, np.float32)}
+        values |= zip(("scale", "bias"), constants, strict=False)
+        self.values |= {prefix + name: value for name, value in values.items()}
+        for operator, names, output in DEFINITIONS[kind]:
+            given = [prefix + name for name in names.split()]
+            self._read(onnx.helper.make_node(operator, given, [prefix + output], name=node.name))
+        return self.values[prefix + "y"]
+
     def _power(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> Data:
         data, exponent = inputs
         if isinstance(exponent, Data) or exponent.size != 1 or exponent.item() not in (0.5, 1, 2, 3):
@@ -510,7 +550,7 @@ class Reader:
             return self._each(Pointwise, data, *POINTWISE["Sqrt"][:1], ())
         power = data
         for _ in range(int(exponent.item()) - 1):
-            power = self._each(Binary, power, "*", others=[data])
+            power = self._each(Binary, power, "times", others=[data])
         return power
 
     def _reduced(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
@@ -525,8 +565,13 @@ class Reader:
         if not has.get("keepdims", 1):
             shape = [size for axis, size in enumerate(shape) if axis not in axes]
         if node.op_type == "ReduceL2":
-            data = self._each(Binary, data, "*", others=[data])
+            data = self._each(Binary, data, "times", others=[data])
         rows = np.moveaxis(data.at, axes, range(-len(axes), 0)).reshape(math.prod(shape), -1)
+        while node.op_type == "ReduceMax" and rows.shape[1] > 1:  # of halves, which share a column if it is odd
+            half = -(-rows.shape[1] // 2)
+            rows = self._each(Binary, Data(rows[:, :half]), "larger", others=[Data(rows[:, -half:])]).at
+        if node.op_type == "ReduceMax":
+            return Data(rows.reshape(shape))
         share = 1 / rows.shape[1] if node.op_type == "ReduceMean" else 1.0
         sums = self._product(rows, np.full((rows.shape[1], 1), share, np.float32), np.zeros(1, np.float32))
         sums = self._each(Pointwise, sums, *POINTWISE["Sqrt"][:1], ()) if node.op_type == "ReduceL2" else sums
@@ -537,7 +582,8 @@ class Reader:
         swapped = not isinstance(first, Data)
         data, constant = (second, first) if swapped else (first, second)
         shape = np.broadcast_shapes(*(getattr(value, "at", value).shape for value in inputs))
-        if isinstance(constant, Data) or (swapped and node.op_type == "Div") or shape != data.at.shape:
+        varies = isinstance(constant, Data) or (swapped and node.op_type == "Div") or shape != data.at.shape
+        if varies or node.op_type in ("Max", "Min"):
             one, other = (Data(np.broadcast_to(self._data(value).at, shape)) for value in inputs)
             return self._each(Binary, one, ARITHMETIC[node.op_type], others=[other])
         constant = np.broadcast_to(self._constant(node, constant, "one operand"), shape)

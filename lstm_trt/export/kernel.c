@@ -357,11 +357,12 @@ INLINE void dots(int rows, int k, int count, const float *x, int xs, const float
 
 /* Recurrent layers. Gates are in the order of ONNX. For each block of VL units there is one vector of each gate; the
    units that remain have their gates one after another, in as few vectors as possible.
-   A kind is the number of gates in a product with h. A GRU with linear_before_reset = 0 multiplies h by the reset gate
+   A kind is the number of gates in a product with h; that of an RNN, which has one gate and no others, is 16 more. A GRU with linear_before_reset = 0 multiplies h by the reset gate
    before the product of the last gate, and so has two products: RESET, of which the result is r * h (and z is kept in
    the place of c), and AFTER_RESET. */
-enum { LSTM = 4, GRU = 3, RESET = 2, AFTER_RESET = 1 };
-#define GATES(kind) ((kind) == LSTM ? 4 : 3)
+enum { LSTM = 4, GRU = 3, RESET = 2, AFTER_RESET = 1, RNN = 17 };
+#define OF_H(kind) ((kind) % 16)
+#define GATES(kind) ((kind) == LSTM ? 4 : (kind) == RNN ? 1 : 3)
 #define REST(units) ((units) % VL)
 #define COLUMNS(gates, units) ((units) / VL * VL * (gates) + PADDED(REST(units) * (gates)))
 
@@ -380,6 +381,8 @@ INLINE vec cell(int kind, const vec *a, const vec *x, vec h, vec *c)
         *c = sigmoid(a[0] + x[0]);
         return sigmoid(a[1] + x[1]) * h;
     }
+    if (kind == RNN)
+        return hyperbolic_tangent(a[0] + x[0]);
     vec z = *c, last = a[0];
     if (kind == GRU)
         z = sigmoid(a[0] + x[0]), last = sigmoid(a[1] + x[1]) * a[2];
@@ -400,21 +403,21 @@ INLINE void recurrent_sums(int kind, int n, int first, int units, int backwards,
 INLINE void group(int kind, int count, int first, int units, int backwards, const float *from, const float *w, const float *b,
                   const float *sums, const float *x, const float *h, float *c, float *to)
 {
-    const int whole = count / VL * kind, n = COLUMNS(kind, count) / VL, rest = REST(count);
+    const int gates = OF_H(kind), whole = count / VL * gates, n = COLUMNS(gates, count) / VL, rest = REST(count);
     vec a[SUMS], last[8];
     if (!sums) {
-        recurrent_sums(kind, n, first * kind, units, backwards, from, w, b, a);
+        recurrent_sums(kind, n, first * gates, units, backwards, from, w, b, a);
         UNROLL for (int s = whole; s < n; s++) last[s - whole] = a[s];
         last[n - whole] = (vec){0};
     }
     UNROLL for (int j = 0; j < count; j += VL) {
         const int at = first + j, stride = count - j < VL ? rest : VL;
-        const float *from_memory = sums ? sums + at * kind : stride < VL ? (const float *)last : 0;
+        const float *from_memory = sums ? sums + at * gates : stride < VL ? (const float *)last : 0;
         vec own[4], input[4];
         if (from_memory)
-            UNROLL for (int g = 0; g < kind; g++) own[g] = *(const vec_unaligned *)(from_memory + g * stride);
+            UNROLL for (int g = 0; g < gates; g++) own[g] = *(const vec_unaligned *)(from_memory + g * stride);
         else
-            UNROLL for (int g = 0; g < kind; g++) own[g] = a[j / VL * kind + g];
+            UNROLL for (int g = 0; g < gates; g++) own[g] = a[j / VL * gates + g];
         UNROLL for (int g = 0; g < 4; g++)
             if (g < GATES(kind)) input[g] = *(const vec_unaligned *)(x + at * GATES(kind) + g * stride);
         *(vec *)(to + at) = cell(kind, own, input, *(const vec *)(h + at), (vec *)(c + at));
@@ -426,7 +429,7 @@ INLINE void group(int kind, int count, int first, int units, int backwards, cons
 INLINE void groups(int kind, int backwards, int units, const float *from, const float *w, const float *b, const float *sums,
                    const float *x, const float *h, float *c, float *to)
 {
-    const int size = GROUP_UNITS(kind), full = GROUPS(kind, units), left = units - full * size;
+    const int size = GROUP_UNITS(OF_H(kind)), full = GROUPS(OF_H(kind), units), left = units - full * size;
     if (left && backwards) group(kind, left, full * size, units, 1, from, w, b, sums, x, h, c, to);
     for (int q = 0; q < full; q++)
         group(kind, size, (backwards ? full - 1 - q : q) * size, units, backwards, from, w, b, sums, x, h, c, to);
@@ -493,13 +496,13 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
 /* The sums of the recurrent product for the next time step, which do not depend on its input. */
 INLINE void prepare(int bits, int kind, int k, int units, const float *w, float *h, float *sums)
 {
-    const int size = GROUP_UNITS(kind), full = GROUPS(kind, units), left = units - full * size;
+    const int gates = OF_H(kind), size = GROUP_UNITS(gates), full = GROUPS(gates, units), left = units - full * size;
     const float *wh = w + RECURRENT(bits, kind, k, units), *b = w + RECURRENT_BIASES(bits, kind, k, units);
     const float *from = whole(units, h, h + 3 * PADDED(units));
     for (int q = 0; q < full; q++)
-        recurrent_sums(kind, size * kind / VL, q * size * kind, units, 0, from, wh, b, (vec *)(sums + q * size * kind));
+        recurrent_sums(kind, size * gates / VL, q * size * gates, units, 0, from, wh, b, (vec *)(sums + q * size * gates));
     if (left)
-        recurrent_sums(kind, COLUMNS(kind, left) / VL, full * size * kind, units, 0, from, wh, b, (vec *)(sums + full * size * kind));
+        recurrent_sums(kind, COLUMNS(gates, left) / VL, full * size * gates, units, 0, from, wh, b, (vec *)(sums + full * size * gates));
 }
 
 /* Pointwise functions; a and b are their parameters. */
@@ -511,6 +514,7 @@ INLINE vec elu(vec x, float a, float b) { return (void)b, most(0, x) + a * (expo
 INLINE vec softsign(vec x, float a, float b) { return (void)a, (void)b, x / (1 + most(0, x) - least(0, x)); }
 INLINE vec logistic(vec x, float a, float b) { return (void)a, (void)b, sigmoid(x); }
 INLINE vec tangent(vec x, float a, float b) { return (void)a, (void)b, hyperbolic_tangent(x); }
+INLINE vec power_of_e(vec x, float a, float b) { (void)a, (void)b; const vec root = exponential(x / 2); return root * root; }
 INLINE vec square_root(vec x, float a, float b)
 {
     (void)a, (void)b;
@@ -531,9 +535,21 @@ INLINE vec square_root(vec x, float a, float b)
 #define POINTWISE(function, count, x, y, a, b) \
     for (int i = 0; i < (count); i += VL) put((y) + i, function(get((x) + i, (count) - i), a, b), (count) - i)
 
-/* y = x operator z */
-#define BINARY(operator, count, x, z, y) \
-    for (int i = 0; i < (count); i += VL) put((y) + i, get((x) + i, (count) - i) operator get((z) + i, (count) - i), (count) - i)
+INLINE vec sum(vec x, vec z) { return x + z; }
+INLINE vec difference(vec x, vec z) { return x - z; }
+INLINE vec times(vec x, vec z) { return x * z; }
+INLINE vec quotient(vec x, vec z) { return x / z; }
+INLINE vec larger(vec x, vec z) /* a NaN if one of them is */
+{
+    const ivec missing = ((ivec)x & 0x7fffffff) > 0x7f800000, other = ((ivec)z & 0x7fffffff) > 0x7f800000;
+    OPAQUE(x);
+    return choose(((x < z) & ~missing) | other, z, x);
+}
+INLINE vec smaller(vec x, vec z) { return -larger(-x, -z); }
+
+/* y = function(x, z) */
+#define BINARY(function, count, x, z, y) \
+    for (int i = 0; i < (count); i += VL) put((y) + i, function(get((x) + i, (count) - i), get((z) + i, (count) - i)), (count) - i)
 
 INLINE void pick(int count, const int32_t *places, const float *x, float *y)
 {

@@ -17,6 +17,7 @@ from lstm_trt.export.to_c import with_packed_weights
 from tests.support.own_networks import model_of, value
 
 KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}
+KINDS["RNN"] = ("RNN", {})
 
 #: Pointwise operators with attributes.
 FUNCTIONS = {
@@ -105,7 +106,7 @@ def network(plan: Plan, rows: int | None = None) -> onnx.ModelProto:
         direction = plan.directions[number] if plan.directions else "forward"
         count = 2 if direction == "bidirectional" else 1
         operator, attributes = KINDS[kind]
-        gates, bound = (4 if operator == "LSTM" else 3) * units, units**-0.5
+        gates, bound = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator] * units, units**-0.5
         weights = [constant(count, gates, width, bound=bound), constant(count, gates, units, bound=bound)]
         weights += [constant(count, 2 * gates, bound=bound)] if plan.bias else []
         last = f"h{number}"
