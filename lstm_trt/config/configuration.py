@@ -59,11 +59,7 @@ class Options:
     """
 
     precision: str = described(
-        "fp32",
-        help="precision; int8: ONNX Runtime's dynamic quantization, or weights in C",
-        choices=PRECISIONS,
-        plain=True,
-        kept=True,
+        "fp32", help="precision; int8: quantized by ONNX Runtime or C code", choices=PRECISIONS, plain=True, kept=True
     )
     threads: int = described(1, help="threads, one core each", kept=True)
     cores: tuple[int, ...] = described((), tells=Tells.NEVER)

@@ -19,7 +19,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
-from lstm_trt.export.c_network import BASE, Affine, Binary, Dense, Layer, Pick, Pointwise, Reader, Recurrent
+from lstm_trt.export.c_network import BASE, Binary, Dense, Layer, Pick, Pointwise, Reader, Recurrent
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
@@ -281,11 +281,10 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
         elif isinstance(stage, Pointwise):
             a, b = (*map(c_number, stage.parameters), "0", "0")[:2]
             calls.append(f"POINTWISE({stage.function}, {stage.size}, {x}, {y}, {a}, {b});")
-        elif isinstance(stage, Affine):
-            both = [f"w + {weights.add(weights.vector(part))}" for part in (stage.scale, stage.shift)]
-            calls.append(f"affine({stage.rows}, {stage.size // stage.rows}, {x}, {', '.join(both)}, {y});")
         elif isinstance(stage, Binary):
-            calls.append(f"BINARY({stage.function}, {stage.size}, {x}, {reader.place(stage.other)}, {y});")
+            count, other = stage.size // stage.rows, reader.place(stage.other)
+            sizes = f"{stage.rows}, {count}, {x}, {other}, {0 if stage.repeated else count}"
+            calls.append(f"BINARY({stage.function}, {sizes}, {y});")
         elif isinstance(stage, Pick):
             table = ", ".join(map(str, stage.places.tolist()))
             name = f"places_{cache.sha256(table.encode())[:12]}"

@@ -116,18 +116,8 @@ Build all of them and run their tests, on the processor that they are for:
 
     cmake -S . -B build && cmake --build build && ctest --test-dir build
 
-In a project of your own: `include(PATH/NAME.network.cmake)`, then `target_link_libraries(PROGRAM NAME)`.
-
-    #include "NAME.h"
-
-    static struct NAME net;                          /* one for each stream of samples */
-
-    int status = NAME_init(&net, NAME_weights);      /* 0, or what NAME.h says */
-    NAME_step(&net, x, y);                           /* one sample; the state is kept */
-    NAME_run(&net, x, y);                            /* a window, from states of zero */
-
-NAME.h declares those of NAME_step and NAME_run that the network has, with the sizes of x and y. The code uses no heap,
-no global variable and no library.
+In a project of your own: `include(PATH/NAME.network.cmake)`, then `target_link_libraries(PROGRAM NAME)`. NAME.h says
+what each function does: NAME_init first, then NAME_step for each sample, or NAME_run for a window.
 """,
 }
 

@@ -97,16 +97,11 @@ class Pointwise(Stage):
 
 
 @dataclass
-class Affine(Stage):
-    rows: int
-    scale: np.ndarray
-    shift: np.ndarray
-
-
-@dataclass
 class Binary(Stage):
     other: int
     function: str
+    rows: int = 1
+    repeated: bool = False  # all rows have the same of `other`
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -582,8 +577,7 @@ class Reader:
         swapped = not isinstance(first, Data)
         data, constant = (second, first) if swapped else (first, second)
         shape = np.broadcast_shapes(*(getattr(value, "at", value).shape for value in inputs))
-        varies = isinstance(constant, Data) or (swapped and node.op_type == "Div") or shape != data.at.shape
-        if varies or node.op_type in ("Max", "Min"):
+        if isinstance(constant, Data) or shape != data.at.shape:
             one, other = (Data(np.broadcast_to(self._data(value).at, shape)) for value in inputs)
             return self._each(Binary, one, ARITHMETIC[node.op_type], others=[other])
         constant = np.broadcast_to(self._constant(node, constant, "one operand"), shape)
@@ -598,14 +592,9 @@ class Reader:
         if node.op_type == "Add" and product and once:
             product.bias = product.bias + constant
             return data
-        one, zero = np.ones_like(constant), np.zeros_like(constant)
-        scale, shift = {
-            "Add": (one, constant),
-            "Sub": (-one, constant) if swapped else (one, -constant),
-            "Mul": (constant, zero),
-            "Div": (1 / constant if node.op_type == "Div" else one, zero),
-        }[node.op_type]
-        return self._each(Affine, data, rows, scale, shift)
+        function = ARITHMETIC[node.op_type]
+        function = {"difference": "subtracted", "quotient": "divisor"}.get(function, function) if swapped else function
+        return self._each(Binary, data, self._data(constant).at[0], function, rows, True)
 
     def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
         function, defaults = POINTWISE[node.op_type]

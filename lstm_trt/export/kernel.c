@@ -539,6 +539,8 @@ INLINE vec sum(vec x, vec z) { return x + z; }
 INLINE vec difference(vec x, vec z) { return x - z; }
 INLINE vec times(vec x, vec z) { return x * z; }
 INLINE vec quotient(vec x, vec z) { return x / z; }
+INLINE vec subtracted(vec x, vec z) { return z - x; }
+INLINE vec divisor(vec x, vec z) { return z / x; }
 INLINE vec larger(vec x, vec z) /* a NaN if one of them is */
 {
     const ivec missing = ((ivec)x & 0x7fffffff) > 0x7f800000, other = ((ivec)z & 0x7fffffff) > 0x7f800000;
@@ -547,18 +549,13 @@ INLINE vec larger(vec x, vec z) /* a NaN if one of them is */
 }
 INLINE vec smaller(vec x, vec z) { return -larger(-x, -z); }
 
-/* y = function(x, z) */
-#define BINARY(function, count, x, z, y) \
-    for (int i = 0; i < (count); i += VL) put((y) + i, function(get((x) + i, (count) - i), get((z) + i, (count) - i)), (count) - i)
+/* y = function(x, z) by rows; from a row of z to the next are zs. */
+#define BINARY(function, rows, count, x, z, zs, y) \
+    for (int r = 0; r < (rows); r++) \
+        for (int i = 0; i < (count); i += VL) \
+            put((y) + r * (count) + i, function(get((x) + r * (count) + i, (count) - i), get((z) + r * (zs) + i, (count) - i)), (count) - i)
 
 INLINE void pick(int count, const int32_t *places, const float *x, float *y)
 {
     for (int i = 0; i < count; i++) y[i] = x[places[i]];
-}
-
-/* y = x * scale + shift, by column */
-INLINE void affine(int rows, int count, const float *x, const float *scale, const float *shift, float *y)
-{
-    for (int r = 0; r < rows; r++, x += count, y += count)
-        for (int i = 0; i < count; i += VL) put(y + i, get(x + i, count - i) * *(const vec *)(scale + i) + *(const vec *)(shift + i), count - i);
 }

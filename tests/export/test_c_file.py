@@ -564,6 +564,14 @@ GRAPHS = {
     ),
     "constants by time step": graph(("Mul", "x,ROWS", "m"), ("Sub", "C,m", "y"), y=(6, 1, 5)),
     "divided": graph(("Sub", "x,C", "s"), ("Div", "s,C", "y"), y=(6, 1, 5)),
+    "a transposed tensor and constants": graph(
+        ("Transpose", "x", "t", {"perm": [2, 1, 0]}),
+        ("Mul", "t,BY", "m"),
+        ("Div", "BY,m", "d"),
+        ("Sub", "FEW,d", "y"),
+        y=(5, 1, 6),
+        constants=[numbers("BY", 5, 1, 6), numbers("FEW", 5, 1, 1)],
+    ),
     "Gemm": graph(
         ("Squeeze", "x,one", "q"), ("Gemm", "q,A,B", "y", {"alpha": 0.5, "beta": 2.0}), y=(6, 3), constants=AXES[1:2]
     ),
@@ -1107,10 +1115,10 @@ CODE = {
         "aarch64": "1b23ed53c65713a30851772172779f430176ec4191ad1f48075d5842093aa751",
     },
     "5": {
-        "x86-64-v4": "076a17adee785cadd8577fd189b708faa1f597d2211a0da264eb43154fc865f6",
-        "x86-64-v3": "71995fbc7322f08b85f65ab027ac77c9647abb7c39d37f27b822813cc50aff0e",
-        "x86-64": "bcaf732f118e5121407fe9b485916d3c7aad1b322abb7277162cd71365e52233",
-        "aarch64": "7fdfa6e37966af33b4f07489032e7640a50a928f268d0ccf8825ae6658fcc3b2",
+        "x86-64-v4": "eb62a4f8e439a4999adf4d2cdd73aaf1fcfac3e316e7982fdbb581f68e5acd99",
+        "x86-64-v3": "4060ad2043fb3c7f6709beff843a158d7b46ee20d27ea9728f6e25e46b46aca6",
+        "x86-64": "2a57516c840c84f982681735a223b88219f4cd7d823afeae8ae5acbe9fda5b90",
+        "aarch64": "df56a39d7971bf691d131828b8ce77e9be5a9522dd233372480f3226fed0fba5",
     },
 }
 
