@@ -1,12 +1,13 @@
 """C code in fp32, and with weights in bf16 and int8, beside other code: `.venv/bin/python benchmarks/c_race.py`.
 
 A call of a stream, or of a window, of each network by each competitor, alternately, from Python on one core: generated
-C code; ONNX Runtime, also with a thread for each core, as by default; and what `--peers FOLDER` has of RTNeural, keras2c
-and onnx2c (checkouts with these names, of onnx2c also its program as onnx2c/build/onnx2c; RTNeural is compiled with
-Eigen), with -O3 -march=native -ffast-math. All compute the same outputs. Each of several processes gives the ratios of
-the medians to that of the code in fp32; printed are the medians in us and the ratios, the middle one with the lowest
-and the highest. Where the weights exceed the first-level cache a call is bound by reading them, and bf16 halves their
-bytes, int8 quarters nearly all. Run it on an idle machine; it takes eight minutes, with peers twelve.
+C code; ONNX Runtime, also with a thread for each core, its default; and what `--peers FOLDER` has of RTNeural, keras2c,
+onnx2c (checkouts with these names, of onnx2c also its program as onnx2c/build/onnx2c; RTNeural is compiled with
+Eigen), with -O3 -march=native -ffast-math. Then C code with a thread for each core. All compute the same outputs. Each
+of several processes gives the ratios of the medians to that of the code in fp32; printed are the medians in us and the
+ratios, the middle one with the lowest and the highest. Where the weights exceed the first-level cache a call is bound
+by reading them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; it takes eight
+minutes, with peers twenty.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +34,7 @@ import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.export.network import make_weights
 from lstm_trt.export.to_onnx import INPUT, export_network
-from lstm_trt.runtimes.base import Request
+from lstm_trt.runtimes.base import PreparedStep, Request
 
 TICKS = [(1, 8), (1, 16), (1, 32), (1, 64), (2, 64), (1, 128), (2, 200), (2, 256), (3, 256), (3, 960)]
 SHAPES = [(*tick, 1) for tick in TICKS] + [(1, 32, 32), (1, 20, 100), (2, 64, 64), (2, 200, 128)]
@@ -47,6 +49,12 @@ COMPETITORS = {
     f"ORT, {CORES} threads": ("onnxruntime", lab.Options(threads=CORES)),
 }
 FIRST = "fp32"
+
+#: Timed after the others, since their helpers keep the other cores busy.
+TOGETHER = {
+    f"fp32, {CORES} threads": ("c", lab.Options(threads=CORES)),
+    f"int8, {CORES} threads": ("c", lab.Options(threads=CORES, precision="int8")),
+}
 
 #: Source in the folder `peers` -> what is included from the checkout of this name, and the compiler.
 PEERS = {
@@ -141,35 +149,56 @@ def medians_us(shape: lab.LstmShape, peers: Path | None) -> dict[str, float]:
     path = export_network(network, 0, mode=mode).path
     inputs = {INPUT: np.random.default_rng(0).standard_normal((shape.sequence, 1, shape.features)).astype(np.float32)}
     held, outputs, steps = {}, {}, {}
-    for name, (runtime, options) in COMPETITORS.items():
-        request = Request(network, options, inputs, {}, path, mode)
-        held[name] = runtimes.load_runtime(runtime).prepare(request)
+
+    def prepared(runtime: str, options: lab.Options) -> PreparedStep:
+        return runtimes.load_runtime(runtime).prepare(Request(network, options, inputs, {}, path, mode))
+
+    for name, chosen in COMPETITORS.items():
+        held[name] = prepared(*chosen)
         steps[name] = held[name].step
-        (outputs[name],) = held[name].outputs().values()
     for source in PEERS if peers else ():
         name, y = PEERS[source][0], np.empty((shape.sequence, 1, 1), np.float32)
         call = peer_call(source, shape, peers, inputs[INPUT], y)
         if call:
             steps[name], outputs[name] = call, y
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread, not those of a pool
-    for name, call in steps.items():
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})  # this thread, not those of a pool
+
+    def check(name: str) -> None:
         for _ in range(3):
-            call()
+            steps[name]()
         if name in held:
             (outputs[name],) = held[name].outputs().values()
         error = np.abs(outputs[name] - outputs[FIRST]).max() / np.abs(outputs[FIRST]).max()
-        if not error <= (ROUNDED if name in ("bf16", "int8") else SAME):
+        if not error <= (ROUNDED if name.startswith(("bf16", "int8")) else SAME):
             raise SystemExit(f"{name} differs from {FIRST} by {error:.2g} of the largest output")
-    times_ns: dict[str, list[int]] = {name: [] for name in steps}
+
+    for name in steps:
+        check(name)
+    times_ns: dict[str, list[int]] = defaultdict(list)
     began = time.perf_counter_ns()
     steps[FIRST]()
     calls = max(1, int(1e9 * SECONDS / BLOCKS / max(time.perf_counter_ns() - began, 1000)))
+
+    def run(name: str) -> None:
+        call, times = steps[name], times_ns[name]
+        for _ in range(calls):
+            start = time.perf_counter_ns()
+            call()
+            times.append(time.perf_counter_ns() - start)
+
     for _ in range(BLOCKS):
-        for name, call in steps.items():
-            for _ in range(calls):
-                start = time.perf_counter_ns()
-                call()
-                times_ns[name].append(time.perf_counter_ns() - start)
+        for name in steps:
+            run(name)
+    os.sched_setaffinity(0, cores)
+    for name, chosen in TOGETHER.items() if CORES > 1 else ():
+        held[name] = prepared(*chosen)
+        steps[name] = held[name].step
+        check(name)
+        for _ in range(BLOCKS):
+            run(name)
+        held.pop(name).close()
+        del steps[name]
     return {name: statistics.median(times) / 1e3 for name, times in times_ns.items()}
 
 
@@ -182,7 +211,7 @@ def main() -> int:
     if arguments.one:
         print(json.dumps(medians_us(lab.LstmShape(*json.loads(arguments.one)), arguments.peers)))
         return 0
-    others = [name for name in COMPETITORS if name != FIRST]
+    others = [name for name in COMPETITORS | TOGETHER if name != FIRST and (CORES > 1 or name not in TOGETHER)]
     others += [name for name, *_ in PEERS.values() if arguments.peers and (arguments.peers / name).exists()]
     absent = [name for name, *_ in PEERS.values() if name not in others]
     if absent:

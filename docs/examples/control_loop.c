@@ -13,9 +13,13 @@
  *     warmup       1 for the first ticks (option -w), which statistics leave out
  *
  * and the start times and events of each tick. No tick is skipped: a slow one makes the following ticks late.
+ *
+ * Code of several threads (export --c --threads N) gets its helpers from the loop, which runs on core C (option -c), and
+ * they on C + 1 and so on: compile with -pthread.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -53,7 +57,7 @@ struct tick {
 static struct {
     double period_us, deadline_us;
     long ticks, warmup;
-    int priority, prepare;
+    int priority, prepare, core;
     const char *latencies, *samples, *answers, *weights; /* paths */
 } options = {.period_us = 1000, .ticks = 10000, .warmup = 10, .priority = 80, .latencies = "latencies.csv"};
 
@@ -65,6 +69,7 @@ static const char usage[] =
     "  -w N     number of ticks that are warm-up (default 10)\n"
     "  -f N     priority of SCHED_FIFO (default 80; with 0, or period 0, the scheduling policy stays)\n"
     "  -e       call prepare_next after each answer\n"
+    "  -c CORE  core of the loop (default 0), if the network's code has several threads\n"
     "  -o FILE  table of latencies to write (default latencies.csv)\n"
     "  -i FILE  samples as float32, used again from the first if there are more ticks (default: random)\n"
     "  -a FILE  answers to write as float32\n"
@@ -178,7 +183,7 @@ static void count_events(struct tick *tick)
 static void read_options(int argc, char **argv)
 {
     int option;
-    while ((option = getopt(argc, argv, "p:d:n:w:f:eo:i:a:b:h")) != -1)
+    while ((option = getopt(argc, argv, "p:d:n:w:f:ec:o:i:a:b:h")) != -1)
         switch (option) {
         case 'p': options.period_us = number(option, optarg, 0, 1e9); break;
         case 'd': options.deadline_us = number(option, optarg, 1e-3, 1e9); break;
@@ -186,6 +191,7 @@ static void read_options(int argc, char **argv)
         case 'w': options.warmup = number(option, optarg, 0, 1e9); break;
         case 'f': options.priority = number(option, optarg, 0, 99); break;
         case 'e': options.prepare = 1; break;
+        case 'c': options.core = number(option, optarg, 0, 4095); break;
         case 'o': options.latencies = optarg; break;
         case 'i': options.samples = optarg; break;
         case 'a': options.answers = optarg; break;
@@ -198,6 +204,45 @@ static void read_options(int argc, char **argv)
     if (!options.deadline_us)
         options.deadline_us = options.period_us;
 }
+
+#if NET(_THREADS)
+static pthread_t helpers[NET(_THREADS) - 1];
+
+static void pin(int core)
+{
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(core, &cores);
+    if (sched_setaffinity(0, sizeof cores, &cores))
+        fprintf(stderr, "control_loop: not pinned to core %d: %s\n", core, strerror(errno));
+}
+
+static void *help(void *number)
+{
+    pin(options.core + (int)(intptr_t)number);
+    NET(_help)(&net, (int)(intptr_t)number);
+    return NULL;
+}
+
+static void start_helpers(void)
+{
+    for (intptr_t i = 1; i < NET(_THREADS); i++)
+        if (pthread_create(&helpers[i - 1], NULL, help, (void *)i))
+            fail(1, "cannot start a thread");
+    pin(options.core);
+}
+
+static void stop_helpers(void)
+{
+    NET(_stop)(&net);
+    for (int i = 1; i < NET(_THREADS); i++)
+        pthread_join(helpers[i - 1], NULL);
+    printf("%lu parts were not computed in time by a helper\n", net.team.late);
+}
+#else
+static void start_helpers(void) {}
+static void stop_helpers(void) {}
+#endif
 
 static void write_table(FILE *file, const struct tick *before, const struct tick *ticks, long count)
 {
@@ -253,6 +298,7 @@ int main(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     /* The kernel stops a SCHED_FIFO loop that never sleeps for a part of each second. */
+    start_helpers(); /* before: they spin, and with SCHED_FIFO nothing else would run on their cores */
     become_real_time(period_ns ? options.priority : 0);
 
     long done = 0, misses = 0;
@@ -289,6 +335,7 @@ int main(int argc, char **argv)
             sample = samples;
     }
 
+    stop_helpers();
     write_table(latencies_file, &before, ticks, done);
     close_written(latencies_file, options.latencies);
     if (answers_file) {

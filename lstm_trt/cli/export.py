@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bf16: weights take half the memory; int8: those multiplied by a layer's output a quarter (default fp32)"
     )
     add("--precision", choices=tuple(PRECISIONS), help=precision)
+    add("--threads", type=int, metavar="N", help="threads of the program that compute a call together (default 1)")
     add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
     onnx_arguments(group)
 
@@ -52,9 +53,10 @@ def run(arguments: argparse.Namespace) -> None:
             raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")
         settings = {name: getattr(arguments, name) for name in ("mode", "name", "seed")}
         settings |= {"target": arguments.target or NATIVE, "precision": arguments.precision or "fp32"}
+        settings["threads"] = 1 if arguments.threads is None else arguments.threads
         written = export_c(network, arguments.out, **settings)
     else:
-        for flag in ("target", "precision", "name", "onnx"):
+        for flag in ("target", "precision", "threads", "name", "onnx"):
             if getattr(arguments, flag) is not None and (flag, arguments.mode) != ("onnx", "stream"):
                 raise UsageError(f"--{flag} is for C code: add --c" + ", or --mode stream" * (flag == "onnx"))
         settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -131,13 +133,21 @@ def _run(command: Sequence[str], arguments: Sequence[str], folder: str) -> str:
     return done.stdout
 
 
+def _help(help: Callable[[], None], core: int, memory: mmap.mmap) -> None:
+    """Run a helper on a core until it is stopped; it keeps the `memory` that it uses."""
+    os.sched_setaffinity(0, {core})
+    help()
+    del memory
+
+
 class LoadedNetwork:
     """One instance of a network in this process: its compiled functions, and memory with its struct and weights.
 
+    Code of several threads has helpers on `cores`, after the first; without cores this thread computes all parts.
     Raises the errors of `shared_library`, and `BuildFailed` if this processor cannot run it.
     """
 
-    def __init__(self, file: CFile, compiler: Compiler) -> None:
+    def __init__(self, file: CFile, compiler: Compiler, cores: Sequence[int] = ()) -> None:
         source = f"{file.source}\nconst unsigned long {file.name}_size = sizeof(struct {file.name});\n"
         path, _, self.cached = shared_library(compiler, file.name, source, file.header, file.compile_flags)
         # The cache is in a file system without executable files, for example.
@@ -152,6 +162,12 @@ class LoadedNetwork:
         result = self._library[f"{file.name}_init"](ctypes.c_void_p(self._address), weights)
         if result:
             raise BuildFailed(f"the compiled network cannot be used: {INIT_ERRORS.get(result, result)}")
+        # Calls of a CDLL release the GIL.
+        for number, core in enumerate(cores[1 : file.threads], 1) if file.threads > 1 else ():
+            help = partial(ctypes.CDLL(str(path))[f"{file.name}_help"], ctypes.c_void_p(self._address), number)
+            threading.Thread(target=_help, args=(help, core, self._memory), daemon=True).start()
+        if file.threads > 1:
+            self.stop = weakref.finalize(self, self._library[f"{file.name}_stop"], ctypes.c_void_p(self._address))
 
     def bound(self, function: str, *arrays: np.ndarray) -> Callable[[], None]:
         """The function NAME_`function` with this instance and these arrays, which it does not keep alive.

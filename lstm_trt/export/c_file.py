@@ -219,6 +219,7 @@ def c_file(
     states: Sequence[State] = (),
     include_weights: bool | None = None,
     precision: str = "fp32",
+    threads: int = 1,
 ) -> CFile:
     """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
 
@@ -226,7 +227,8 @@ def c_file(
     inputs and outputs; without any, the state of all its layers is carried. With the `precision` "bf16" the weights of
     matrices are `as_packed`, and everything is computed in float32; with "int8" they are, and products with what a
     recurrent layer bounds by 1 are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16
-    bits. Raises `BuildFailed` with the operator or attribute that the kernel lacks.
+    bits. With several `threads` those of the caller help, see `_TEAM`. Raises `BuildFailed` with the operator or
+    attribute that the kernel lacks.
     """
     weights = Weights(target.vector_length, precision)
     readers = {"run": Reader.of(model, (), name)} if model else {}
@@ -238,16 +240,60 @@ def c_file(
     layers, *others = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
     if any([at for _, at in other] != [at for _, at in layers] for other in others):
         raise BuildFailed("the window and the step have different layers")
-    passes = {function: _pass(reader, layers, weights) for function, reader in readers.items()}
+    if threads > 1 and not layers:
+        raise BuildFailed("only recurrent layers are computed by several threads: use one")
+    passes = {function: _pass(reader, layers, weights, threads) for function, reader in readers.items()}
     content = np.concatenate([np.zeros(HEAD, np.float32), *weights.parts])
     digest = cache.sha256(content.tobytes())
     content[:HEAD] = np.frombuffer(bytes.fromhex(digest), ">u2")  # 16 whole numbers
     included = content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights
     network = cache.sha256(model or step or b"")
-    return CFile(name, target, passes, layers, content, included, network, digest, precision)
+    return CFile(name, target, passes, layers, content, included, network, digest, precision, threads)
 
 
-def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights) -> Pass:
+#: A helper's part of a layer, in C.
+_PART = """static void {name}_part(const struct lstm_trt_work *to, int part, const struct lstm_trt_work *from)
+{{
+    products({sizes}, to, part, from);
+}}
+"""
+
+#: Types in the header for code of several threads. A team has one helper less than threads.
+_TEAM = """
+#ifndef LSTM_TRT_TEAM
+#define LSTM_TRT_TEAM
+struct lstm_trt_work;
+typedef void lstm_trt_part(const struct lstm_trt_work *work, int part, const struct lstm_trt_work *from);
+struct lstm_trt_work {
+    lstm_trt_part *part;
+    const float *x, *w, *h;
+    float *gates, *sums;
+    int rows;
+};
+struct lstm_trt_helper {
+    struct lstm_trt_work work;
+    unsigned given, done;
+} __attribute__((aligned(64)));
+struct lstm_trt_team {
+    struct lstm_trt_helper *helpers;
+    unsigned stopped;
+    unsigned long late; /* parts that this thread computed because a helper had not within 10 times the last call */
+    unsigned long long last;
+};
+#endif
+"""
+
+#: Functions in the header for code of several threads.
+_HELP = """
+/* To be called by {helpers} other threads of the program, each with another number from 1 on: helps `run` and `step`,
+   and returns after `stop`. It spins, so it needs a core of its own. `stop` ends all helpers of an instance, which must
+   not be copied or freed before they have returned; net->team.late counts what they did not compute in time. */
+void {name}_help(struct {name} *net, int number);
+void {name}_stop(struct {name} *net);
+"""
+
+
+def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights, threads: int) -> Pass:
     functions: dict[str, str] = {}
     calls: list[str] = []
     gates = 0
@@ -262,7 +308,11 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             name = re.sub(r"\W+", "_", f"layer_{sizes.lower()}_{stage.width}")
             arguments = ("x", "w", "sums", "h", "c", "gates", "y")
             parameters = ", ".join(f"{'const ' * (number < 3)}float *{each}" for number, each in enumerate(arguments))
-            call = f"recurrent({sizes}, {', '.join(arguments)}, {stage.width})"
+            team = f", team, {name}_part, own" * (threads > 1)
+            call = f"recurrent({sizes}, {', '.join(arguments)}, {stage.width}{team})"
+            if team:
+                functions[f"{name}_part"] = _PART.format(name=name, sizes=sizes.rsplit(",", 1)[0])
+                parameters += ", struct lstm_trt_team *team, float *own"
             functions[name] = f"static void {name}({parameters})\n{{\n    {call};\n}}\n"
             columns = len(weights.gates(layer.weights[2], layer.gates))
             inputs = (_rounded_up(layer.features, weights.length) // 2 + 1) * (bits == 8)
@@ -270,7 +320,7 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             number = stage.layer
             prepared = "0" if number in reader.given else f"PREPARED({number})"
             state = f"{prepared}, net->h{number}, net->c{number}, net->gates"
-            calls.append(f"{name}({x}, w + {offset}, {state}, {y} + {into});")
+            calls.append(f"{name}({x}, w + {offset}, {state}, {y} + {into}{', &net->team, net->own' * (threads > 1)});")
         elif isinstance(stage, Dense):
             k, columns = stage.matrix.shape
             few = columns <= FEW_COLUMNS
@@ -356,6 +406,7 @@ class CFile:
     network_sha256: str
     weights_sha256: str
     precision: str = "fp32"
+    threads: int = 1
     error: str = "not measured"
 
     @property
@@ -423,12 +474,22 @@ class CFile:
         each = self.passes.values()
         for one in each:
             sizes |= one.reader.fields
-        sizes |= {"gates": max(one.gates for one in each), "buffer": max(one.buffer for one in each)}
+        gates = max(one.gates for one in each)
+        if self.threads > 1:
+            own = max(
+                (layer.gates_of_h * _rounded_up(layer.units, length) + length for layer, _ in self.layers), default=0
+            )
+            sizes |= {
+                f"{key}{k or ''}": size for k in range(self.threads) for key, size in (("gates", gates), ("own", own))
+            }
+        sizes |= {"gates": gates, "buffer": max(one.buffer for one in each)}
         return {name: size for name, size in sizes.items() if size}
 
     def prototype(self, function: str, prefix: str = "") -> str:
         """The declaration of `run`, `step` or `prepare_next`, with the extents of input and outputs."""
         arguments, rows = [f"struct {self.name} *net"], self.samples.get(function, 0)
+        if function == "help":
+            arguments.append("int number")
         for name, size in self._arguments(function).items():
             extent = f"{rows} * {size // rows}" if size % rows == 0 < rows - 1 else size
             arguments.append(f"{'const ' * name.startswith('x')}float {name}[{extent}]")
@@ -455,6 +516,11 @@ class CFile:
             what = "computes the part of the next step that needs no input, so that it\n   answers sooner."
             functions += f"\n/* Optional, between two steps: {what} */\n{self.prototype('prepare_next')};\n"
         weights = f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if self.included else ""
+        team = ""
+        if self.threads > 1:
+            functions += _HELP.format(name=name, helpers=self.threads - 1)
+            team = f"    struct lstm_trt_team team;\n    struct lstm_trt_helper helpers[{self.threads - 1}];\n"
+            defines += f"\n#define {name}_THREADS {self.threads}"
         return f"""{self.head}
 #ifndef {name}_H
 #define {name}_H
@@ -465,12 +531,12 @@ extern "C" {{
 
 /* Numbers of weights, time steps of a call, and numbers of one time step. */
 {defines}
-
+{_TEAM * bool(team)}
 /* One instance: states and buffers. Instances are independent of each other. */
 struct {name} {{
     const float *weights {ALIGNED};
     int prepared;
-{fields}
+{team}{fields}
 }};
 
 {weights}/* Begins with states of zero. `weights`: {given}, {name}_WEIGHTS floats, which every call reads.
@@ -502,10 +568,16 @@ void {name}_reset(struct {name} *net);
         resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
         kept = [name for each in self.passes.values() for name in each.reader.fields]
         resets += "".join(f"    memset(net->{name}, 0, sizeof net->{name});\n" for name in kept)
+        team = ""
+        if self.threads > 1:
+            team = "    net->team = (struct lstm_trt_team){net->helpers, 0, 0, 1000000};\n"  # in ticks of a counter
+            for k in range(1, self.threads):
+                work = f"{{.gates = net->gates{k}, .sums = net->own{k}}}"
+                team += f"    net->helpers[{k - 1}] = (struct lstm_trt_helper){{.work = {work}}};\n"
         parts = [
             self.head,
             f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n#define H_BITS'
-            f" {PRECISIONS[self.precision][0]}\n\n{kernel}",
+            f" {PRECISIONS[self.precision][0]}\n#define THREADS {self.threads}\n\n{kernel}",
             *functions.values(),
             f"""int {name}_init(struct {name} *net, const void *weights)
 {{
@@ -517,7 +589,7 @@ void {name}_reset(struct {name} *net);
     if (memcmp(hash, weights, sizeof hash))
         return 2;
     net->weights = (const float *)weights;
-    {name}_reset(net);
+{team}    {name}_reset(net);
     return 0;
 }}
 """,
@@ -531,6 +603,10 @@ void {name}_reset(struct {name} *net);
                 bits = PRECISIONS[self.precision][not layer.bounded]
                 calls += f"    prepare({bits}, {layer.kind}, {layer.features}, {layer.units}, {places});\n"
             parts.append(self._apart("prepare_next", f"{calls}    net->prepared = 1;\n"))
+        if self.threads > 1:
+            parts.append(self._apart("help", "    help(&net->team, number);\n"))
+            stop = "__atomic_store_n(&net->team.stopped, 1, __ATOMIC_RELEASE)"
+            parts.append(f"void {name}_stop(struct {name} *net)\n{{\n    {stop};\n}}\n")
         if self.included:
             rows = (map(_literal, row, row.view(np.uint32)) for row in self.content.reshape(-1, 16))
             values = ",\n".join(map(", ".join, rows))
@@ -541,8 +617,11 @@ void {name}_reset(struct {name} *net);
         """The function `run` or `step`."""
         lines = ["const float *w = net->weights;", *self.passes[function].lines]
         known = "0"
+        if self.threads > 1:
+            lines[:0] = ["const uint64_t began = ticks();", "const unsigned long late = net->team.late;"]
+            lines.append("if (late == net->team.late) net->team.last = ticks() - began;")
         if function == "run":
-            lines.insert(1, f"{self.name}_reset(net);")
+            lines.insert(0, f"{self.name}_reset(net);")
         else:
             lines.append("net->prepared = 0;")
             known = "(net->prepared ? net->sums##n : 0)"
@@ -551,7 +630,8 @@ void {name}_reset(struct {name} *net);
 
     def _apart(self, function: str, body: str) -> str:
         """A function that computes what is in `body` with the default control register, see `kernel.c`."""
-        call = f"inner_{function}({', '.join(['net', *self._arguments(function)])})"
+        names = ["net", *self._arguments(function), *["number"] * (function == "help")]
+        call = f"inner_{function}({', '.join(names)})"
         inner = f"APART {self.prototype(function, 'inner')}\n{{\n{body}}}"
         return f"{inner}\n\n{self.prototype(function)}\n{{\n    WITH_DEFAULTS({call});\n}}\n"
 

@@ -454,14 +454,115 @@ INLINE void time_step(int kind, int backwards, int units, const float *w, const 
 #define RECURRENT(bits, kind, k, units) (COLUMNS(GATES(kind), units) * (ROWS(bits, k) + 1))
 #define RECURRENT_BIASES(bits, kind, k, units) (RECURRENT(bits, kind, k, units) + COLUMNS(GATES(kind), units) * ROWS(H_BITS, units))
 
+#define CHUNK 24
+
+#if THREADS > 1
+INLINE uint64_t ticks(void)
+{
+#if defined(__SSE2__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t now;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
+    return now;
+#endif
+}
+
+INLINE void wait_a_little(void)
+{
+#if defined(__SSE2__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* One part of the products of a layer: of the gates of the input for to->rows rows, and of the sums of to->h, if it is
+   not null. They are copied if a helper has computed them, which is `from`. */
+INLINE void products(int bits, int kind, int k, int units, int rows, const struct lstm_trt_work *to, int part, const struct lstm_trt_work *from)
+{
+    const int gates = OF_H(kind), width = COLUMNS(GATES(kind), units), n = width / VL, tiles = (n + TILE - 1) / TILE, last = (n - 1) % TILE + 1;
+    const int size = GROUP_UNITS(gates), full = GROUPS(gates, units), left = units - full * size, all = full + (left > 0);
+    const int xs = bits == 8 ? WIDTH(k) : k, whole_chunk = rows >= CHUNK && to->rows == CHUNK;
+    for (int t = tiles * part / THREADS; t < tiles * (part + 1) / THREADS && to->rows; t++) {
+        const int at = t * TILE * VL, count = t < tiles - 1 ? TILE * VL : last * VL;
+        const float *w = to->w + at * ROWS(bits, k), *b = to->w + INPUT_BIASES(bits, kind, k, units) + at;
+        float *y = to->gates + at;
+        if (from)
+            for (int r = 0; r < to->rows; r++) memcpy(y + r * width, from->gates + at + r * width, 4 * (size_t)count);
+        else if (t < tiles - 1 && whole_chunk)
+            columns(bits, CHUNK, TILE, k, to->x, xs, w, b, y, width, TILE * VL);
+        else if (t < tiles - 1)
+            columns(bits, rows % CHUNK, TILE, k, to->x, xs, w, b, y, width, TILE * VL);
+        else if (whole_chunk)
+            columns(bits, CHUNK, last, k, to->x, xs, w, b, y, width, last * VL);
+        else
+            columns(bits, rows % CHUNK, last, k, to->x, xs, w, b, y, width, last * VL);
+    }
+    for (int q = all * part / THREADS; q < all * (part + 1) / THREADS && to->h; q++) {
+        const int at = q * size * gates, count = q < full ? size * gates : COLUMNS(gates, left);
+        const float *w = to->w + RECURRENT(bits, kind, k, units), *b = to->w + RECURRENT_BIASES(bits, kind, k, units);
+        if (from)
+            memcpy(to->sums + at, from->sums + at, 4 * (size_t)count);
+        else if (q < full)
+            recurrent_sums(kind, size * gates / VL, at, units, 0, to->h, w, b, (vec *)(to->sums + at));
+        else
+            recurrent_sums(kind, COLUMNS(gates, left) / VL, at, units, 0, to->h, w, b, (vec *)(to->sums + at));
+    }
+}
+
+/* All parts of some work, each by its thread. A helper writes to memory of its own, so that one that is late changes
+   nothing; it gets no new work before it has done the old. */
+static void together(struct lstm_trt_team *team, const struct lstm_trt_work *work)
+{
+    const uint64_t began = ticks();
+    unsigned given[THREADS] = {0};
+    for (int k = 1; k < THREADS; k++) {
+        struct lstm_trt_helper *helper = team->helpers + k - 1;
+        if (__atomic_load_n(&helper->done, __ATOMIC_ACQUIRE) != helper->given)
+            continue;
+        float *gates = helper->work.gates, *sums = helper->work.sums;
+        helper->work = *work, helper->work.gates = gates, helper->work.sums = sums;
+        given[k] = helper->given + 1;
+        __atomic_store_n(&helper->given, given[k], __ATOMIC_RELEASE);
+    }
+    work->part(work, 0, 0);
+    for (int k = 1; k < THREADS; k++) {
+        struct lstm_trt_helper *helper = team->helpers + k - 1;
+        int ready = 0;
+        while (given[k] && !ready && ticks() - began < 10 * team->last) {
+            ready = __atomic_load_n(&helper->done, __ATOMIC_ACQUIRE) == given[k];
+            wait_a_little();
+        }
+        work->part(work, k, ready ? &helper->work : 0);
+        team->late += !ready;
+    }
+}
+
+static void help(struct lstm_trt_team *team, int number)
+{
+    struct lstm_trt_helper *helper = team->helpers + number - 1;
+    while (!__atomic_load_n(&team->stopped, __ATOMIC_ACQUIRE)) {
+        const unsigned given = __atomic_load_n(&helper->given, __ATOMIC_ACQUIRE);
+        if (given != helper->done) {
+            helper->work.part(&helper->work, number, 0);
+            __atomic_store_n(&helper->done, given, __ATOMIC_RELEASE);
+        }
+        wait_a_little();
+    }
+}
+#define TEAM , struct lstm_trt_team *team, lstm_trt_part *part, float *own
+#else
+#define TEAM
+#endif
+
 /* A layer over `rows` time steps of `k` inputs each, backwards in time if `reverse`, from the state that is in h and c to
    the state after it. `bits` are those of the weights of the input. h has room for three vectors of units and one of
    `whole` numbers; `sums` those of `prepare`, or null; `xp` has room for CHUNK rows of gates and a vector, as `sums`
    has, and with 8 bits for as many rows of `whole` inputs. Weights larger than NEAR_BYTES are read in alternating order. */
-#define CHUNK 24
 #define NEAR_BYTES 32768
 INLINE void recurrent(int bits, int kind, int k, int units, int rows, int reverse, const float *x, const float *w, const float *sums,
-                      float *h, float *c, float *xp, float *y, int ys)
+                      float *h, float *c, float *xp, float *y, int ys TEAM)
 {
     const int size = PADDED(units), columns = COLUMNS(GATES(kind), units), full = units / VL, rest = REST(units);
     const int alternate = 4 * columns * ROWS(H_BITS, units) > NEAR_BYTES, xs = bits == 8 ? WIDTH(k) : k;
@@ -472,15 +573,28 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
         const int left = rows - begin, count = left < CHUNK ? left : CHUNK, at = reverse ? left - count : begin;
         const float *given = bits == 8 ? place : x + at * k;
         for (int i = 0; i < count && bits == 8; i++) (void)whole(k, x + (at + i) * k, place + i * xs);
+#if THREADS > 1
+        struct lstm_trt_work work = {part, given, w, sums && !begin ? 0 : whole(units, h, h + 3 * size), xp, own, count};
+        together(team, &work);
+        work.rows = 0, (void)wx, (void)bx;
+#else
         if (left < CHUNK)
             dense(bits, rows % CHUNK, k, columns, given, xs, wx, bx, xp, columns);
         else
             dense(bits, CHUNK, k, columns, given, xs, wx, bx, xp, columns);
+#endif
         for (int i = 0; i < count; i++) {
             const int row = reverse ? count - 1 - i : i, odd = (begin + i) & 1;
             const float *old = h + odd * size, *input = xp + row * columns;
             float *new = h + !odd * size, *to = y + (at + row) * ys;
-            if (sums && begin + i == 0)
+#if THREADS > 1
+            if (i) {
+                work.h = whole(units, old, h + 3 * size);
+                together(team, &work);
+            }
+            sums = work.h ? own : sums;
+#endif
+            if (sums && (THREADS > 1 || begin + i == 0))
                 time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, h + 3 * size, new);
             else if (alternate && odd)
                 time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);

@@ -31,6 +31,8 @@ from lstm_trt.export.to_onnx import export_network
 #: Samples from which the error is taken at least, in as many calls as they need.
 MEASURED_SAMPLES = 256
 
+MOST_THREADS = 64
+
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
 
@@ -74,6 +76,7 @@ class WrittenC:
             "vector_length": self.file.target.vector_length,
             "weights": {"bytes": len(self.file.weights), "included": self.file.included},
             "precision": self.file.precision,
+            "threads": self.file.threads,
             "error": self.error,
             "command": self.command,
         }
@@ -96,6 +99,7 @@ def export_c(
     name: str | None = None,
     seed: int = 0,
     precision: str = "fp32",
+    threads: int = 1,
 ) -> WrittenC:
     """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
 
@@ -109,7 +113,8 @@ def export_c(
     Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network). With the
     `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`); with "int8" those that are
     multiplied by what a recurrent layer puts out take a quarter, and so does the state in these products half. The
-    error is that against the network with these weights and states.
+    error is that against the network with these weights and states. With several `threads` the program lets others
+    help, see the header.
 
     If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
     `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
@@ -119,7 +124,9 @@ def export_c(
     name = _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
     one_of("precision", precision, tuple(PRECISIONS))
-    file = c_file(window, tick, chosen, name, states=states, precision=precision)
+    if not 1 <= threads <= MOST_THREADS:
+        raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
+    file = c_file(window, tick, chosen, name, states=states, precision=precision, threads=threads)
     answers = known_answers(file, window or tick or b"", states)
     error = answers and measured_error(replace(file, included=False), answers)
     file = replace(file, error=_error_text(error))

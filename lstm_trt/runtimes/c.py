@@ -4,6 +4,7 @@ A trial is one call of its function `run` (in the mode "stream" `step`) on host 
 place. Weights, states and buffers are in memory of the step (`export.c_compile.LoadedNetwork`).
 """
 
+import os
 import time
 from typing import Any
 
@@ -51,15 +52,14 @@ def prepare(request: Request) -> PreparedStep:
     int8 the outputs are not those of the network with the weights as packed; `RuntimeUnavailable` without a compiler.
     """
     compiler = find_compiler()
-    if request.options.threads > 1:
-        raise BuildFailed(f"{NAME} computes in one thread: omit --threads")
     with building(NAME, request.label):
         began, model, streams = time.perf_counter(), request.model(), request.mode == "stream"
         models = (None, model) if streams else (model, None)
         # The same name for all networks: equal code is compiled once.
         how: dict[str, Any] = {"include_weights": False, "precision": request.options.precision}
+        how["threads"] = request.options.threads
         file = c_file(*models, native_target(), "network", states=request.states, **how)
-        network = LoadedNetwork(file, compiler)
+        network = LoadedNetwork(file, compiler, request.options.cores or sorted(os.sched_getaffinity(0)))
         if file.precision != "fp32":
             from lstm_trt.export import to_c  # with what evaluates, which other recordings do not load
 
@@ -95,4 +95,4 @@ class _NetworkStep(HostStep):
 
     def close(self) -> None:
         super().close()
-        self._network = None
+        self._network = None  # which stops helpers
