@@ -450,7 +450,7 @@ class CFile:
             elif isinstance(stage, Pointwise):
                 sizes.append(stage.function)
         where = "in the source" if self.included else f"in {name}.bin"
-        memory = 64 + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
+        memory = 64 * self.threads + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
         kept = {"bf16": ", weights in bfloat16", "int8": ", weights in int8, of inputs and dense layers in bfloat16"}
         kept = kept.get(self.precision, "") + f", for {self.threads} threads" * (self.threads > 1)
         return f"""/* {name}: {", ".join(sizes)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -83,6 +84,8 @@ PROGRAM = r"""
 static struct net net;
 static float x[net_WINDOW * net_INPUTS], y[net_WINDOW * net_OUTPUTS], first[net_WINDOW * net_OUTPUTS];
 
+_Static_assert(sizeof net == MEMORY, "the head of the file states another size");
+
 static void *help(void *number) { return net_help(&net, (int)(size_t)number), (void *)0; }
 
 static unsigned long late_of_a_call(void)
@@ -118,7 +121,8 @@ def test_a_helper_that_is_missing_costs_no_answer(tmp_path):
     assert written.as_dict()["threads"] == 2 and "#define net_THREADS 2" in (tmp_path / "net.h").read_text()
     (tmp_path / "main.c").write_text(PROGRAM)
     flags = [*written.file.compile_flags, "-Wall", "-Wextra", "-Wconversion", "-Werror", "-pthread"]
-    subprocess.run(["gcc", *flags, "main.c", "net.c", "-o", "main"], cwd=tmp_path, check=True)
+    (memory,) = re.findall(r"Memory +(\d+) bytes", written.file.head)
+    subprocess.run(["gcc", *flags, f"-DMEMORY={memory}", "main.c", "net.c", "-o", "main"], cwd=tmp_path, check=True)
     done = subprocess.run(
         ["./main", *["more"] * (len(set(CORES)) > 1)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
