@@ -161,7 +161,9 @@ def test_packed_weights_are_near(k, rng):
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_networks_of_random_sizes(target, rng):
     """60 on all targets, one in eight of them optimized as users do; a failure names the network."""
-    plans = [replace(drawn(rng), precision=list(BOUNDS)[n % 3]) for n in range(-(-60 // len(RUNNABLE)))]
+    plans = [
+        replace(drawn(rng, kinds=tuple(KINDS)), precision=list(BOUNDS)[n % 3]) for n in range(-(-60 // len(RUNNABLE)))
+    ]
     blocks = [int(rng.integers(1, min(plan.sequence, 40) + 1)) for plan in plans]
 
     def error(number: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +49,7 @@ class Plan:
         return not any(direction != "forward" for direction in self.directions)
 
 
-def drawn(rng: np.random.Generator, largest: int = 400) -> Plan:
+def drawn(rng: np.random.Generator, largest: int = 400, kinds: Sequence[str] = tuple(KINDS)[:3]) -> Plan:
     """Up to 4 layers, `largest` units, 300 time steps and 64 features, small sizes more often than large ones."""
 
     def size(most: int) -> int:
@@ -61,7 +61,7 @@ def drawn(rng: np.random.Generator, largest: int = 400) -> Plan:
 
     layers = int(rng.integers(1, 5))
     return Plan(
-        kinds=several(lambda: str(rng.choice(list(KINDS)))),
+        kinds=several(lambda: str(rng.choice(kinds))),
         hidden=several(lambda: size(largest)),
         sequence=size(300),
         features=size(64),
