@@ -6,8 +6,8 @@ onnx2c (checkouts with these names, of onnx2c also its program as onnx2c/build/o
 Eigen), with -O3 -march=native -ffast-math. Then C code with a thread for each core. All compute the same outputs. Each
 of several processes gives the ratios of the medians to that of the code in fp32; printed are the medians in us and the
 ratios, the middle one with the lowest and the highest. Where the weights exceed the first-level cache a call is bound
-by reading them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; it takes eight
-minutes, with peers twenty.
+by reading them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; with peers it
+takes twenty minutes.
 """
 
 import argparse
@@ -110,11 +110,16 @@ def plain_model(shape: lab.LstmShape) -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
 
 
+def has(folder: Path, name: str) -> bool:
+    """Whether there is a checkout, and of onnx2c its program."""
+    return (folder / name / ("build/onnx2c" if name == "onnx2c" else "")).exists()
+
+
 def peer_call(source: str, shape: lab.LstmShape, folder: Path, x: np.ndarray, y: np.ndarray) -> Callable | None:
     """A call of another library from the state zero on; None where it cannot be had."""
     name, places, compiler = PEERS[source]
     root, here = (folder / name).resolve(), Path(__file__).resolve().parent / "peers"
-    if not root.exists():
+    if not has(folder, name):
         return None
     with tempfile.TemporaryDirectory() as built:
         if name == "onnx2c":
@@ -212,10 +217,10 @@ def main() -> int:
         print(json.dumps(medians_us(lab.LstmShape(*json.loads(arguments.one)), arguments.peers)))
         return 0
     others = [name for name in COMPETITORS | TOGETHER if name != FIRST and (CORES > 1 or name not in TOGETHER)]
-    others += [name for name, *_ in PEERS.values() if arguments.peers and (arguments.peers / name).exists()]
+    others += [name for name, *_ in PEERS.values() if arguments.peers and has(arguments.peers, name)]
     absent = [name for name, *_ in PEERS.values() if name not in others]
     if absent:
-        print(f"absent, as --peers has no checkout: {', '.join(absent)}")
+        print(f"absent, as --peers has no checkout or program: {', '.join(absent)}")
     print(f"ratios to {FIRST}, of {arguments.processes} processes: the middle one (lowest to highest)")
     print(f"{'network':>12}{FIRST + ', us':>10}" + "".join(f"{name:>24}" for name in others))
     for shape in SHAPES:

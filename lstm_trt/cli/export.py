@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--c", action="store_true", help=code)
     add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
     precision = (
-        "bf16: weights take half the memory; int8: those multiplied by a layer's output a quarter (default fp32)"
+        "bf16: weights take half the memory; int8: those for a recurrent layer's output a quarter (default fp32)"
     )
     add("--precision", choices=tuple(PRECISIONS), help=precision)
     add("--threads", type=int, metavar="N", help="threads of the program that compute a call together (default 1)")

@@ -162,12 +162,12 @@ class LoadedNetwork:
         result = self._library[f"{file.name}_init"](ctypes.c_void_p(self._address), weights)
         if result:
             raise BuildFailed(f"the compiled network cannot be used: {INIT_ERRORS.get(result, result)}")
-        # Calls of a CDLL release the GIL.
-        for number, core in enumerate(cores[1 : file.threads], 1) if file.threads > 1 else ():
-            help = partial(ctypes.CDLL(str(path))[f"{file.name}_help"], ctypes.c_void_p(self._address), number)
-            threading.Thread(target=_help, args=(help, core, self._memory), daemon=True).start()
         if file.threads > 1:
-            self.stop = weakref.finalize(self, self._library[f"{file.name}_stop"], ctypes.c_void_p(self._address))
+            help = ctypes.CDLL(str(path))[f"{file.name}_help"]  # its calls release the GIL
+            for number, core in enumerate(cores[1 : file.threads], 1):
+                call = partial(help, ctypes.c_void_p(self._address), number)
+                threading.Thread(target=_help, args=(call, core, self._memory), daemon=True).start()
+            weakref.finalize(self, self._library[f"{file.name}_stop"], ctypes.c_void_p(self._address))
 
     def bound(self, function: str, *arrays: np.ndarray) -> Callable[[], None]:
         """The function NAME_`function` with this instance and these arrays, which it does not keep alive.

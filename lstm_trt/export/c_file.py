@@ -304,14 +304,15 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights,
         if isinstance(stage, Recurrent):
             layer, offset = layers[stage.layer]
             bits = weights.bits[not layer.bounded]
-            sizes = f"{bits}, {layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {int(stage.reverse)}"
+            part = f"{bits}, {layer.kind}, {layer.features}, {layer.units}, {stage.rows}"
+            sizes = f"{part}, {int(stage.reverse)}"
             name = re.sub(r"\W+", "_", f"layer_{sizes.lower()}_{stage.width}")
             arguments = ("x", "w", "sums", "h", "c", "gates", "y")
             parameters = ", ".join(f"{'const ' * (number < 3)}float *{each}" for number, each in enumerate(arguments))
             team = f", team, {name}_part, own" * (threads > 1)
             call = f"recurrent({sizes}, {', '.join(arguments)}, {stage.width}{team})"
             if team:
-                functions[f"{name}_part"] = _PART.format(name=name, sizes=sizes.rsplit(",", 1)[0])
+                functions[f"{name}_part"] = _PART.format(name=name, sizes=part)
                 parameters += ", struct lstm_trt_team *team, float *own"
             functions[name] = f"static void {name}({parameters})\n{{\n    {call};\n}}\n"
             columns = len(weights.gates(layer.weights[2], layer.gates))

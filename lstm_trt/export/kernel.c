@@ -36,7 +36,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL), may_alias));
 #define TILE 4
 #define SUMS 24
 
-/* Bits of a weight: BITS, and in products with numbers that are at most 1, as h is, those of the layer. With 16 a word
+/* Memory of k rows of weights, of so many bits each; those of h have H_BITS. With 16 a word
    holds the weights of two rows: of the even one in bfloat16 in its lower half, and of the odd one the word itself, of
    which the lower half is the last digits. With 8 it holds those of four rows, after a row with the scale of each
    column. */
@@ -78,6 +78,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL), may_alias));
 #endif
 #define APART static __attribute__((noinline)) /* so that no arithmetic is moved out of such a call */
 
+INLINE ivec is_nan(vec x) { return ((ivec)x & 0x7fffffff) > 0x7f800000; } /* by its bits, whatever a compiler assumes */
 INLINE vec choose(ivec condition, vec a, vec b) { return (vec)(((ivec)a & condition) | ((ivec)b & ~condition)); }
 
 /* The smaller and the larger; if x is a NaN, the result is. */
@@ -86,8 +87,8 @@ INLINE vec bounded(vec x, float a, int sign)
 {
     const vec bound = a - (vec){0};
     OPAQUE(x);
-    const ivec beyond = sign > 0 ? x > bound : x < bound, missing = ((ivec)x & 0x7fffffff) > 0x7f800000;
-    return choose(beyond & ~missing, bound, x);
+    const ivec beyond = sign > 0 ? x > bound : x < bound;
+    return choose(beyond & ~is_nan(x), bound, x);
 }
 INLINE vec least(float a, vec x) { return bounded(x, a, 1); }
 INLINE vec most(float a, vec x) { return bounded(x, a, -1); }
@@ -199,7 +200,7 @@ INLINE const float *whole(int k, const float *x, float *to)
     ivec missing = {0};
     for (int i = 0; i < k; i += VL) {
         const vec a = get(x + i, k - i);
-        missing |= ((ivec)a & 0x7fffffff) > 0x7f800000;
+        missing |= is_nan(a);
         *(halves *)(to + i / 2) = __builtin_convertvector((ivec)(most(-1, least(1, a)) * 32767.f + 12582912.f), halves);
     }
     int32_t any = 0;
@@ -399,6 +400,18 @@ INLINE void recurrent_sums(int kind, int n, int first, int units, int backwards,
     product(H_BITS, 1, n, units, backwards, h, 0, w + first * ROWS(H_BITS, units), a);
 }
 
+/* The sums of group `q` into those of all. */
+#define ALL_GROUPS(gates, units) (GROUPS(gates, units) + ((units) > GROUPS(gates, units) * GROUP_UNITS(gates)))
+INLINE void sums_of_group(int kind, int q, int units, const float *h, const float *w, const float *b, float *sums)
+{
+    const int gates = OF_H(kind), size = GROUP_UNITS(gates), full = GROUPS(gates, units), at = q * size * gates;
+    vec *to = (vec *)(sums + at);
+    if (q < full)
+        recurrent_sums(kind, size * gates / VL, at, units, 0, h, w, b, to);
+    else
+        recurrent_sums(kind, COLUMNS(gates, units - full * size) / VL, at, units, 0, h, w, b, to);
+}
+
 /* Results for `count` units from `first` on into `to`. `sums`: those of recurrent_sums for all units, if known. */
 INLINE void group(int kind, int count, int first, int units, int backwards, const float *from, const float *w, const float *b,
                   const float *sums, const float *x, const float *h, float *c, float *to)
@@ -482,7 +495,7 @@ INLINE void wait_a_little(void)
 INLINE void products(int bits, int kind, int k, int units, int rows, const struct lstm_trt_work *to, int part, const struct lstm_trt_work *from)
 {
     const int gates = OF_H(kind), width = COLUMNS(GATES(kind), units), n = width / VL, tiles = (n + TILE - 1) / TILE, last = (n - 1) % TILE + 1;
-    const int size = GROUP_UNITS(gates), full = GROUPS(gates, units), left = units - full * size, all = full + (left > 0);
+    const int all = ALL_GROUPS(gates, units), group = GROUP_UNITS(gates) * gates;
     const int xs = bits == 8 ? WIDTH(k) : k, whole_chunk = rows >= CHUNK && to->rows == CHUNK;
     for (int t = tiles * part / THREADS; t < tiles * (part + 1) / THREADS && to->rows; t++) {
         const int at = t * TILE * VL, count = t < tiles - 1 ? TILE * VL : last * VL;
@@ -500,14 +513,12 @@ INLINE void products(int bits, int kind, int k, int units, int rows, const struc
             columns(bits, rows % CHUNK, last, k, to->x, xs, w, b, y, width, last * VL);
     }
     for (int q = all * part / THREADS; q < all * (part + 1) / THREADS && to->h; q++) {
-        const int at = q * size * gates, count = q < full ? size * gates : COLUMNS(gates, left);
+        const int at = q * group, count = q < all - 1 ? group : COLUMNS(gates, units) - at;
         const float *w = to->w + RECURRENT(bits, kind, k, units), *b = to->w + RECURRENT_BIASES(bits, kind, k, units);
         if (from)
             memcpy(to->sums + at, from->sums + at, 4 * (size_t)count);
-        else if (q < full)
-            recurrent_sums(kind, size * gates / VL, at, units, 0, to->h, w, b, (vec *)(to->sums + at));
         else
-            recurrent_sums(kind, COLUMNS(gates, left) / VL, at, units, 0, to->h, w, b, (vec *)(to->sums + at));
+            sums_of_group(kind, q, units, to->h, w, b, to->sums);
     }
 }
 
@@ -610,13 +621,9 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
 /* The sums of the recurrent product for the next time step, which do not depend on its input. */
 INLINE void prepare(int bits, int kind, int k, int units, const float *w, float *h, float *sums)
 {
-    const int gates = OF_H(kind), size = GROUP_UNITS(gates), full = GROUPS(gates, units), left = units - full * size;
     const float *wh = w + RECURRENT(bits, kind, k, units), *b = w + RECURRENT_BIASES(bits, kind, k, units);
     const float *from = whole(units, h, h + 3 * PADDED(units));
-    for (int q = 0; q < full; q++)
-        recurrent_sums(kind, size * gates / VL, q * size * gates, units, 0, from, wh, b, (vec *)(sums + q * size * gates));
-    if (left)
-        recurrent_sums(kind, COLUMNS(gates, left) / VL, full * size * gates, units, 0, from, wh, b, (vec *)(sums + full * size * gates));
+    for (int q = 0; q < ALL_GROUPS(OF_H(kind), units); q++) sums_of_group(kind, q, units, from, wh, b, sums);
 }
 
 /* Pointwise functions; a and b are their parameters. */
@@ -657,9 +664,8 @@ INLINE vec subtracted(vec x, vec z) { return z - x; }
 INLINE vec divisor(vec x, vec z) { return z / x; }
 INLINE vec larger(vec x, vec z) /* a NaN if one of them is */
 {
-    const ivec missing = ((ivec)x & 0x7fffffff) > 0x7f800000, other = ((ivec)z & 0x7fffffff) > 0x7f800000;
     OPAQUE(x);
-    return choose(((x < z) & ~missing) | other, z, x);
+    return choose(((x < z) & ~is_nan(x)) | is_nan(z), z, x);
 }
 INLINE vec smaller(vec x, vec z) { return -larger(-x, -z); }
 

@@ -31,6 +31,7 @@ from lstm_trt.export.to_onnx import export_network
 #: Samples from which the error is taken at least, in as many calls as they need.
 MEASURED_SAMPLES = 256
 
+#: Threads that compute a call together; each exchange waits for all of them.
 MOST_THREADS = 64
 
 #: The processor of this machine, instead of a name in `TARGETS`.
@@ -174,8 +175,8 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
 def known_answers(file: CFile, model: bytes, states: Sequence[State]) -> Answers | None:
     """Answers of the model of the first function of a file to random inputs; None if it cannot be evaluated.
 
-    Each call begins with zero states, unless the `states` are inputs of the model. The model gets the
-    weights and, in int8, the rounding of the states that the code has.
+    Each call begins with zero states, unless the `states` are inputs of the model. The model gets the weights
+    and, in int8, the rounding of the states that the code has.
     """
     function, rows = next(iter(file.samples.items()))
     states = states if function == "step" else ()
