@@ -11,7 +11,7 @@ import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "5"
+VERSION = "6"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20
@@ -53,6 +53,9 @@ CHUNK = 24
 
 #: Bytes on the stack that a call takes less than, compiled with -O2 or -O3.
 STACK = 8192
+
+#: Function -> its whole numbers and their types in C.
+COUNTS = {"help": {"number": "int"}, "run_n": {"samples": "size_t"}}
 
 #: The alignment of what vectors are read from, in C.
 ALIGNED = "__attribute__((aligned(64)))"
@@ -220,6 +223,7 @@ def c_file(
     include_weights: bool | None = None,
     precision: str = "fp32",
     threads: int = 1,
+    any_length: bool = False,
 ) -> CFile:
     """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
 
@@ -227,8 +231,9 @@ def c_file(
     inputs and outputs; without any, the state of all its layers is carried. With the `precision` "bf16" the weights of
     matrices are `as_packed`, and everything is computed in float32; with "int8" they are, and products with what a
     recurrent layer bounds by 1 are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16
-    bits. With several `threads` those of the caller help, see `_TEAM`. Raises `BuildFailed` with the operator or
-    attribute that the kernel lacks.
+    bits. With several `threads` those of the caller help, see `_TEAM`. `any_length`: the step computes what the window
+    does, sample after sample in the order of memory, so that a function `run_n` can take any number of samples. Raises
+    `BuildFailed` with the operator or attribute that the kernel lacks.
     """
     weights = Weights(target.vector_length, precision)
     readers = {"run": Reader.of(model, (), name)} if model else {}
@@ -248,7 +253,12 @@ def c_file(
     content[:HEAD] = np.frombuffer(bytes.fromhex(digest), ">u2")  # 16 whole numbers
     included = content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights
     network = cache.sha256(model or step or b"")
-    return CFile(name, target, passes, layers, content, included, network, digest, precision, threads)
+    strides: dict[str, int] = {}
+    if any_length and model and step and (rows := readers["run"].rows) > 1:
+        sizes = [(key, size, passes["run"].arguments[key]) for key, size in passes["step"].arguments.items()]
+        strides = {key: size * (whole > size) for key, size, whole in sizes if whole in (size, rows * size)}
+        strides = strides if len(strides) == len(sizes) else {}
+    return CFile(name, target, passes, layers, content, included, network, digest, precision, threads, strides)
 
 
 #: A helper's part of a layer, in C.
@@ -395,7 +405,8 @@ class CFile:
     """C code of one network: NAME.c and NAME.h, and the weights, which are in the source if `included`.
 
     `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights; `content`: the
-    weights in float32, to be loaded at an address that is a multiple of 64; `error`: a line for the head.
+    weights in float32, to be loaded at an address that is a multiple of 64; `strides`: if it has `run_n`, floats from a
+    sample to the next of each input and output, 0 where only the last counts; `error`: a line for the head.
     """
 
     name: str
@@ -408,6 +419,7 @@ class CFile:
     weights_sha256: str
     precision: str = "fp32"
     threads: int = 1
+    strides: Mapping[str, int] = field(default_factory=dict)
     error: str = "not measured"
 
     @property
@@ -489,11 +501,11 @@ class CFile:
     def prototype(self, function: str, prefix: str = "") -> str:
         """The declaration of `run`, `step` or `prepare_next`, with the extents of input and outputs."""
         arguments, rows = [f"struct {self.name} *net"], self.samples.get(function, 0)
-        if function == "help":
-            arguments.append("int number")
         for name, size in self._arguments(function).items():
-            extent = f"{rows} * {size // rows}" if size % rows == 0 < rows - 1 else size
+            extent = f"{rows} * {size // rows}" if rows > 1 and size % rows == 0 else size
+            extent = "" if function == "run_n" else extent
             arguments.append(f"{'const ' * name.startswith('x')}float {name}[{extent}]")
+        arguments += [f"{kind} {name}" for name, kind in COUNTS.get(function, {}).items()]
         return f"void {prefix or self.name}_{function}({', '.join(arguments)})"
 
     @property
@@ -511,8 +523,10 @@ class CFile:
         comments = {
             "run": "A window of time steps, from states of zero. The state after it is kept, for step.",
             "step": "A call that continues from the state after the call before.",
+            "run_n": "As run, for any number of samples, which lie one after another in x and y.",
         }
-        functions = "".join(f"\n/* {comments[key]} */\n{self.prototype(key)};\n" for key in self.passes)
+        functions = [*self.passes, *["run_n"] * bool(self.strides)]
+        functions = "".join(f"\n/* {comments[key]} */\n{self.prototype(key)};\n" for key in functions)
         if "step" in self.passes:
             what = "computes the part of the next step that needs no input, so that it\n   answers sooner."
             functions += f"\n/* Optional, between two steps: {what} */\n{self.prototype('prepare_next')};\n"
@@ -522,10 +536,11 @@ class CFile:
             functions += _HELP.format(name=name, helpers=self.threads - 1)
             team = f"    struct lstm_trt_team team;\n    struct lstm_trt_helper helpers[{self.threads - 1}];\n"
             defines += f"\n#define {name}_THREADS {self.threads}"
+        stddef = "\n#include <stddef.h>\n" * bool(self.strides)
         return f"""{self.head}
 #ifndef {name}_H
 #define {name}_H
-
+{stddef}
 #ifdef __cplusplus
 extern "C" {{
 #endif
@@ -597,6 +612,8 @@ void {name}_reset(struct {name} *net);
             f"void {name}_reset(struct {name} *net)\n{{\n{resets}    net->prepared = 0;\n}}\n",
             *map(self._definition, self.passes),
         ]
+        if self.strides:
+            parts.append(self._apart("run_n", self._of_any_length))
         if "step" in self.passes:
             calls = ""
             for number, (layer, offset) in enumerate(self.layers):
@@ -621,9 +638,7 @@ void {name}_reset(struct {name} *net);
         if self.threads > 1:
             lines[:0] = ["const uint64_t began = ticks();", "const unsigned long late = net->team.late;"]
             lines.append("if (late == net->team.late) net->team.last = ticks() - began;")
-        if function == "run":
-            lines.insert(0, f"{self.name}_reset(net);")
-        else:
+        if function == "step":
             lines.append("net->prepared = 0;")
             known = "(net->prepared ? net->sums##n : 0)"
         text = "".join(f"    {line}\n" for line in lines)
@@ -631,10 +646,22 @@ void {name}_reset(struct {name} *net);
 
     def _apart(self, function: str, body: str) -> str:
         """A function that computes what is in `body` with the default control register, see `kernel.c`."""
-        names = ["net", *self._arguments(function), *["number"] * (function == "help")]
+        names = ["net", *self._arguments(function), *COUNTS.get(function, ())]
         call = f"inner_{function}({', '.join(names)})"
         inner = f"APART {self.prototype(function, 'inner')}\n{{\n{body}}}"
-        return f"{inner}\n\n{self.prototype(function)}\n{{\n    WITH_DEFAULTS({call});\n}}\n"
+        reset = f"    {self.name}_reset(net);\n" * function.startswith("run")
+        return f"{inner}\n\n{self.prototype(function)}\n{{\n{reset}    WITH_DEFAULTS({call});\n}}\n"
+
+    @property
+    def _of_any_length(self) -> str:
+        """The statements of `run_n`: whole windows, unless these begin from a state of their own, then single steps."""
+        at = "".join(f", {key} + at * {stride}" if stride else f", {key}" for key, stride in self.strides.items())
+        window, readers = f"{self.name}_WINDOW", {key: each.reader for key, each in self.passes.items()}
+        lines = ["    size_t at = 0;\n", f"    for (; at < samples; at++) inner_step(net{at});\n"]
+        if not readers["step"].fields and not readers["run"].given:
+            lines.insert(1, f"    for (; samples - at >= {window}; at += {window}) inner_run(net{at});\n")
+        return "".join(lines)
 
     def _arguments(self, function: str) -> Mapping[str, int]:
+        function = "run" if function == "run_n" else function
         return self.passes[function].arguments if function in self.passes else {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -182,6 +182,31 @@ def parameter(letter: str, name: str, names: Sequence[str]) -> str:
     return f"{letter}_{identifier(name) if different else list(names).index(name)}"
 
 
+def fold_normalizations(graph: onnx.GraphProto) -> None:
+    """Change a graph in place: a BatchNormalization after a Conv or Gemm goes into its weights and bias."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    made = {node.output[0]: node for node in graph.node}
+    uses = Counter(name for node in graph.node for name in node.input) + Counter(value.name for value in graph.output)
+    for node in [node for node in graph.node if node.op_type == "BatchNormalization"]:
+        product = made.get(node.input[0], node)
+        has, constants = attributes(product), [*product.input[1:], *node.input[1:]]
+        is_product = product.op_type in ("Conv", "Gemm") and has.get("beta", 1.0) == 1.0
+        if not is_product or uses[node.input[0]] > 1 or not known.keys() >= set(constants):
+            continue
+        weights, *old, scale, bias, mean, variance = (onnx.numpy_helper.to_array(known[name]) for name in constants)
+        scale = scale / np.sqrt(variance.astype(np.float64) + attributes(node).get("epsilon", 1e-5))
+        by_rows = product.op_type == "Conv" or has.get("transB")
+        weights = (weights.T * scale).T if by_rows else weights * scale
+        bias = (sum(old) - mean) * scale + bias
+        product.input[1:], product.output[0] = (
+            [f"{node.output[0]}, {what}" for what in ("weights", "bias")],
+            node.output[0],
+        )
+        for name, array in zip(product.input[1:], (weights, bias), strict=True):
+            graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+        graph.node.remove(node)
+
+
 def _kind(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
@@ -196,6 +221,7 @@ class Reader:
     def __init__(self, content: bytes, states: Sequence[State], name: str, kept: Sequence[str] = ()) -> None:
         model = read(content, name)
         graph, carried = model.graph, {state.input: state.output for state in states}
+        fold_normalizations(graph)
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.bases: list[str] = []
         self.stages: list[Stage] = []

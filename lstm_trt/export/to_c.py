@@ -20,12 +20,12 @@ from lstm_trt.export import c_folder, onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
 from lstm_trt.export.c_file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, as_packed, c_file, native_target
 from lstm_trt.export.c_folder import LARGEST_ERROR, Answers
-from lstm_trt.export.c_network import identifier
+from lstm_trt.export.c_network import fold_normalizations, identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
-from lstm_trt.export.sizes import evaluated, sizes_of, static_model
+from lstm_trt.export.sizes import evaluated, known_sizes, sizes_of, static_model
 from lstm_trt.export.to_onnx import export_network
 
 #: Samples from which the error is taken at least, in as many calls as they need.
@@ -73,6 +73,7 @@ class WrittenC:
             "files": [{"path": str(path), "bytes": path.stat().st_size} for path in self.paths],
             "name": self.file.name,
             "samples": self.samples,
+            "any_length": bool(self.file.strides),
             "target": self.file.target.name,
             "vector_length": self.file.target.vector_length,
             "weights": {"bytes": len(self.file.weights), "included": self.file.included},
@@ -85,6 +86,7 @@ class WrittenC:
     def __str__(self) -> str:
         lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
         lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
+        lines += [f"{self.file.name}_run_n: any number of samples per call"] * bool(self.file.strides)
         place = "included" if self.file.included else f"in {self.file.name}.bin"
         lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
         lines += [f"error: {self.file.error}", f"compile with: {self.command}"]
@@ -123,11 +125,12 @@ def export_c(
     """
     chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
     name = _identifier(network, name)
-    window, tick, states = _models(network, mode, seed)
+    window, tick, states, any_length = _models(network, mode, seed)
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
-    file = c_file(window, tick, chosen, name, states=states, precision=precision, threads=threads)
+    how: dict[str, Any] = {"precision": precision, "threads": threads, "any_length": any_length}
+    file = c_file(window, tick, chosen, name, states=states, **how)
     answers = known_answers(file, window or tick or b"", states)
     error = answers and measured_error(replace(file, included=False), answers)
     file = replace(file, error=_error_text(error))
@@ -143,24 +146,39 @@ def _error_text(error: float | None) -> str:
 
 def _models(
     network: LstmShape | OnnxNetwork, mode: str | None, seed: int
-) -> tuple[bytes | None, bytes | None, tuple[State, ...]]:
-    """ONNX models of the window and of the step, None without it, and the states that are inputs of the step."""
+) -> tuple[bytes | None, bytes | None, tuple[State, ...], bool]:
+    """ONNX models of the window and of the step, None without it, the states that are inputs of the step, and whether
+    the steps of a window compute the same."""
     network = network.in_mode(mode) if mode else network
-    if isinstance(network, LstmShape):  # the step of a network without states as inputs carries those of all its layers
+    if isinstance(network, LstmShape):
         path, states = export_network(network, seed).path, ()
         tick: Any = replace(network, sequence=1)
     else:
         path, states, tick = network.path, network.states if mode != "forward" else (), _tick(network)
     if mode == "stream" or states:
-        return None, static_model(path, network), states
-    reads_ahead = any(layer.direction != "forward" for layer in network.recurrent_layers)
-    tick = tick if mode is None and not reads_ahead else None
-    if tick and "Conv" in {node.op_type for node in onnx_checks.read(path.read_bytes()).graph.node}:
-        with suppress(UsageError):  # else it has only the window
+        return None, static_model(path, network), states, False
+    window, step = static_model(path, network), None
+    if mode is not None or any(layer.direction != "forward" for layer in network.recurrent_layers) or not tick:
+        return window, None, (), False
+    same = isinstance(network, LstmShape)
+    if same or "Conv" not in {node.op_type for node in onnx_checks.read(window).graph.node}:
+        step = static_model(path, tick)  # without states as inputs it carries those of all its layers
+    if not same:
+        with suppress(UsageError):
             stream = tick.in_mode("stream")
-            return static_model(path, network), static_model(stream.path, stream), stream.states
-        tick = None
-    return static_model(path, network), static_model(path, tick) if tick else None, ()
+            step, states, same = static_model(stream.path, stream), stream.states, True
+    return window, step, states, same and step is not None and _in_order(window, step)
+
+
+def _in_order(window: bytes, step: bytes) -> bool:
+    """Whether the samples of all inputs and outputs lie one after another in memory."""
+    graph, (whole, one) = (
+        onnx_checks.read(window).graph,
+        (known_sizes(onnx_checks.read(each).graph) for each in (window, step)),
+    )
+    pairs = [(whole[value.name], one[value.name]) for value in (*graph.input, *graph.output)]
+    places = [next((axis for axis, size in enumerate(many) if size != few[axis]), 0) for many, few in pairs]
+    return all(set(many[:place]) <= {1} for (many, _), place in zip(pairs, places, strict=True))
 
 
 def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
@@ -228,6 +246,7 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
     """
     if precision == "fp32":
         return model
+    fold_normalizations(model.graph)
     opsets = {each.domain: each.version for each in model.opset_import}
     known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -240,7 +259,8 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
         for place in (1, 2) if recurrent else (1,) if kind in ("MatMul", "Gemm", "Conv") else ():
             if node.input[place] not in known:
                 continue
-            rows = array = known[node.input[place]]  # (columns, k); of a convolution k are places with all channels
+            # (columns, k); of a convolution k are places with all channels
+            rows = array = has.get("alpha", 1.0) * known[node.input[place]]
             if kind == "Conv":
                 rows = np.moveaxis(array, 1, -1).reshape(len(array), -1)
             elif not (recurrent or has.get("transB")):
@@ -255,6 +275,9 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
                 name = f"{node.input[place]} of {node.output[0]}, packed"
                 model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
                 node.input[place] = name
+                kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
     return model
 
 

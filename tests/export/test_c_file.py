@@ -695,6 +695,36 @@ CONVOLUTIONS = {
 }
 
 
+NORMAL = ("scale", "shift", "mean", "variance")
+
+
+def normal(suffix: str, channels: int) -> list[onnx.TensorProto]:
+    """The constants of a BatchNormalization."""
+    variance = constant(f"variance{suffix}", *np.geomspace(0.05, 3, channels), kind=np.float32)
+    return [*(numbers(f"{part}{suffix}", channels) for part in NORMAL[:3]), variance]
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("transposed", "has"), [(0, {}), (1, {"alpha": 0.3}), (0, {"beta": 2.0}), (1, {"used": True})])
+def test_a_normalization_goes_into_the_product_before_it(transposed, has, precision, rng):
+    """Unless something else needs the product, or its bias has a factor: then it is computed by itself."""
+    used, has = has.get("used", False), {key: number for key, number in has.items() if key != "used"}
+    nodes = [
+        helper.make_node("Gemm", ["x", "W", "B"], ["p"], transB=transposed, **has),
+        helper.make_node("BatchNormalization", ["p", *NORMAL], ["y"], epsilon=0.1),
+        *[helper.make_node("Tanh", ["p"], ["t"])] * used,
+    ]
+    constants = [numbers("W", *((9, 5) if transposed else (5, 9))), numbers("B", 9), *normal("", 9)]
+    outputs = [value("y", [6, 9]), *[value("t", [6, 9])] * used]
+    model, x = model_of(nodes, [value("x", [6, 5])], outputs, constants), rng.standard_normal((6, 5)).astype(np.float32)
+    file = c_file(model.SerializeToString(), None, TARGETS[RUNNABLE[0]], "network", precision=precision)
+    assert ("BINARY(times" in file.source) is (used or "beta" in has)
+    found = computed(model, {"x": x}, RUNNABLE[0], precision=precision)
+    for name, expected in right(with_packed_weights(model, precision), x).items():
+        assert np.abs(found[name] - expected).max() < 2e-6 * max(np.abs(expected).max(), 1)
+
+
 @pytest.mark.heavy
 @needs_compiler
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -707,9 +737,11 @@ def test_convolutions(case, precision, rng):
     model = model_of(
         [
             helper.make_node("Conv", ["x", "K", "KB"], ["p"], name="my_conv", **has),
-            helper.make_node("Relu", ["p"], ["q"]),
+            helper.make_node("BatchNormalization", ["p", *(f"{part}1" for part in NORMAL)], ["n"]),
+            helper.make_node("Relu", ["n"], ["q"]),
             helper.make_node("Conv", ["q", "K2"], ["r"]),
-            helper.make_node("Add", ["r", "CHANNELS"], ["y"]),
+            helper.make_node("BatchNormalization", ["r", *(f"{part}2" for part in NORMAL)], ["s"], epsilon=0.3),
+            helper.make_node("Add", ["s", "CHANNELS"], ["y"]),
             helper.make_node("ReduceMean", ["y", "AXES"], ["m"]),
         ],
         [value("x", shape)],
@@ -720,6 +752,8 @@ def test_convolutions(case, precision, rng):
             second,
             numbers("CHANNELS", 1, 8, *(1 for _ in axes)),
             constant("AXES", *axes),
+            *normal("1", kernel[0]),
+            *normal("2", 8),
         ],
     )
     model = onnx.shape_inference.infer_shapes(model)
@@ -911,6 +945,47 @@ class Module(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> object:
         return self.function(self.parts, *inputs)
+
+
+def history(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
+    """A convolution of the current and the two earlier samples, (time, 1, 3)."""
+    return torch.relu(parts["conv"](torch.nn.functional.pad(x.permute(1, 2, 0), (2, 0))).permute(2, 0, 1))
+
+
+#: Function of a module, and whether it can take samples one after another as they lie in memory.
+LENGTHS = {
+    "last state": (lambda parts, x: parts["gru"](x), True),
+    "history": (lambda parts, x: parts["gru"](history(parts, x)[..., :3])[0], True),
+    "along time": (lambda parts, x: torch.softmax(parts["gru"](x)[0], 0), False),
+    "only the window": (lambda parts, x: x - x[:1] + parts["gru"](x)[0][..., :3], False),
+    "channels first": (lambda parts, x: parts["gru"](x)[0].permute(1, 2, 0), False),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", LENGTHS)
+def test_any_number_of_samples(name, tmp_path):
+    """`run_n` gives what the module does; it is absent where that is not sample after sample in the order of memory."""
+    function, possible = LENGTHS[name]
+    module = Module(function, gru=torch.nn.GRU(3, 20), conv=torch.nn.Conv1d(3, 18, 3)).eval()
+    axes = {key: {2 * (key == "y" and name == "channels first"): "time"} for key in ("x", "y")}
+    torch.onnx.export(
+        module, (torch.zeros(8, 1, 3),), tmp_path / "own.onnx", input_names=["x"],
+        output_names=["y", "h"][: 1 + (name == "last state")], dynamic_axes=axes, dynamo=False,
+    )  # fmt: skip
+    written = lstm_trt.export_c(lstm_trt.OnnxNetwork(tmp_path / "own.onnx", sizes={"time": 8}), tmp_path, name="own")
+    assert written.samples["run"] == 8 and written.as_dict()["any_length"] is possible
+    assert ("own_run_n" in str(written)) is ("own_run_n" in (tmp_path / "own.h").read_text()) is possible
+    compiled = LoadedNetwork(replace(written.file, included=False), find_compiler())
+    for samples in (0, 1, 7, 8, 9, 26) if possible else ():
+        x = torch.randn(samples, 1, 3)
+        y, h = np.full((samples + 1, 20), 7, np.float32), np.zeros(20, np.float32)
+        compiled.bound("run_n", x.numpy(), y, *[h] * (name == "last state"))(ctypes.c_size_t(samples))
+        with torch.no_grad():
+            expected = module(x) if samples else (torch.zeros(0, 1, 20), torch.zeros(20))
+        expected = expected if isinstance(expected, tuple) else (expected, torch.zeros(20))
+        assert np.abs(y[:samples] - expected[0].numpy()[:, 0]).max(initial=0) < 2e-6 and (y[samples:] == 7).all()
+        assert np.abs(h - expected[1].numpy().ravel()).max() < 2e-6
 
 
 def sequential(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
