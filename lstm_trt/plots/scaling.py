@@ -117,7 +117,7 @@ def _picture(
     colored = sorted({each.found.fixed.get(color_axis, 0) for each in series})
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
     every = sorted({each.found.fixed.get(facet, 0) for each in series})
-    facets, sizes = style.shown(every), sorted({size for each in series for size in each.times_us})
+    facets, sizes = style.spread(every), sorted({size for each in series for size in each.times_us})
     titles = [data.axis_value(facet, size) if facet in known and len(every) > 1 else "" for size in facets]
     notes = [*notes, data.describe_shown(f"values of {AXIS_NAMES[facet]}", len(facets), len(every))]
     handles = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
@@ -231,7 +231,7 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
     ]
-    shown = {system: grown[system] for system in style.shown([*grown])}
+    shown = {system: grown[system] for system in style.spread([*grown])}
     notes = [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."]
     notes.append(data.describe_shown("systems", len(shown), len(grown)))
     summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
