@@ -425,11 +425,15 @@ def beside(ax: Axes, label: str, place: tuple[float, float], offset: tuple[float
     ax.annotate(label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look})
 
 
-def guide(axes: Sequence[Axes], level: float, name: str) -> None:
-    """A dashed horizontal line through axes side by side, labelled at the right edge of the last."""
-    for ax in axes:
-        ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    beside(axes[-1], name, (1, level), (3, 0), color="0.3", xycoords=axes[-1].get_yaxis_transform())
+def guides(levels: Sequence[float], *axes: Axes) -> None:
+    """Dashed lines at the `levels` of `GUIDES` within axes side by side, labelled at the right edge of the last."""
+    low, high = axes[-1].get_ylim()
+    for level, ratio in zip(levels, GUIDES, strict=True):
+        if low < level < high:
+            for ax in axes:
+                ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            right = {"color": "0.3", "xycoords": axes[-1].get_yaxis_transform()}
+            beside(axes[-1], f"{ratio:g}×", (1, level), (3, 0), **right)
 
 
 def columns_of(total: int) -> int:
