@@ -191,11 +191,8 @@ def with_micro(label: str) -> str:
 def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
     """A text in lines that fit a sheet."""
     width_in = WIDTH_IN - 0.3
-    for characters in range(int(18 * width_in), 0, -1):
-        lines = textwrap.wrap(label, characters)
-        if all(text_size(line, size, weight)[0] <= 72 * width_in for line in lines):
-            return lines
-    return [label]
+    folds = (textwrap.wrap(label, characters) for characters in range(int(18 * width_in), 0, -1))
+    return next(fold for fold in folds if all(text_size(line, size, weight)[0] <= 72 * width_in for line in fold))
 
 
 def whole_range(numbers: Iterable[int]) -> str:
