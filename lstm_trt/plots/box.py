@@ -181,15 +181,11 @@ def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, 
     return [relative.min(), highest]
 
 
-#: Names of the statistics that `bxp` draws.
-BOX = ("med", "q1", "q3", "whislo", "whishi")
-
-
 def _box(box: Series) -> dict[str, float]:
     """Statistics for `bxp`; whiskers end at the outermost trials that are not outliers."""
-    inside = box.latency_us[~box.is_outlier]
-    numbers_us = (box.median_us, *box.quartiles_us, inside.min(), inside.max())
-    return {name: value / box.median_us - 1 for name, value in zip(BOX, numbers_us, strict=True)}
+    inside, (q1, q3) = box.latency_us[~box.is_outlier], box.quartiles_us
+    ends_us = {"med": box.median_us, "q1": q1, "q3": q3, "whislo": inside.min(), "whishi": inside.max()}
+    return {name: value_us / box.median_us - 1 for name, value_us in ends_us.items()}
 
 
 def _value_axis(axes: Sequence[Axes], width: float, lowest: float, highest: float) -> None:
@@ -204,9 +200,7 @@ def _value_axis(axes: Sequence[Axes], width: float, lowest: float, highest: floa
         ax.set_yscale("asinh", linear_width=width)
         ax.set_ylim(bottom, top)
         style.set_ticks(ax.yaxis, [0, *guides, *far], bottom, top, _percent_tick)
-        for value, ratio in zip(guides, style.GUIDES, strict=True):
-            if bottom <= value <= top:
-                style.guide([ax], value, f"{ratio:g}×")
+        style.guides(guides, ax)
 
 
 def _percent_tick(value: float) -> str:

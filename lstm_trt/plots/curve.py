@@ -85,17 +85,16 @@ def curves(
     names, summary = (AXIS_NAMES[axis], "latency [µs]"), data.describe_extremes(points, statistic)
     more: dict[str, Any] = {"columns": plan.columns, "summary": summary}
     with style.facets(title, notes, plan.titles, names, plan.handles(deadline_us), **more) as (picture, axes):
-        drawn: list[float] = [deadline_us] if deadline_us else []
         failed: list[Failed] = []
         for ax, (systems, value) in zip(axes, itertools.chain(*plan.blocks), strict=True):
-            drawn += plan.draw_panel(ax, systems, value, failed)
+            failed += plan.draw_panel(ax, systems, value)
             style.deadline(deadline_us, ax.axhline)
         rows = 2 + max((row for *_, row, _ in failed), default=-2)  # including a margin
         strip = min(LANE * rows, LANES)
         for ax, size, row, color in failed:
             look = {"color": color, "transform": ax.get_xaxis_transform(), **style.FAILED}
             ax.plot([size], [strip / rows * (0.75 + row)], **look)
-        style.latency_axis(axes, drawn, room_below=strip)
+        style.latency_axis(axes, [*plan.latencies_us, *([deadline_us] if deadline_us else [])], room_below=strip)
         log2 = axis == "batch" or (axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4)
         for ax in axes:
             style.size_axis(ax, plan.sizes, log2)
@@ -153,36 +152,39 @@ class CurvePlan:
         look["color"] = self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
         return look | ({"marker": ""} if len(self.sizes) > style.MOST_MARKED else {})
 
-    def draw_panel(self, ax: Axes, systems: Sequence[str], value: int, failed: list[Failed]) -> list[float]:
-        """Draw all lines of a panel; returns the latencies drawn, and adds to the marks of those that `failed`."""
-        drawn: list[float] = []
+    @property
+    def latencies_us(self) -> list[float]:
+        """All that the panels show: statistics of each round, and roofline bounds."""
+        floors_us = [point.floor_us for point in self.points if point.floor_us is not None]
+        every = [each for point in self.points for each in point.rounds or [point]]
+        return floors_us + [each.statistic(statistic) for each in every for statistic in self.kinds]
+
+    def draw_panel(self, ax: Axes, systems: Sequence[str], value: int) -> list[Failed]:
+        """Draw all lines of a panel; returns the marks of the failures, for which there is no room yet."""
+        failed: list[Failed] = []
         rows: Counter[int] = Counter()
         here = [point for point in self.points if point.sizes[self.facet] == value and point.system in systems]
         for system, (line, color) in itertools.product(systems, self.colors.items()):
             part = [point for point in here if point.system == system and point.sizes[self.line] == line]
             look = self.look(system, color)
-            drawn += self.draw_line(ax, part, look)
+            self.draw_line(ax, part, look)
             for size in (point.sizes[self.axis] for point in part if point.failed):
                 failed.append((ax, size, rows[size], look["color"]))
                 rows[size] += 1
-        return drawn
+        return failed
 
-    def draw_line(self, ax: Axes, part: Sequence[AnyPoint], look: dict) -> list[float]:
-        """Draw statistic, maximum and roofline bound of one line; returns the latencies drawn."""
-        drawn: list[float] = []
+    def draw_line(self, ax: Axes, part: Sequence[AnyPoint], look: dict) -> None:
+        """Draw statistic, maximum and roofline bound of one line."""
         good = [point for point in part if point.ok]
         for statistic, kind in self.kinds.items() if good else ():
-            heights = [point.statistic(statistic) for point in good]
-            ax.plot([point.sizes[self.axis] for point in good], heights, **look | kind)
-            drawn += heights
+            places = [point.sizes[self.axis] for point in good]
+            ax.plot(places, [point.statistic(statistic) for point in good], **look | kind)
             each = [(point.sizes[self.axis], each.statistic(statistic)) for point in good for each in point.rounds]
             if len(each) > len(good):
                 ax.plot(*zip(*each, strict=True), color=look["color"], **EACH_ROUND)
-                drawn += [value for _, value in each]
         floors = [(point.sizes[self.axis], point.floor_us) for point in part if point.floor_us is not None]
         if floors:
             ax.plot(*zip(*floors, strict=True), color=look["color"], **FLOOR)
-        return drawn + [floor_us for _, floor_us in floors]
 
     def handles(self, deadline_us: float | None) -> list[Line2D]:
         """The legend: sizes, systems, kinds of line, the deadline, failures by stage."""

@@ -94,11 +94,6 @@ class Point:
         return self.group.configuration.options.precision
 
     @property
-    def parity_error(self) -> float | None:
-        """The largest of all rounds; None if it was not checked."""
-        return self.group.parity_error if self.ok else None
-
-    @property
     def floor_us(self) -> float | None:
         return next((sample.floor_us for sample in self.group.samples if sample.floor_us is not None), None)
 

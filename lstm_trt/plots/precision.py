@@ -33,7 +33,7 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
     """
     data.check_deadline(deadline_us)
     every = [point for point in data.points_of(runs) if point.ok]
-    checked = [point for point in every if point.parity_error is not None]
+    checked = [point for point in every if point.group.parity_error is not None]
     if not checked:
         raise UsageError("nothing to draw: no recording states its error relative to float32")
     networks = {point.network for point in checked}
@@ -42,7 +42,7 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
     labels = data.system_labels([point.group for point in drawn], without=("precision",))
     dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
     looks = data.system_looks(dots)
-    errors = [point.parity_error or 0.0 for point in drawn]
+    errors = [point.group.parity_error or 0.0 for point in drawn]
     unchecked = len(every) - len(checked)
     note += f" {style.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""
     notes = [
@@ -60,7 +60,7 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
         left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
         for ax, network in zip(axes, chosen, strict=True):
             for point in (point for point in dots if point.network == network):
-                latencies += _draw(ax, point, max(point.parity_error or 0.0, left), looks[point.system])
+                latencies += _draw(ax, point, max(point.group.parity_error or 0.0, left), looks[point.system])
             style.deadline(deadline_us, ax.axhline)
         style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
@@ -97,7 +97,7 @@ def _label(ax: Axes, points: Sequence[data.Point], looks: dict, left: float) -> 
     """Name the precision of each dot beside it where that covers no other dot or label; left out if it fits nowhere."""
     figure: Any = ax.get_figure(root=True)
     scale = figure.dpi / 72
-    places = [(max(point.parity_error or 0.0, left), point.statistic("median_us")) for point in points]
+    places = [(max(point.group.parity_error or 0.0, left), point.statistic("median_us")) for point in points]
     dots = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(places) / scale]
     inside = Bbox(ax.bbox.get_points() / scale)
     taken = list(dots)

@@ -46,9 +46,11 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
     lanes = sum(len(here) + GAP for here in networks.values())
     how: Any = {"panel_in": ROW_IN * lanes, "below": 5, "summary": summary}
     with style.facets(title, notes, [[""]], ("latency [µs]", ""), handles, **how) as (picture, (ax,)):
-        drawn, ticks, top = [deadline_us] if deadline_us else [], [], 0.0
+        drawn = [value for point in points for kind in KINDS for value in point.each_round(kind)]
+        drawn += [deadline_us] if deadline_us else []
+        ticks, top = [], 0.0
         for here in networks.values():
-            drawn += _block(ax, sorted(here, key=lambda point: names.index(point.system)), looks, top)
+            _block(ax, sorted(here, key=lambda point: names.index(point.system)), looks, top)
             ticks.append(top + (len(here) - 1) / 2)
             top += len(here) + GAP
             ax.axhline(top - (1 + GAP) / 2, color="0.85", linewidth=0.8)
@@ -67,10 +69,9 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
     return picture
 
 
-def _block(ax: Axes, points: Sequence[data.Point], looks: dict[str, dict[str, Any]], top: float) -> list[float]:
-    """Draw one network with one line per system; returns the latencies drawn."""
+def _block(ax: Axes, points: Sequence[data.Point], looks: dict[str, dict[str, Any]], top: float) -> None:
+    """Draw one network with one line per system."""
     best = {kind: min((point.statistic(kind) for point in points if point.ok), default=math.nan) for kind in KINDS}
-    drawn: list[float] = []
     for y, point in enumerate(points):
         look = looks[point.system]
         text = {"xycoords": ax.get_yaxis_transform(), "color": look["color"]}
@@ -90,5 +91,3 @@ def _block(ax: Axes, points: Sequence[data.Point], looks: dict[str, dict[str, An
             each = point.each_round(kind)
             if len(each) > 1:
                 ax.plot(each, [top + y] * len(each), **{**look, "marker": "|", "linestyle": "none", "zorder": 2.5})
-            drawn += [value, *each]
-    return drawn

@@ -72,15 +72,16 @@ def _choose_system(findings: Findings, system: str | None) -> str:
     return found[0]
 
 
-def _held(found: Sequence, system: str, axis: str, fixed: Fixed) -> tuple[dict[str, int], list]:
-    """The sizes that are held fixed, and what was found of a system along an axis at them."""
+def _held(findings: Findings, found: Sequence, system: str | None, axis: str, fixed: Fixed) -> tuple[list, str]:
+    """What was found of a system along an axis at the sizes that are held fixed, and the note that states them."""
+    system = _choose_system(findings, system)
     here = [each for each in found if each.system == system]
     held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
-    return held, [each for each in here if data.at(each.fixed, held)]
+    return [each for each in here if data.at(each.fixed, held)], _note(findings, system, held)
 
 
-def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str) -> list[str]:
-    """Notes for the head of a figure: the source of the numbers and the fixed sizes."""
+def _note(findings: Findings, system: str, held: Mapping[str, int]) -> str:
+    """A note for the head of a figure: the source of the numbers and the fixed sizes."""
     rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
     counted = f"latencies from {Path(findings.times.where).name}"
     if rounds:
@@ -89,7 +90,7 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
         processes = max(len(several) for several in rounds)
         counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
     fixed = f" Fixed: {', '.join(data.axis_value(axis, size) for axis, size in held.items())}." if held else ""
-    return [f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}", *more]
+    return f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}"
 
 
 class Series(NamedTuple):
@@ -117,7 +118,7 @@ def _picture(
     colored = sorted({each.found.fixed.get(color_axis, 0) for each in series})
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
     every = sorted({each.found.fixed.get(facet, 0) for each in series})
-    facets, sizes = style.shown(every), sorted({size for each in series for size in each.times_us})
+    facets, sizes = style.spread(every), sorted({size for each in series for size in each.times_us})
     titles = [data.axis_value(facet, size) if facet in known and len(every) > 1 else "" for size in facets]
     notes = [*notes, data.describe_shown(f"values of {AXIS_NAMES[facet]}", len(facets), len(every))]
     handles = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
@@ -140,8 +141,8 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed 
     are logarithmic, and straight lines are bent. At a break the line through the points before it is continued, dotted.
     Raises `UsageError` if no series along the axis has 3 sizes.
     """
-    system = _choose_system(findings, system)
-    held, here = _held([line for line in findings.linearity if line.axis == axis], system, axis, fixed)
+    along = [line for line in findings.linearity if line.axis == axis]
+    here, note = _held(findings, along, system, axis, fixed)
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
     broken = sum(line.breaks_at is not None for line in here)
@@ -154,9 +155,8 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed 
     if broken:
         marks |= {"break": RING, "line through\npoints before": {"color": GREY, "linestyle": ":"}}
     title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-    notes = _notes(findings, system, held, reading)
     series = [Series(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here]
-    return _picture(title, notes, reading, "latency [µs]", axis, series, _draw_fits, marks)
+    return _picture(title, [note, reading], reading, "latency [µs]", axis, series, _draw_fits, marks)
 
 
 def _draw_fits(ax: Axes, series: Sequence[Series]) -> None:
@@ -183,19 +183,17 @@ def batching(findings: Findings, system: str | None = None, fixed: Fixed = None)
     One panel per number of layers, one line per hidden size. The dashed guide shows free batching, which halves the
     latency per sample with each doubling. Raises `UsageError` if no network has two batch sizes.
     """
-    system = _choose_system(findings, system)
-    held, here = _held(findings.batching, system, "batch", fixed)
+    here, note = _held(findings, findings.batching, system, "batch", fixed)
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
     grey = {"color": GREY}
     marks = {"almost free\nup to here": grey | KNEE, "cheapest": grey | STAR, "if batching\nwere free": FREE}
     reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
-    notes = _notes(findings, system, held, reading)
     cheapest = style.whole_range(network.cheapest for network in here)
     summary = f"The batch size with the least latency per sample is {cheapest}."
     series = [Series(network, {size: us / size for size, us in network.times_us.items()}) for network in here]
     title, y = "Latency per sample, by batch size", "latency per sample [µs]"
-    return _picture(title, notes, summary, y, "batch", series, _draw_batching, marks)
+    return _picture(title, [note, reading], summary, y, "batch", series, _draw_batching, marks)
 
 
 def _draw_batching(ax: Axes, series: Sequence[Series]) -> None:
@@ -231,7 +229,7 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
     ]
-    shown = {system: grown[system] for system in style.shown([*grown])}
+    shown = {system: grown[system] for system in style.spread([*grown])}
     notes = [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."]
     notes.append(data.describe_shown("systems", len(shown), len(grown)))
     summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
@@ -290,7 +288,7 @@ def inversions(findings: Findings, axis: str, system: str | None = None, fixed: 
     title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
     names: Any = tuple(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up))
     how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "summary": counted}
-    titles, notes = [f"{smaller} → {larger}" for smaller, larger in steps], _notes(findings, system, held, counted)
+    titles, notes = [f"{smaller} → {larger}" for smaller, larger in steps], [_note(findings, system, held), counted]
     with style.facets(title, notes, [titles], names, **how) as (picture, axes):
         edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):

@@ -191,11 +191,8 @@ def with_micro(label: str) -> str:
 def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
     """A text in lines that fit a sheet."""
     width_in = WIDTH_IN - 0.3
-    for characters in range(int(18 * width_in), 0, -1):
-        lines = textwrap.wrap(label, characters)
-        if all(text_size(line, size, weight)[0] <= 72 * width_in for line in lines):
-            return lines
-    return [label]
+    folds = (textwrap.wrap(label, characters) for characters in range(int(18 * width_in), 0, -1))
+    return next(fold for fold in folds if all(text_size(line, size, weight)[0] <= 72 * width_in for line in fold))
 
 
 def whole_range(numbers: Iterable[int]) -> str:
@@ -271,7 +268,6 @@ def facets(
     below: int = 0,
     summary: str = "",
     sharex: bool = True,
-    sharey: bool = True,
 ) -> Iterator[tuple[Picture, list[Axes]]]:
     """Panels with these titles in rows of `columns`, a new row for each of the `blocks`.
 
@@ -288,7 +284,7 @@ def facets(
     elif labels:
         height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
     with figure(title, notes, height_in, summary=summary) as (picture, body):
-        grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=sharey)
+        grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=True)
         axes: list[Axes] = []
         for block, count, last in zip(blocks, rows, itertools.accumulate(rows), strict=True):
             for place, ax in enumerate(grid[last - count : last].flat):
@@ -360,22 +356,20 @@ def deadline(deadline_us: float | None, *draw: Callable[..., Line2D], name: str 
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
     """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the lines."""
-    sizes = shown(list(colors))
+    sizes = spread(list(colors))
     name += f"\n({len(sizes)} of {len(colors)})" if len(sizes) < len(colors) else ""
     handles = [entry(str(size), color=colors[size], marker="o", markersize=4) for size in sizes]
     return [heading(name), *reversed(handles), heading(" ")]
 
 
-def latency_axis(
-    axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0, log_from: float = LOG_FROM
-) -> None:
+def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> None:
     """Set scale and limits of a shared y axis with latencies.
 
     `room_below` is the share of the height that is kept free at the bottom, for failure marks.
     """
     numbers = [value for value in numbers if np.isfinite(value) and value > 0] or [1.0, 10.0]
     low, high = min(numbers), max(numbers)
-    logarithmic, below = high / low > log_from, room_below / (1 - room_below)
+    logarithmic, below = high / low > LOG_FROM, room_below / (1 - room_below)
     for ax in axes:
         if logarithmic:
             bottom, top = low / 1.25, 1.35 * high
@@ -428,11 +422,15 @@ def beside(ax: Axes, label: str, place: tuple[float, float], offset: tuple[float
     ax.annotate(label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look})
 
 
-def guide(axes: Sequence[Axes], level: float, name: str) -> None:
-    """A dashed horizontal line through axes side by side, labelled at the right edge of the last."""
-    for ax in axes:
-        ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    beside(axes[-1], name, (1, level), (3, 0), color="0.3", xycoords=axes[-1].get_yaxis_transform())
+def guides(levels: Sequence[float], *axes: Axes) -> None:
+    """Dashed lines at the `levels` of `GUIDES` within axes side by side, labelled at the right edge of the last."""
+    low, high = axes[-1].get_ylim()
+    for level, ratio in zip(levels, GUIDES, strict=True):
+        if low < level < high:
+            for ax in axes:
+                ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            right = {"color": "0.3", "xycoords": axes[-1].get_yaxis_transform()}
+            beside(axes[-1], f"{ratio:g}×", (1, level), (3, 0), **right)
 
 
 def columns_of(total: int) -> int:
@@ -444,12 +442,7 @@ def columns_of(total: int) -> int:
 MOST_SHOWN = 12
 
 
-def shown(items: Sequence[Any]) -> list[Any]:
-    """The sizes, or other items, that get a panel or an entry in the legend."""
-    return spread(items, MOST_SHOWN)
-
-
-def spread(items: Sequence[Any], most: int) -> list[Any]:
+def spread(items: Sequence[Any], most: int = MOST_SHOWN) -> list[Any]:
     """At most so many of the items, at equal distances, with the first and the last."""
     places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
     return [items[place] for place in places]

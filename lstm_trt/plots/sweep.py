@@ -58,7 +58,7 @@ def _plan(runs: Any, deadline_us: float | None) -> dict[str, Draw]:
         add("heat-map", MOST_ROWS, heat_map, *map_axes(runs), deadline_us=deadline_us)
     if len(data.systems(points)) > 1:
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
-    if len({point.precision for point in points if point.parity_error is not None}) > 1:
+    if len({point.precision for point in points if point.ok and point.group.parity_error is not None}) > 1:
         plan["precisions"] = partial(precisions, runs, deadline_us=deadline_us)
     if by_version(points):
         plan["versions"] = partial(versions, runs)

@@ -29,6 +29,8 @@ LOG_FROM = 6
 #: Where all latencies are longer, the axis is in ms.
 LONG_US = 10_000
 
+DOT = {"linestyle": "none", "marker": ".", "markeredgewidth": 0}
+
 #: More bulk trials than this are thinned.
 DRAWN = 24_000
 
@@ -173,9 +175,7 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     _latency_axis(ax, calls, deadline_us)
     _histogram(side, timed, ax)
     low, high = ax.get_ylim()
-    for ratio in style.GUIDES:
-        if low < ratio * timed.median_us < high:
-            style.guide([ax, side], ratio * timed.median_us, f"{ratio:g}×")
+    style.guides([ratio * timed.median_us for ratio in style.GUIDES], ax, side)
     style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axhline, side.axhline)
     _order_axis(ax, calls)
     style.legend_below(body, style.handles_of(ax), ncols=4, markerscale=1.8, columnspacing=1.5)
@@ -201,15 +201,11 @@ def _shade(ax: Axes, calls: Calls) -> None:
     warm = calls.place[calls.warm]
     for span in np.split(warm, np.flatnonzero(np.diff(warm) > 1) + 1) if len(warm) else ():
         ax.axvspan(span[0] - 0.5, span[-1] + 0.5, label="warm-up", color="0.88", zorder=0, linewidth=0)
-    ax.plot(warm, calls.latency_us[calls.warm], **_dot(_mark_size(calls) + 2), color="0.4")
+    ax.plot(warm, calls.latency_us[calls.warm], **DOT, markersize=_mark_size(calls) + 2, color="0.4")
 
 
 def _mark_size(calls: Calls) -> float:
     return 7.0 if len(calls.place) < 100 else 3.0 if len(calls.place) < 20_000 else 1.5
-
-
-def _dot(size: float) -> dict:
-    return {"linestyle": "none", "marker": ".", "markeredgewidth": 0, "markersize": size}
 
 
 def _dots(ax: Axes, calls: Calls, label: int, name: str, look: dict) -> None:
@@ -222,7 +218,7 @@ def _dots(ax: Axes, calls: Calls, label: int, name: str, look: dict) -> None:
         size = 4.0 if len(place) < 3_000 else 2.2
     else:
         size += 2
-    look = {**_dot(size), **look, "rasterized": len(place) > VECTORS}
+    look = {**DOT, "markersize": size, **look, "rasterized": len(place) > VECTORS}
     ax.plot(place, value, **look, label=name, zorder=2 if label == BULK else 3)
 
 
@@ -269,8 +265,8 @@ def _histogram(side: Axes, timed: Series, ax: Axes) -> None:
     """Draw a histogram with counts on a log axis, so that single trials are visible."""
     low, high = ax.get_ylim()
     bins = np.geomspace(low, high, 61) if ax.get_yscale() == "log" else np.linspace(low, high, 61)
-    counts, _ = np.histogram(timed.latency_us, bins)
-    side.barh(bins[:-1], counts, np.diff(bins), align="edge", color=BULK_COLOR, alpha=0.8, linewidth=0)
+    look: Any = {"color": BULK_COLOR, "alpha": 0.8, "linewidth": 0}
+    counts, *_ = side.hist(timed.latency_us, bins, orientation="horizontal", **look)
     side.set_xscale("log")
     side.set_xlim(0.5, max(counts.max(), 2) * 2)
     side.xaxis.set_major_formatter(lambda value, _: style.plain(value))

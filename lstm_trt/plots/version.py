@@ -20,7 +20,7 @@ def versions(runs: Any) -> style.Picture:
     every = by_version(data.points_of(runs))
     if not every:
         raise UsageError("nothing to draw: no network was recorded with two versions of a runtime")
-    series = {title: every[title] for title in style.shown([*every])}
+    series = {title: every[title] for title in style.spread([*every])}
     drawn = [point for found in series.values() for point in found.values()]
     changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
     looks = style.runtime_looks(sorted({point.runtime for point in drawn}))
