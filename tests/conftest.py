@@ -144,7 +144,7 @@ def warm_preparer(tmp_path_factory, own_cache):
     yield
     WorkerPool._prepare_process = original
     if "process" in kept:
-        kept["process"].kill()
+        kept["process"].close(0.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 """
 
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -198,6 +198,13 @@ def run_failure(name: str, error: Exception) -> LabError:
     return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name}: {first_line(error)}")
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, its cause, the cause of that, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def is_memory_message(text: str) -> bool:
     """Whether a library's message reports that memory ran out.
 
@@ -208,8 +215,4 @@ def is_memory_message(text: str) -> bool:
 
 def is_memory_error(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, reports that host or device memory ran out."""
-    while error is not None:
-        if isinstance(error, MemoryError) or is_memory_message(str(error)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(each, MemoryError) or is_memory_message(str(each)) for each in causes(error))

@@ -39,6 +39,9 @@ class Child:
     It is in a session of its own: Ctrl-C reaches only the parent.
     """
 
+    #: How long `close` waits by default.
+    patience_s = 0.0
+
     def __init__(
         self,
         code: str,
@@ -65,13 +68,13 @@ class Child:
     def alive(self) -> bool:
         return self.child.poll() is None
 
-    def close(self, patience_s: float = 0.0) -> None:
+    def close(self, patience_s: float | None = None) -> None:
         """End the process, after `patience_s` even if it is busy; may be called twice."""
         if self.connection.closed:
             return
         self.connection.close()
         try:
-            self.child.wait(timeout=patience_s)
+            self.child.wait(timeout=self.patience_s if patience_s is None else patience_s)
         except subprocess.TimeoutExpired:
             with suppress(OSError):
                 os.killpg(self.child.pid, signal.SIGKILL)

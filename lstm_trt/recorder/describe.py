@@ -50,9 +50,8 @@ def describe(
         raise UsageError("--cores are those of one machine: leave them out, or the executor (--scheduler)")
     if anywhere:
         return asked
-    options = replace(options, cores=choose_cores(options.threads, options.cores))
-    reduces = getattr(module, "reduces_range", None)
-    options = replace(options, reduce_range=bool(reduces and reduces(options)))
+    reduces, cores = getattr(module, "reduces_range", None), choose_cores(options.threads, options.cores)
+    options = replace(options, cores=cores, reduce_range=bool(reduces and reduces(options)))
     name = None
     if options.device_index:
         from lstm_trt.machine import gpu

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lstm_trt import __version__, registry, runtimes
-from lstm_trt.config.errors import RuntimeUnavailable, first_line
+from lstm_trt.config.errors import RuntimeUnavailable, causes, first_line
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
 from lstm_trt.config.libraries import pd
 from lstm_trt.machine import facts
@@ -69,16 +69,13 @@ def frame_of(rows: Iterable[Any]) -> Any:
     return pd.DataFrame(map(asdict, rows))
 
 
-def _missing_module(error: BaseException | None) -> str:
+def _missing_module(error: BaseException) -> str:
     """The remedy for an import that failed because a package is missing; "" for other errors."""
-    while error is not None:
-        name = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
-        if name.split(".")[0] == "lstm_trt":
-            return "the installation is incomplete: pip install --force-reinstall --no-deps lstm_trt"
-        if name:
-            return f"install the package that provides the module {name.split('.')[0]!r}"
-        error = error.__cause__ or error.__context__
-    return ""
+    missing = (each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name)
+    name = next(missing, "").split(".")[0]
+    if name == "lstm_trt":
+        return "the installation is incomplete: pip install --force-reinstall --no-deps lstm_trt"
+    return f"install the package that provides the module {name!r}" if name else ""
 
 
 def broken(error: BaseException) -> Availability:

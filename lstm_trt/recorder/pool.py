@@ -109,7 +109,7 @@ class WorkerPool:
     def __exit__(self, *exception: object) -> None:
         self.end_workers()
         if self._preparer:
-            self._preparer.kill()
+            self._preparer.close(0.0)
         self._logs.cleanup()
 
     def begin_series(self, series: object) -> None:

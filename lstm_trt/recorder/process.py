@@ -45,9 +45,9 @@ class Process(Child):
     """One child process, which runs one job at a time."""
 
     def __init__(self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None) -> None:
-        self._patience_s, variables = 0.5, {}
+        self.patience_s, variables = 0.5, {}
         if options and options.device != "cpu":
-            self._patience_s = 10.0  # freeing a GPU takes longer
+            self.patience_s = 10.0  # freeing a GPU takes longer
             if options.device_index:
                 from lstm_trt.machine import gpu
 
@@ -99,13 +99,13 @@ class Process(Child):
                         raise WorkerLost(stage, message["reason"], message["detail"], message["invalid"])
             now = time.monotonic()
             if time_limit_s is not None and now - began > time_limit_s:
-                self.kill()
+                self.close(0.0)
                 raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at stage {self.stage}")
             if now - heard > silence_s:
-                self.kill()
+                self.close(0.0)
                 raise TimeLimitReached(f"no sign of progress for {silence_s:g} s, at stage {self.stage}")
             if memory_limit is not None and self._resident_bytes() > memory_limit:
-                self.kill()
+                self.close(0.0)
                 limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
                 raise MemoryExhausted(f"the process used more memory than {limit}, at stage {self.stage}")
 
@@ -136,9 +136,3 @@ class Process(Child):
             for each in (process, *(process.children(recursive=True) if self.stage != "run" else ())):
                 total += each.memory_info().rss
         return total
-
-    def kill(self) -> None:
-        self.close(0.0)
-
-    def close(self, patience_s: float | None = None) -> None:
-        super().close(self._patience_s if patience_s is None else patience_s)

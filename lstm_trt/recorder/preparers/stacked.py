@@ -98,9 +98,7 @@ def _network(shape: LstmShape) -> LstmShape:
     return replace(shape, sequence=1, batch=1)
 
 
-@lru_cache(maxsize=4)
-def _weights(network: LstmShape, seed: int) -> dict[str, np.ndarray]:
-    return make_weights(network, seed)
+_weights = lru_cache(maxsize=4)(make_weights)
 
 
 @lru_cache(maxsize=4)
