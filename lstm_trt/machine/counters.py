@@ -114,33 +114,22 @@ def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
         places = [1 + names.index(b"CPU%d" % core) for core in cores]
     except ValueError:  # a pinned core has no column, or there is no table
         return None
-    total, last = 0, max(places)
-    for line in body.splitlines():
-        fields = line.split(None, last + 1)
-        if len(fields) > last and fields[0] not in WHOLE_MACHINE:
-            for place in places:
-                if fields[place].isdigit():
-                    total += int(fields[place])
-    return total
+    last = max(places)
+    lines = (line.split(None, last + 1) for line in body.splitlines())
+    rows = [fields for fields in lines if len(fields) > last and fields[0] not in WHOLE_MACHINE]
+    return sum(int(fields[place]) for fields in rows for place in places if fields[place].isdigit())
 
 
 class Watcher:
-    """Readings of the pinned `cores`, and with `device="cuda"` of the GPU; used with `with`.
-
-    `names` maps each reading to "counter" or "gauge".
-    """
+    """Readings of the pinned `cores`, and with `device="cuda"` of the GPU; used with `with`."""
 
     def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = linux.ROOT) -> None:
         self.cores, self.root = tuple(cores), Path(root)
-        self.names = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(OTHERS, "balance") | {"cpu_khz": "gauge"}
-        if len(self.cores) > 1:
-            self.names |= {f"cpu_khz_{core}": "gauge" for core in self.cores}
         self._held, self._nvml = ExitStack(), None
         if device != "cpu":
             from lstm_trt.machine import gpu
 
             self._nvml = gpu.Nvml()
-            self.names |= dict.fromkeys(gpu.READINGS, "gauge")
 
     def __enter__(self) -> Self:
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -169,8 +158,8 @@ class Watcher:
         return handle
 
     def read(self) -> dict[str, int | float | None]:
-        """All current readings, by `names`."""
-        values: dict[str, int | float | None] = dict.fromkeys(self.names)
+        """All current readings, by name; None for those that the system lacks."""
+        values: dict[str, int | float | None] = dict.fromkeys((*COUNTERS, *OTHERS))
         self._read_stat(values)
         for name in ("interrupts", "softirqs"):
             values[name] = _columns_sum(_content(self._tables[name]), self.cores)

@@ -121,11 +121,6 @@ def throttle_reasons(mask: int | None) -> list[str]:
     return [name for bit, name in {**THROTTLE_REASONS, rest: hex(rest)}.items() if mask & bit]
 
 
-def _text(value: Any) -> str | None:
-    """Text as str; old versions of pynvml return bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
 #: Variables that change how CUDA runs, and whose values name no folder or device.
 VARIABLES = (
     *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
@@ -220,14 +215,14 @@ class Nvml:
         """{"driver": "580.65.06", "cuda_driver": "13.0"}."""
         number = self.ask("nvmlSystemGetCudaDriverVersion")
         return {
-            "driver": self.ask("nvmlSystemGetDriverVersion", convert=_text),
+            "driver": self.ask("nvmlSystemGetDriverVersion"),
             "cuda_driver": None if number is None else f"{number // 1000}.{number % 1000 // 10}",
         }
 
     def describe(self, handle: Any) -> dict[str, Any]:
         """Description of one GPU as JSON values; memory in bytes, clocks in MHz, power in mW."""
         return {
-            "name": self.ask("nvmlDeviceGetName", handle, convert=_text),
+            "name": self.ask("nvmlDeviceGetName", handle),
             "memory_bytes": self.ask("nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.total)),
             "persistence_mode": self.ask("nvmlDeviceGetPersistenceMode", handle, convert=bool),
             "mig_mode": self.ask("nvmlDeviceGetMigMode", handle, convert=lambda modes: bool(modes[0])),

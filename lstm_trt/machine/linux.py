@@ -83,12 +83,10 @@ def choose_cores(threads: int, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
     if wanted and (len(wanted) != threads or not set(wanted) <= set(allowed)):
         rule = f"there must be one core for each of --threads {threads}, out of {list_text(allowed)}"
         raise UsageError(f"--cores {list_text(wanted)}: {rule}")
-    if wanted:
-        return wanted
-    if threads > len(allowed):
+    if not wanted and threads > len(allowed):
         usable = f"this process may use only {len(allowed)}"
         raise UsageError(f"{threads} threads need {threads} cores, but {usable}: lower --threads")
-    return allowed[-threads:]
+    return wanted or allowed[-threads:]
 
 
 def sibling_cores(cores: tuple[int, ...], root: Path = ROOT) -> tuple[int, ...]:
@@ -131,17 +129,16 @@ _MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MUL
 
 
 def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
-    """(type, folder inside the hierarchy, mount point) of each hierarchy that may have the controller.
+    """(folder inside the hierarchy, mount point, type) of each hierarchy that may have the controller.
 
     The type is "cgroup" for version 1 and "cgroup2" for version 2.
     """
     mounts = _MOUNT.findall(read_text("/proc/self/mountinfo", root) or "")
-    able = [mount for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")]
-    found = [(kind, inside, place) for inside, place, kind, _ in able]
+    found = [mount[:3] for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")]
     if not found:  # no mountinfo: the usual places
         if (root / "sys/fs/cgroup/cgroup.controllers").exists():
-            found.append(("cgroup2", "/", "/sys/fs/cgroup"))
-        found += [("cgroup", "/", f"/sys/fs/cgroup/{name}") for name in (controller, f"{controller},cpuacct")]
+            found.append(("/", "/sys/fs/cgroup", "cgroup2"))
+        found += [("/", f"/sys/fs/cgroup/{name}", "cgroup") for name in (controller, f"{controller},cpuacct")]
     return found
 
 
@@ -156,7 +153,7 @@ def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
         if not controllers or controller in controllers.split(","):
             paths["cgroup" if controllers else "cgroup2"] = path
     folders: list[Path] = []
-    for kind, inside, mount in _cgroup_mounts(controller, root):
+    for inside, mount, kind in _cgroup_mounts(controller, root):
         path = paths.get(kind, "/")
         if (path + "/").startswith(inside + "/"):
             path = path[len(inside) :]
@@ -178,24 +175,12 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-#: Files of a cgroup's memory in v2 and v1: limit, use, and the name in memory.stat of the part of the use that is a
-#: cache of files, which the kernel gives back first.
+#: Files of a cgroup's memory in v2 and v1: limit ("max" for none), use, and the name in memory.stat of the part of the
+#: use that is a cache of files, which the kernel gives back first.
 _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-
-
-def unused_memory_bytes(root: Path = ROOT) -> int | None:
-    """What the memory limits of the cgroup and its parents leave, the smallest; None without a limit ("max" in v2)."""
-    left = []
-    for folder in cgroup_folders(root, "memory"):
-        for limit_name, use_name, cache_name in _MEMORY:
-            if (limit := read_int(limit_name, folder)) is not None:
-                lines = (line.split() for line in (read_text("memory.stat", folder) or "").splitlines())
-                cached = next((int(fields[1]) for fields in lines if fields[0] == cache_name), 0)
-                left.append(max(0, limit - max(0, (read_int(use_name, folder) or 0) - cached)))
-    return min(left, default=None)
 
 
 def psutil_at(root: Path = ROOT):
@@ -208,15 +193,24 @@ def psutil_at(root: Path = ROOT):
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """Memory that is available without swapping, at most what the limits of this process's cgroup leave."""
-    available = psutil_at(root).virtual_memory().available
-    left = unused_memory_bytes(root)
-    return available if left is None else min(available, left)
+    """Memory that is available without swapping, at most what the limits of the cgroup and its parents leave."""
+    left = [psutil_at(root).virtual_memory().available]
+    for folder in cgroup_folders(root, "memory"):
+        for limit_name, use_name, cache_name in _MEMORY:
+            if (limit := read_int(limit_name, folder)) is not None:
+                cached = _statistics(read_text("memory.stat", folder) or "").get(cache_name, 0)
+                left.append(max(0, limit - max(0, (read_int(use_name, folder) or 0) - cached)))
+    return min(left)
+
+
+def _statistics(text: str) -> dict[str, int]:
+    """The lines "name number" of a cgroup's memory.stat or cpu.stat."""
+    return {name: int(value) for name, value in re.findall(r"(?m)^(\w+) +(\d+)$", text)}
 
 
 def throttling(text: str) -> tuple[int | None, int | None]:
     """(nanoseconds throttled, periods throttled) of one cpu.stat: v1 counts ns, v2 microseconds."""
-    values = {name: int(value) for name, value in re.findall(r"(?m)^(\w+) +(\d+)$", text)}
+    values = _statistics(text)
     time_us, time_ns = values.get("throttled_usec"), values.get("throttled_time")
     return time_ns if time_us is None else 1000 * time_us, values.get("nr_throttled")
 

@@ -175,11 +175,6 @@ def metadata_of(path: Path) -> Any:
         return pq.read_metadata(path)
 
 
-def rows_in(path: Path) -> int:
-    """The number of trials in a file; raises `StoreError` if it is damaged."""
-    return metadata_of(path).num_rows
-
-
 def described_by(metadata: dict | None, path: Path) -> dict:
     """The JSON in a file's metadata.
 

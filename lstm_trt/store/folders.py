@@ -21,7 +21,7 @@ from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, U
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import described_by, make_folder, metadata_of, read, read_failure, rows_in, wanted
+from lstm_trt.store.files import described_by, make_folder, metadata_of, read, read_failure, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
 from lstm_trt.store.whole import Whole, counted, one_of_each
@@ -102,13 +102,11 @@ def read_many(
         raise StoreError(f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ...")
     for reader in _readers(found, columns, most):
         try:
-            item = reader()
+            yield reader()
         except (StoreError, UnknownConfiguration) as error:
             if skipped is None:
                 raise
             skipped.append(error)
-        else:
-            yield item
 
 
 def _readers(found: Contents, columns: Asked, most: int | None) -> Iterator[Callable[[], Stored]]:
@@ -158,7 +156,7 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
     of the whole recording, or of `most` trials, and one part.
     """
     paths = list(numbered.values())
-    rows = list(map(rows_in, paths))
+    rows = [metadata_of(path).num_rows for path in paths]
     step = max(1, math.ceil(sum(rows) / (most or sum(rows))))
     chosen = one_of_each(sum(rows), step)
     parts, whole, counts, most_ns = [], {}, (np.empty(0), np.empty(0, int)), 0
@@ -202,7 +200,7 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
         yield f"soak incomplete: {present} of about {expected} parts" + (f" ({failure})" if failure else "")
 
 
-def tidy(folder: Path, look: Callable[[Path], Any] = rows_in) -> list[Path]:
+def tidy(folder: Path, look: Callable[[Path], Any] = metadata_of) -> list[Path]:
     """Remove temporary files of killed writers and rename damaged recordings to `*.damaged`.
 
     A damaged recording, for example an incomplete copy, is one for which `look` raises `StoreError`. Returns the old

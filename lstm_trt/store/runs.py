@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -52,9 +52,6 @@ class Runs(Sequence[Group]):
 
     def __len__(self) -> int:
         return len(self.groups)
-
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self.groups)
 
     @overload
     def __getitem__(self, index: int) -> Group: ...
