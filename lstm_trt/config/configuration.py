@@ -217,11 +217,6 @@ class Protocol:
         return (self.period_us or 0.0) / 1e6 + (self.pause_ms or 0.0) / 1e3
 
     @property
-    def scheduled_s(self) -> float:
-        """Total of the periods or pauses of all trials in s; 0 in a closed loop."""
-        return (self.trials + self.warmup) * self.gap_s
-
-    @property
     def arrival_text(self) -> str:
         """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms, closed in silence."""
         text = self.arrival

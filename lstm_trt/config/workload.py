@@ -109,6 +109,11 @@ class RecurrentLayer(JsonFields):
         """Multiplications and additions that depend on the previous step; 0 if not known."""
         return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.hidden, self.sequence, self.batch))
 
+    @property
+    def flops(self) -> int:
+        """All of them, as far as they are known."""
+        return self.input_flops + self.recurrent_flops
+
 
 class Workload(ABC):
     """What is computed, independently of the runtime."""
