@@ -5,7 +5,7 @@ requests and the reference outputs, and knows the kind's runtimes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -199,17 +199,26 @@ class HostStep(BufferedStep):
         self._facts = {}
 
 
-def in_turn(bind: Callable[[Any, Any], Callable[[], Any]], even: dict, odd: dict) -> Callable[[], Any]:
-    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried."""
+def in_turn(
+    bind: Callable[[Any, Any], Callable[[], Any]], states: Sequence[State], place: Callable, write: Callable
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried.
+
+    `read` and `written` have the buffer of each state, which `place(zeros)` makes. Also returns what sets all of them
+    to zero, with `write(buffer, zeros)`.
+    """
+    even, odd = ({state: place(state.zeros()) for state in states} for _ in range(2))
     first = bind(even, odd)
-    if not even:
-        return first
-    turns = cycle((first, bind(odd, even)))
+    turns = cycle((first, bind(odd, even) if states else first))
 
     def step() -> None:
         next(turns)()
 
-    return step
+    def reset() -> None:
+        for state, buffer in (*even.items(), *odd.items()):
+            write(buffer, state.zeros())
+
+    return step if states else first, reset
 
 
 def check_options(name: str, runtime: Any, options: Options) -> None:

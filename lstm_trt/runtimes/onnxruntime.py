@@ -148,15 +148,9 @@ class _SessionStep(HostStep):
 
     def _bound(self, session) -> tuple[Call, Call]:
         """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
-        placed, device = onnxruntime.OrtValue.ortvalue_from_numpy, self._options.device
-        carried = [{state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2)]
-
-        def reset() -> None:
-            for state in self._states:
-                for buffers in carried:
-                    buffers[state.input].update_inplace(state.zeros())
-
-        return in_turn(partial(self._call, session), *carried), reset
+        kind = onnxruntime.OrtValue
+        placed = partial(kind.ortvalue_from_numpy, device_type=self._options.device)
+        return in_turn(partial(self._call, session), self._states, placed, kind.update_inplace)
 
     def _call(self, session, read: Mapping, written: Mapping) -> Call:
         """The call that is bound to the host buffers, and to the states that are read and written."""
@@ -166,8 +160,8 @@ class _SessionStep(HostStep):
             for name, array in arrays.items():
                 bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         for state in self._states:
-            binding.bind_ortvalue_input(state.input, read[state.input])
-            binding.bind_ortvalue_output(state.output, written[state.input])
+            binding.bind_ortvalue_input(state.input, read[state])
+            binding.bind_ortvalue_output(state.output, written[state])
         run = partial(session.run_with_iobinding, binding)
         if self._options.device == "cpu":
             return run

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lstm_trt.config.errors import BuildFailed, building, is_memory_error
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
@@ -104,14 +106,7 @@ def _recurrent_precisions(compiled) -> list[str]:
 class _RequestStep(HostStep):
     def __init__(self, compiled, request: Request) -> None:
         super().__init__(request)
-        carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
-
-        def reset() -> None:
-            for states in carried:
-                for array in states.values():
-                    array.fill(0)
-
-        self.step, self.reset = in_turn(partial(self._call, compiled), *carried), reset
+        self.step, self.reset = in_turn(partial(self._call, compiled), request.states, np.asarray, np.copyto)
         self.step()
         self.reset()
         get = compiled.get_property
