@@ -4,6 +4,7 @@ A runtime turns a `Request` into a `PreparedStep`. A workload kind has a `Prepar
 requests and the reference outputs, and knows the kind's runtimes.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -179,14 +180,23 @@ class BufferedStep(PreparedStep):
 class HostStep(BufferedStep):
     """A step whose inputs and outputs are host arrays that the runtime reads and writes in place.
 
-    A constructor sets `_facts`, the result of `facts` until the step is closed.
+    A constructor sets `_facts`, the result of `facts` until the step is closed, and makes the `first_call`. The network
+    was built since `began`, a time of `perf_counter`.
     """
 
     _facts: Mapping[str, Any] = {}
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, began: float) -> None:
+        self._began, self._built = began, time.perf_counter()
         super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
         self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+
+    def first_call(self, step: Callable[[], Any], reset: Callable[[], Any]) -> None:
+        """From now on `step` and `reset` are these; each is called once. `costs` has what it took until here."""
+        self.step, self.reset = step, reset
+        self.step()
+        self.reset()
+        self.costs = {"build_s": self._built - self._began, "first_call_s": time.perf_counter() - self._built}
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {name: array.copy() for name, array in self._outputs.items()}

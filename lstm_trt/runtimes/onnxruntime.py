@@ -122,19 +122,14 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     session = onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
-    built = time.perf_counter()
-    step = _SessionStep(session, request)
-    step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
-    return step
+    return _SessionStep(session, request, began)
 
 
 class _SessionStep(HostStep):
-    def __init__(self, session, request: Request) -> None:
-        super().__init__(request)
+    def __init__(self, session, request: Request, began: float) -> None:
+        super().__init__(request, began)
         self._options, self._states = request.options, request.states
-        self.step, self.reset = (self._bound if self._options.io_binding else self._unbound)(session)
-        self.step()
-        self.reset()
+        self.first_call(*(self._bound if self._options.io_binding else self._unbound)(session))
         self._facts = {
             "providers": session.get_providers(),
             "intra_op_threads": self._options.threads,
