@@ -140,11 +140,11 @@ def json_value(value: Any) -> Any:
 
 
 class JsonFields:
-    """A dataclass whose JSON values are those of its fields."""
+    """A dataclass whose JSON values are those of its fields, as far as `identity_fields` has them."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""
-        return {name: json_value(value) for name, value in vars(self).items()}
+        return {name: json_value(value) for name, value in identity_fields(self).items()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
