@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
-from lstm_trt.config.fields import Tells, described, identity_fields, json_value, known_fields
+from lstm_trt.config.fields import JsonFields, Tells, described, identity_fields, known_fields
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
@@ -45,7 +45,7 @@ def canonical_json(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(JsonFields):
     """Options of the runtime.
 
     The process is pinned to `cores` before the runtime is imported. There must be one core
@@ -97,10 +97,6 @@ class Options:
         """Options with one precision, or with each of several, and otherwise the same."""
         names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
         return [cls(precision=name, **others) for name in names]
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values; fields that were added later are left out if they have their default (`identity_fields`)."""
-        return identity_fields(self)
 
 
 #: A field of recordings that end when they are decided.
@@ -217,11 +213,6 @@ class Protocol:
         return (self.period_us or 0.0) / 1e6 + (self.pause_ms or 0.0) / 1e3
 
     @property
-    def scheduled_s(self) -> float:
-        """Total of the periods or pauses of all trials in s; 0 in a closed loop."""
-        return (self.trials + self.warmup) * self.gap_s
-
-    @property
     def arrival_text(self) -> str:
         """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms, closed in silence."""
         text = self.arrival
@@ -237,7 +228,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(JsonFields):
     """A workload, a runtime, its options, a protocol and a device.
 
     `runtime` is the name of a runtime, or of an implementation of the workload. `mode` is one of
@@ -266,10 +257,6 @@ class Configuration:
         """Workload and runtime, and the precision if it is not the default: `2x200-s128-b1 on onnxruntime in int8`."""
         precision = self.options.precision
         return f"{self.name} on {self.runtime}" + f" in {precision}" * (precision != Options.precision)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values; `from_dict` is the inverse."""
-        return {name: json_value(value) for name, value in identity_fields(self).items()}
 
     @cached_property
     def id(self) -> str:

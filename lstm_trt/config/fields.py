@@ -74,13 +74,9 @@ def described(default: Any = MISSING, *, compare: bool = True, added: bool = Fal
     return field(default=default, compare=compare, metadata={"added": added, "about": about})
 
 
-def about(part: Any) -> dict[str, About]:
-    """What is known of the fields of a dataclass, or of an instance, by name, in their order."""
-    return _abouts(part if isinstance(part, type) else type(part))
-
-
 @cache
-def _abouts(kind: type) -> dict[str, About]:
+def about(kind: type) -> dict[str, About]:
+    """What is known of the fields of a dataclass by name, in their order."""
     return {item.name: _about(item) for item in fields(kind) if "about" in item.metadata}
 
 
@@ -144,11 +140,11 @@ def json_value(value: Any) -> Any:
 
 
 class JsonFields:
-    """A dataclass whose JSON values are those of its fields."""
+    """A dataclass whose JSON values are those of its fields, as far as `identity_fields` has them."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""
-        return {name: json_value(value) for name, value in vars(self).items()}
+        return {name: json_value(value) for name, value in identity_fields(self).items()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:

@@ -26,7 +26,7 @@ def flat(configuration: Configuration) -> dict[str, object]:
     """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
     return {
         **configuration.workload.label_fields,
-        **{name: getattr(configuration, name) for name in about(configuration)},
+        **{name: getattr(configuration, name) for name in about(Configuration)},
         **configuration.options.as_dict(),
         **identity_fields(configuration.protocol),
     }
@@ -103,7 +103,7 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
     words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
     words += ["--runtime", configuration.runtime]
     for part in (configuration.options, configuration.protocol):
-        for name, field in about(part).items():
+        for name, field in about(type(part)).items():
             value = getattr(part, name)
             default = "none" if name == "wait" else field.default  # of closed arrivals
             if field.flag and value is not None and (value != default or name in shown):

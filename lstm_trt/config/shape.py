@@ -70,20 +70,10 @@ class LstmShape(Workload):
         return tuple(RecurrentLayer("LSTM", self.hidden, width, *sizes) for width in self.layer_inputs())
 
     @property
-    def input_flops(self) -> int:
-        """Multiplications and additions (2 per weight) that do not depend on an earlier step."""
-        dense = 2 * self.hidden * self.directions * self.sequence * self.batch
-        return sum(layer.input_flops for layer in self.recurrent_layers) + dense
-
-    @property
-    def recurrent_flops(self) -> int:
-        """Multiplications and additions that depend on the previous step."""
-        return sum(layer.recurrent_flops for layer in self.recurrent_layers)
-
-    @property
     def flops(self) -> int:
-        """Of one forward pass, matrix products only."""
-        return self.input_flops + self.recurrent_flops
+        """Of one forward pass, matrix products only: multiplications and additions, 2 per weight."""
+        dense = 2 * self.hidden * self.directions * self.sequence * self.batch
+        return sum(layer.flops for layer in self.recurrent_layers) + dense
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:

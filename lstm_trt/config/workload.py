@@ -109,6 +109,11 @@ class RecurrentLayer(JsonFields):
         """Multiplications and additions that depend on the previous step; 0 if not known."""
         return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.hidden, self.sequence, self.batch))
 
+    @property
+    def flops(self) -> int:
+        """All of them, as far as they are known."""
+        return self.input_flops + self.recurrent_flops
+
 
 class Workload(ABC):
     """What is computed, independently of the runtime."""
@@ -147,45 +152,34 @@ class Workload(ABC):
         with refused(f"not a {cls.KIND} of this version", TypeError):
             return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
 
-    @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the inputs of a forward step, or of a call in "stream" without the states; may be empty."""
-        return {}
+    #: Name -> shape of the inputs of a forward step, or of a call in "stream" without the states; may be empty.
+    input_shapes: Mapping[str, tuple[int, ...]] = {}
 
-    @property
-    def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the outputs of a forward step, or of a call in "stream" without the states; may be empty."""
-        return {}
+    #: Name -> shape of the outputs of a forward step, or of a call in "stream" without the states; may be empty.
+    output_shapes: Mapping[str, tuple[int, ...]] = {}
 
-    @property
-    def states(self) -> tuple[State, ...]:
-        """What the mode "stream" carries from call to call."""
-        return ()
+    #: What the mode "stream" carries from call to call.
+    states: tuple[State, ...] = ()
 
-    @property
-    def types(self) -> dict[str, str]:
-        """Name -> numpy type of the inputs, outputs and states that are not float32."""
-        return {}
+    #: Name -> numpy type of the inputs, outputs and states that are not float32.
+    types: Mapping[str, str] = {}
 
-    @property
-    def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
-        """The recurrent operators in the order of the graph; empty if not known."""
-        return ()
+    #: The recurrent operators in the order of the graph; empty if not known.
+    recurrent_layers: tuple[RecurrentLayer, ...] = ()
+
+    #: Number of parameters; None if not known.
+    parameters: int | None = None
+
+    #: Operations of one forward pass, matrix products only (2 per weight); None if not known.
+    flops: int | None = None
+
+    #: Flags of `lstm-trt record`, or of `versions`, that select it, with their values; None if there are none.
+    flags: Mapping[str, tuple[str, ...]] | None = None
 
     @property
     def axes(self) -> dict[str, int | None]:
         """Sizes of this workload by axis (`AXES`); None for axes that do not apply."""
         return {axis: getattr(self, axis, None) for axis in AXES}
-
-    @property
-    def parameters(self) -> int | None:
-        """Number of parameters; None if not known."""
-        return None
-
-    @property
-    def flops(self) -> int | None:
-        """Operations of one forward pass, matrix products only (2 per weight); None if not known."""
-        return None
 
     @property
     def least_flops(self) -> int:
@@ -209,11 +203,6 @@ class Workload(ABC):
     def title(self, mode: str) -> str:
         """The label, with the mode if it is not "forward"."""
         return self.label if mode == "forward" else f"{self.label} {mode}"
-
-    @property
-    def flags(self) -> dict[str, tuple[str, ...]] | None:
-        """Flags of `lstm-trt record`, or of `versions`, that select it, with their values; None if there are none."""
-        return None
 
     def command(self, configuration: Any, out: str | Path, rounds: int | str | None = None) -> str | None:
         """The shell command that records a `Configuration` of it, if that is not `lstm-trt record` with `flags`."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,9 +63,9 @@ class OnnxNetwork(Workload):
     fixed: tuple[tuple[str, float], ...]
     facts: NetworkFacts = field(compare=False, repr=False)
 
-    recurrent_layers = property(attrgetter("facts.layers"))
-    parameters = property(attrgetter("facts.parameters"))
-    flops = property(attrgetter("facts.flops"))
+    recurrent_layers: ClassVar[Any] = property(attrgetter("facts.layers"))
+    parameters: ClassVar[Any] = property(attrgetter("facts.parameters"))
+    flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
     constants = property(lambda self: dict(self.fixed))
 

@@ -330,7 +330,7 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
         return 0, False
     if node.op_type in RECURRENT:
         layer = _layer(node, known)
-        return (layer.input_flops + layer.recurrent_flops, layer.counted) if layer else (0, False)
+        return (layer.flops, layer.counted) if layer else (0, False)
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))

@@ -143,7 +143,7 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         return rates.read_ns(size / rates.cores)
 
     layers = [layer for layer in workload.recurrent_layers if layer.counted]
-    counted = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
+    counted = sum(layer.flops for layer in layers)
     inputs = max(0, workload.least_flops - counted) / peak
     recurrence = arithmetic = traffic = 0.0
     for layer in layers:

@@ -199,7 +199,7 @@ def _layer_dict(layer: RecurrentLayer) -> dict:
         **asdict(layer),
         "weights": {name: list(shape) for name, shape in layer.weight_shapes.items()},
         "parameters": _parameters(layer),
-        "flops": layer.input_flops + layer.recurrent_flops,
+        "flops": layer.flops,
     }
 
 

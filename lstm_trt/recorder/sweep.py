@@ -169,7 +169,7 @@ def _cost(configuration: Configuration) -> dict[str, Any]:
     """Seconds of the schedule, and operations beside it."""
     protocol, calls = configuration.protocol, configuration.protocol.trials + configuration.protocol.warmup
     work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
-    return {"cells": 1, "scheduled_s": protocol.scheduled_s, "work": work}
+    return {"cells": 1, "scheduled_s": calls * protocol.gap_s, "work": work}
 
 
 #: Number of failures that the report lists; the folder contains all of them.

@@ -234,12 +234,10 @@ def precision_switches(device: str) -> dict[str, str]:
     """The libraries' current precision for float32 operations."""
     backends: Any = torch.backends  # its stub lacks what newer versions have
     if device == "cuda":
-        cublas, cudnn = backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision
-        return {"cublas_matmul": cublas, "cudnn_rnn": cudnn}
+        return {"cublas_matmul": backends.cuda.matmul.fp32_precision, "cudnn_rnn": backends.cudnn.rnn.fp32_precision}
     if not hasattr(backends.mkldnn, "matmul"):  # before PyTorch 2.9
         return {"float32_matmul": torch.get_float32_matmul_precision()}
-    matmul, rnn = backends.mkldnn.matmul.fp32_precision, backends.mkldnn.rnn.fp32_precision
-    return {"mkldnn_matmul": matmul, "mkldnn_rnn": rnn}
+    return {"mkldnn_matmul": backends.mkldnn.matmul.fp32_precision, "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision}
 
 
 def operators(forward: Callable, *arguments: Any) -> dict[str, int]:

@@ -4,8 +4,9 @@ A runtime turns a `Request` into a `PreparedStep`. A workload kind has a `Prepar
 requests and the reference outputs, and knows the kind's runtimes.
 """
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -179,14 +180,23 @@ class BufferedStep(PreparedStep):
 class HostStep(BufferedStep):
     """A step whose inputs and outputs are host arrays that the runtime reads and writes in place.
 
-    A constructor sets `_facts`, the result of `facts` until the step is closed.
+    A constructor sets `_facts`, the result of `facts` until the step is closed, and makes the `first_call`. The network
+    was built since `began`, a time of `perf_counter`.
     """
 
     _facts: Mapping[str, Any] = {}
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, began: float) -> None:
+        self._began, self._built = began, time.perf_counter()
         super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
         self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+
+    def first_call(self, step: Callable[[], Any], reset: Callable[[], Any]) -> None:
+        """From now on `step` and `reset` are these; each is called once. `costs` has what it took until here."""
+        self.step, self.reset = step, reset
+        self.step()
+        self.reset()
+        self.costs = {"build_s": self._built - self._began, "first_call_s": time.perf_counter() - self._built}
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {name: array.copy() for name, array in self._outputs.items()}
@@ -199,17 +209,26 @@ class HostStep(BufferedStep):
         self._facts = {}
 
 
-def in_turn(bind: Callable[[Any, Any], Callable[[], Any]], even: dict, odd: dict) -> Callable[[], Any]:
-    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried."""
+def in_turn(
+    bind: Callable[[Any, Any], Callable[[], Any]], states: Sequence[State], place: Callable, write: Callable
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried.
+
+    `read` and `written` have the buffer of each state, which `place(zeros)` makes. Also returns what sets all of them
+    to zero, with `write(buffer, zeros)`.
+    """
+    even, odd = ({state: place(state.zeros()) for state in states} for _ in range(2))
     first = bind(even, odd)
-    if not even:
-        return first
-    turns = cycle((first, bind(odd, even)))
+    turns = cycle((first, bind(odd, even) if states else first))
 
     def step() -> None:
         next(turns)()
 
-    return step
+    def reset() -> None:
+        for state, buffer in (*even.items(), *odd.items()):
+            write(buffer, state.zeros())
+
+    return step if states else first, reset
 
 
 def check_options(name: str, runtime: Any, options: Options) -> None:

@@ -53,12 +53,11 @@ def prepare(request: Request) -> PreparedStep:
     """
     compiler = find_compiler()
     with building(NAME, request.label):
-        began, model, streams = time.perf_counter(), request.model(), request.mode == "stream"
-        models = (None, model) if streams else (model, None)
+        began, model = time.perf_counter(), request.model()
+        models = (None, model) if request.mode == "stream" else (model, None)
+        how: dict[str, Any] = {"precision": request.options.precision, "threads": request.options.threads}
         # The same name for all networks: equal code is compiled once.
-        how: dict[str, Any] = {"include_weights": False, "precision": request.options.precision}
-        how["threads"] = request.options.threads
-        file = c_file(*models, native_target(), "network", states=request.states, **how)
+        file = c_file(*models, native_target(), "network", states=request.states, include_weights=False, **how)
         network = LoadedNetwork(file, compiler, request.options.cores or sorted(os.sched_getaffinity(0)))
         if file.precision != "fp32":
             from lstm_trt.export import to_c  # with what evaluates, which other recordings do not load
@@ -66,7 +65,6 @@ def prepare(request: Request) -> PreparedStep:
             answers = to_c.known_answers(file, model, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
                 raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")
-        built = time.perf_counter()
         facts = {
             "compiler": compiler.version,
             "flags": " ".join(file.compile_flags),
@@ -78,20 +76,16 @@ def prepare(request: Request) -> PreparedStep:
         if file.precision == "int8":
             vnni = cpuinfo_flags() & {16: {"avx512_vnni"}, 8: {"avx_vnni"}}.get(file.target.vector_length, set())
             facts["int8_products"] = "vpdpwssd" if vnni else "widened, in pairs"
-        step = _NetworkStep(request, network, facts)
-        step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
-        return step
+        return _NetworkStep(request, began, network, facts)
 
 
 class _NetworkStep(HostStep):
-    def __init__(self, request: Request, network: LoadedNetwork, facts: dict) -> None:
-        super().__init__(request)
+    def __init__(self, request: Request, began: float, network: LoadedNetwork, facts: dict) -> None:
+        super().__init__(request, began)
         self._network, self._facts = network, facts
         arrays = (*self._inputs.values(), *self._outputs.values())
-        self.step = network.bound("step" if request.mode == "stream" else "run", *arrays)
-        self.reset = network.bound("reset")
-        self.step()
-        self.reset()
+        step = network.bound("step" if request.mode == "stream" else "run", *arrays)
+        self.first_call(step, network.bound("reset"))
 
     def close(self) -> None:
         super().close()

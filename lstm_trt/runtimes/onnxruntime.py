@@ -122,19 +122,14 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     session = onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
-    built = time.perf_counter()
-    step = _SessionStep(session, request)
-    step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
-    return step
+    return _SessionStep(session, request, began)
 
 
 class _SessionStep(HostStep):
-    def __init__(self, session, request: Request) -> None:
-        super().__init__(request)
+    def __init__(self, session, request: Request, began: float) -> None:
+        super().__init__(request, began)
         self._options, self._states = request.options, request.states
-        self.step, self.reset = (self._bound if self._options.io_binding else self._unbound)(session)
-        self.step()
-        self.reset()
+        self.first_call(*(self._bound if self._options.io_binding else self._unbound)(session))
         self._facts = {
             "providers": session.get_providers(),
             "intra_op_threads": self._options.threads,
@@ -148,15 +143,9 @@ class _SessionStep(HostStep):
 
     def _bound(self, session) -> tuple[Call, Call]:
         """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
-        placed, device = onnxruntime.OrtValue.ortvalue_from_numpy, self._options.device
-        carried = [{state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2)]
-
-        def reset() -> None:
-            for state in self._states:
-                for buffers in carried:
-                    buffers[state.input].update_inplace(state.zeros())
-
-        return in_turn(partial(self._call, session), *carried), reset
+        kind = onnxruntime.OrtValue
+        placed = partial(kind.ortvalue_from_numpy, device_type=self._options.device)
+        return in_turn(partial(self._call, session), self._states, placed, kind.update_inplace)
 
     def _call(self, session, read: Mapping, written: Mapping) -> Call:
         """The call that is bound to the host buffers, and to the states that are read and written."""
@@ -166,8 +155,8 @@ class _SessionStep(HostStep):
             for name, array in arrays.items():
                 bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         for state in self._states:
-            binding.bind_ortvalue_input(state.input, read[state.input])
-            binding.bind_ortvalue_output(state.output, written[state.input])
+            binding.bind_ortvalue_input(state.input, read[state])
+            binding.bind_ortvalue_output(state.output, written[state])
         run = partial(session.run_with_iobinding, binding)
         if self._options.device == "cpu":
             return run

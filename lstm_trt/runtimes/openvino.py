@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lstm_trt.config.errors import BuildFailed, building, is_memory_error
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
@@ -58,10 +60,7 @@ def prepare(request: Request) -> PreparedStep:
         content = onnx_checks.checked(request.model(), ONNX_RULES)
         began = time.perf_counter()
         compiled = _compiled(content, hint, request.options.threads)
-        built = time.perf_counter()
-        step = _RequestStep(compiled, request)
-        step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
-        return step
+        return _RequestStep(compiled, request, began)
 
 
 def _compiled(content: bytes, hint: str, threads: int):
@@ -102,18 +101,9 @@ def _recurrent_precisions(compiled) -> list[str]:
 
 
 class _RequestStep(HostStep):
-    def __init__(self, compiled, request: Request) -> None:
-        super().__init__(request)
-        carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
-
-        def reset() -> None:
-            for states in carried:
-                for array in states.values():
-                    array.fill(0)
-
-        self.step, self.reset = in_turn(partial(self._call, compiled), *carried), reset
-        self.step()
-        self.reset()
+    def __init__(self, compiled, request: Request, began: float) -> None:
+        super().__init__(request, began)
+        self.first_call(*in_turn(partial(self._call, compiled), request.states, np.asarray, np.copyto))
         get = compiled.get_property
         flush = "on" if get("CPU_DENORMALS_OPTIMIZATION") else "off"
         self._facts = {

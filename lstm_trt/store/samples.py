@@ -227,7 +227,7 @@ def groups_of(items: Iterable[Stored]) -> list[Group]:
     for key, configuration in configurations.items():
         if key not in samples and key[:2] in measured:
             continue
-        workload, known = configuration.workload, about(configuration.options)
+        workload, known = configuration.workload, about(type(configuration.options))
         extra = [name for name in configuration.options.as_dict() if known[name].kept or known[name].added]
         kept = [*workload.group_fields(configuration.mode), *workload.axes, "runtime", "config_id"]
         kept += ["runtime_version", "device_name", *extra, *["machine"] * (len(machines) > 1)]

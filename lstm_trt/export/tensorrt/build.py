@@ -122,24 +122,24 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
     """
     trt = load_module(options.flavour)
     started = time.perf_counter_ns()
-    with collected(options.flavour) as lines:
-        builder, network, _parser = _parsed(model, options.flavour, name, lines)
-        config = builder.create_builder_config()
-        _configure(trt, config, options)
-        _add_profile(builder, config, network, model, options.profile, name)
-        structure = layers.structure(network)
-        with _timing_cache(trt, config, options, card):
-            serialized = builder.build_serialized_network(network, config)
-            if serialized is None:
-                raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
-            plan = bytes(serialized)
-            seconds = (time.perf_counter_ns() - started) / 1e9
-        warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
-        try:
-            table = _layer_table(trt, plan, options, lines, structure, card)
-        except Exception as error:  # a form of the table that is not known: the engine is good all the same
-            table = None
-            warnings.add(f"the layer table cannot be read: {type(error).__name__}: {one_line(error)}")
+    lines = collected(options.flavour)
+    builder, network, _parser = _parsed(model, options.flavour, name, lines)
+    config = builder.create_builder_config()
+    _configure(trt, config, options)
+    _add_profile(builder, config, network, model, options.profile, name)
+    structure = layers.structure(network)
+    with _timing_cache(trt, config, options, card):
+        serialized = builder.build_serialized_network(network, config)
+        if serialized is None:
+            raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
+        plan = bytes(serialized)
+        seconds = (time.perf_counter_ns() - started) / 1e9
+    warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
+    try:
+        table = _layer_table(trt, plan, options, lines, structure, card)
+    except Exception as error:  # a form of the table that is not known: the engine is good all the same
+        table = None
+        warnings.add(f"the layer table cannot be read: {type(error).__name__}: {one_line(error)}")
     return plan, {"build_seconds": seconds, "layers": table, "warnings": sorted(warnings)}
 
 
@@ -150,8 +150,7 @@ def check_parses(content: bytes, flavour: str, name: str) -> None:
     """
     model = onnx_checks.read(content, name)
     onnx_checks.check(model, name=name)
-    with collected(flavour) as lines:
-        _parsed(model, flavour, name, lines)
+    _parsed(model, flavour, name, collected(flavour))
 
 
 def _parsed(model: onnx.ModelProto, flavour: str, name: str, lines: Iterable[tuple[str, str]]) -> tuple:

@@ -84,12 +84,11 @@ def logger(flavour: str) -> Any:
     return Messages()
 
 
-@contextmanager
-def collected(flavour: str) -> Iterator[deque[tuple[str, str]]]:
-    """The messages logged inside the `with` block; earlier ones are discarded."""
+def collected(flavour: str) -> deque[tuple[str, str]]:
+    """The messages that are logged from now on; earlier ones are discarded."""
     lines = logger(flavour).lines
     lines.clear()
-    yield lines
+    return lines
 
 
 #: The severities of errors.

@@ -222,15 +222,15 @@ class TensorRtStep(BufferedStep):
         self.described["compute_capability"] = "{}.{}".format(*gpu.cuda_device().compute_capability)
         self._session.hold(self._unload)
         plan = built.plan
-        with export_trt.collected(self._name) as messages:
-            with export_trt.starting(self._name):
-                self._runtime = trt.Runtime(export_trt.logger(self._name))
-            self._engine = engine = self._runtime.deserialize_cuda_engine(plan)
-            if engine is None:
-                self._explain("the engine cannot be loaded on the GPU", messages, len(plan))
-            self._opened = opened = open_context(trt, engine, built.sha256)
-            if opened.context is None:
-                self._explain("cannot create an execution context", messages, engine.device_memory_size_v2)
+        messages = export_trt.collected(self._name)
+        with export_trt.starting(self._name):
+            self._runtime = trt.Runtime(export_trt.logger(self._name))
+        self._engine = engine = self._runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            self._explain("the engine cannot be loaded on the GPU", messages, len(plan))
+        self._opened = opened = open_context(trt, engine, built.sha256)
+        if opened.context is None:
+            self._explain("cannot create an execution context", messages, engine.device_memory_size_v2)
         opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # NVTX markers would lengthen the enqueue
 
     def _unload(self) -> None:
