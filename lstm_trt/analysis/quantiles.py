@@ -263,16 +263,11 @@ def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float =
         return special.betaincc(counts + 1.0, (lengths - counts).astype(float), p) <= alpha
 
     most = LONGEST * events // n + 1
-    low, high = 0, 1
-    while not sufficient(high, high + 1)[0]:
-        if high >= most:
-            return None
-        low, high = high, min(2 * high, most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if sufficient(middle, middle + 1)[0] else (middle, high)
-    first = max(1, high - 1000 - math.ceil(8 * math.sqrt(high)))
-    count = first + int(np.argmax(sufficient(first, high + 1)))
+    last = 1 + bisect_left(range(1, most + 1), True, key=lambda count: sufficient(count, count + 1)[0])
+    if last > most:
+        return None
+    first = max(1, last - 1000 - math.ceil(8 * math.sqrt(last)))
+    count = first + int(np.argmax(sufficient(first, last + 1)))
     return _or_none(max(trials_for(count, allowed, confidence), (count - 1) * n // events + 1))
 
 
