@@ -96,11 +96,10 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
     intervals = [_period_intervals(starts, places) for starts, places in marked]
     if sum(map(len, intervals)) < LEAST:
         return None
-    generator, random = np.random.default_rng(5), []
-    for starts, places in marked:
-        random += _random_intervals(starts, len(places), generator)
+    generator = np.random.default_rng(5)
+    random = np.concatenate([_random_intervals(starts, len(places), generator) for starts, places in marked])
     spacing_ns = float(np.median(np.concatenate([np.diff(starts) for starts, _ in marked])))
-    return _best(np.sort(np.concatenate(intervals)), np.sort(np.concatenate(random)), max(latency_ns, spacing_ns))
+    return _best(np.sort(np.concatenate(intervals)), np.sort(random), max(latency_ns, spacing_ns))
 
 
 def _period_intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -109,14 +108,14 @@ def _period_intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.diff(starts[first]).astype(np.float64)
 
 
-def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> list[np.ndarray]:
+def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """`_period_intervals` of `count` trials drawn at random, repeated until there are enough."""
     drawn, total = [], 0
     while total < max(RANDOM, TIMES * count) and len(drawn) < RANDOM // 20:
         places = np.sort(generator.choice(len(starts), count, replace=False, shuffle=False))
         drawn.append(_period_intervals(starts, places))
         total += len(drawn[-1])
-    return drawn
+    return np.concatenate(drawn)
 
 
 def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Period | None:

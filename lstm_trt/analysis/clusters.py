@@ -21,6 +21,7 @@ removed and the search is repeated. If a cluster of few trials overlaps the bulk
 significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
+import itertools
 import math
 from collections.abc import Generator, Iterable, Sequence
 from copy import copy
@@ -323,11 +324,9 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Search[
     far = ordered[ordered > (WELL_BEYOND - 0.25) * spread]
     if len(far) < max(LEAST, least / 2):
         return None
-    window, bounds = (
-        (BEYOND * spread, 2 * float(ordered[-1])),
-        {"within": (0, math.inf), "wide": (0.5 * spread, math.inf)},
-    )
-    mixture, weight = Mixture(ordered, window, 0.0, reference, **bounds), 0.7 * len(far) / len(ordered)
+    window, wide = (BEYOND * spread, 2 * float(ordered[-1])), (0.5 * spread, math.inf)
+    mixture = Mixture(ordered, window, 0.0, reference, within=(0, math.inf), wide=wide)
+    weight = 0.7 * len(far) / len(ordered)
     places = np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist()
     mixtures = [copy(mixture).begin(place, max(0.15 * place, 0.6 * spread), weight, 50) for place in places]
     yield mixtures
@@ -419,10 +418,10 @@ TOGETHER, FITTED = 500, 20_000
 
 def together(searches: Iterable[Search[T]]) -> list[T]:
     """The results of several searches, in their order; their mixtures are fitted at once, which takes half the time."""
-    found, searches = [], list(searches)
-    for first in range(0, len(searches), TOGETHER):
-        results: dict[int, T] = {}
-        left = dict(enumerate(searches[first : first + TOGETHER]))
+    results: dict[int, T] = {}
+    numbered = list(enumerate(searches))
+    for first in range(0, len(numbered), TOGETHER):
+        left = dict(numbered[first : first + TOGETHER])
         while left:
             asked: list[Mixture] = []
             for number, search in list(left.items()):
@@ -431,12 +430,10 @@ def together(searches: Iterable[Search[T]]) -> list[T]:
                 except StopIteration as end:
                     results[number] = end.value
                     del left[number]
-            ends = np.cumsum([len(mixture.values) for mixture in asked]) // FITTED
-            for part in range(int(ends[-1]) + 1 if asked else 0):
-                if some := [mixture for mixture, place in zip(asked, ends, strict=True) if place == part]:
-                    fitted(some)
-        found += [results[number] for number in range(len(results))]
-    return found
+            ends = itertools.accumulate(len(mixture.values) for mixture in asked)
+            for _, some in itertools.groupby(zip(ends, asked, strict=True), lambda pair: pair[0] // FITTED):
+                fitted([mixture for _, mixture in some])
+    return [results[number] for number in range(len(results))]
 
 
 def search(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> Search[tuple[Bump, ...]]:
