@@ -136,26 +136,15 @@ def _rounds_agree(more: Sequence[np.ndarray], less: Sequence[np.ndarray], confid
 TAIL = 5
 
 
-@dataclass(frozen=True)
-class PercentileChange:
-    """Comparison of one percentile: ratio B / A with its interval over rounds, percentile of each process, and reason.
+#: Of one percentile: the fields of a `Comparison` that begin with its name, the reason, and the rounds per side that
+#: would decide an AMBIGUOUS result, otherwise 0.
+OnePercentile = tuple[dict[str, Any], str, int]
 
-    `rounds_needed`: rounds per side that would decide an AMBIGUOUS result, otherwise 0.
-    """
 
-    change: Change
-    reason: str
-    rounds_needed: int = 0
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    values_us: tuple[tuple[float, ...], ...] = ((), ())
-
-    def fields(self, name: str) -> dict[str, Any]:
-        """The fields of a `Comparison` that begin with this name."""
-        ratios = {"": self.change, "_ratio": self.ratio, "_ratio_low": self.low, "_ratio_high": self.high}
-        rounds = dict(zip(("_us_rounds_a", "_us_rounds_b"), self.values_us, strict=True))
-        return {name + end: value for end, value in (ratios | rounds).items()}
+def _fields(name: str, change: Change, rounds_us: Sequence[tuple[float, ...]], *ratios: float | None) -> dict[str, Any]:
+    """`rounds_us`: the percentile of each process of A, and of B; `ratios`: B / A, and its interval over rounds."""
+    ends = ("", "_us_rounds_a", "_us_rounds_b", "_ratio", "_ratio_low", "_ratio_high")
+    return {name + end: value for end, value in zip(ends, (change, *rounds_us, *ratios), strict=True)}
 
 
 @dataclass(frozen=True)
@@ -171,8 +160,8 @@ class _Question:
     confidence: float
     machine: float
 
-    def compare(self, name: str, share: Fraction) -> PercentileChange:
-        """Compare the percentile `share` of A's and B's processes."""
+    def compare(self, name: str, heading: str, share: Fraction) -> OnePercentile:
+        """Compare the percentile `share` of A's and B's processes; `name`: "median" or "tail"."""
         each = 1 - (1 - self.confidence) / 2
         values = [np.array([quantiles.percentile(part.ordered_ns, share) for part in side]) for side in self.sides]
         ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
@@ -191,9 +180,9 @@ class _Question:
             change = Change.AMBIGUOUS
             reason = f"{m} and {n} rounds give no interval at {100 * self.confidence:g} % confidence"
             reason += f"; record {needed} per side"
-        needed = needed if change == Change.AMBIGUOUS else 0
-        values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
-        return PercentileChange(change, f"{name}: {reason}", needed, ratio, *(bounds or (None, None)), values_us)
+        rounds_us = [tuple((value / 1e3).tolist()) for value in values]
+        fields = _fields(name, change, rounds_us, ratio, *(bounds or (None, None)))
+        return fields, f"{heading}: {reason}", needed if change == Change.AMBIGUOUS else 0
 
     def _by_rounds(self, low: float, high: float) -> tuple[Change, str]:
         least, most, effect = 1 / (1 + self.effect), 1 + self.effect, f"{100 * self.effect:g} %"
@@ -356,19 +345,19 @@ def _comparison(
 ) -> Comparison:
     """`compare_groups` of a pair, whose processes are known, and their outliers if clusters are to be compared."""
     question = _Question(sides, effect, confidence, control_ratio(a, b))
-    by_median = question.compare("median", Fraction(1, 2))
+    by_median, median_reason, rounds = question.compare("median", "median", quantiles.MEDIAN)
     least = min(process.n for side in sides for process in side)
     tail = next((name for name, share in TAILS.items() if quantiles.interval_ranks(least, share, confidence)[1]), None)
     if tail is None:
-        reason = f"tail: n = {least} is too small for an upper bound of p{min(TAILS):g}"
-        by_tail = PercentileChange(Change.AMBIGUOUS, reason)
+        tail_reason = f"tail: n = {least} is too small for an upper bound of p{min(TAILS):g}"
+        by_tail = _fields("tail", Change.AMBIGUOUS, ((), ()), None, None, None)
     else:
-        by_tail = question.compare(f"p{tail:g}", TAILS[tail])
-    rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
+        by_tail, tail_reason, tail_rounds = question.compare("tail", f"p{tail:g}", TAILS[tail])
+        rounds = max(rounds, tail_rounds)
     command = None
     if rounds and a.configuration is not None and b.configuration is not None:
         command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
-    found = {**by_median.fields("median"), **by_tail.fields("tail")}
+    found = by_median | by_tail
     clusters = changes(sides, confidence, outliers) if outliers else dict.fromkeys(ClusterChange)
     found |= {f"clusters_{kind}": pairs for kind, pairs in clusters.items()}
     for letter, side in zip("ab", sides, strict=True):
@@ -377,7 +366,7 @@ def _comparison(
     return Comparison(
         **found,
         tail_percentile=tail,
-        reasons=(*_on_both_sides(shared(a, b), sides), by_median.reason, by_tail.reason),
+        reasons=(*_on_both_sides(shared(a, b), sides), median_reason, tail_reason),
         differences=tuple(differences(a, b)),
         command=command,
         rounds_needed=rounds,
