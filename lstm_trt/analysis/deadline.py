@@ -30,7 +30,7 @@ from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
@@ -378,35 +378,27 @@ def _explained(verdict: Verdict, samples: Sequence[Latencies]) -> Verdict:
     """The verdict, if it is MISSED with what the misses spent more time on."""
     if verdict.verdict != Outcome.MISSED:
         return verdict
-    samples = [sample for sample in samples if not sample.warmup.all()]
+    samples = timed_samples(samples)
     late = [sample.timed_ns > limit_ns(verdict.deadline_us) for sample in samples]
     return replace(verdict, miss_excess=Spent(samples).excess(late, [~each for each in late]))
 
 
 def judged_of(asked: list[Asked]) -> list[Verdict]:
     """`judge` of several configurations, which takes less time together, without `miss_excess`."""
-    kept = [[sample for sample in samples if not sample.warmup.all()] for samples, _, _ in asked]
-    if not all(kept):
+    kept = [(timed_samples(samples), question, until) for samples, question, until in asked]
+    if not all(samples for samples, *_ in kept):
         raise UsageError("there are no trials after warm-up")
-    timed = [[Series.of(sample) for sample in samples] for samples in kept]
+    timed = [list(map(Series.of, samples)) for samples, *_ in kept]
     latencies_ns = [process.latency_ns for process in itertools.chain(*timed)]
     if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in latencies_ns):
         raise UsageError("latencies must be finite and positive")
     courses = iter(segments_of(latencies_ns))
-    return [
-        _judged(samples, question, until, processes, [next(courses) for _ in processes])
-        for samples, processes, (_, question, until) in zip(kept, timed, asked, strict=True)
-    ]
+    return [_judged(each, series, [next(courses) for _ in series]) for each, series in zip(kept, timed, strict=True)]
 
 
-def _judged(
-    samples: Sequence[Latencies],
-    question: Question,
-    until: float | None,
-    timed: Sequence[Series],
-    courses: Sequence[Segments],
-) -> Verdict:
+def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) -> Verdict:
     """`judge` of one configuration, from the timed trials of each sample and their segments."""
+    samples, question, until = asked
     if question.burst_ms is not None:
         spacings = [
             sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) / process.step
@@ -509,9 +501,7 @@ def _judged(
     )
 
 
-def outcomes_of(
-    asked: list[tuple[tuple[Sequence[Latencies], Question, float | None], Sequence[float]]],
-) -> list[list[Outcome]]:
+def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome]]:
     """The verdicts of `judge` of several configurations at several deadlines each, ascending.
 
     Between the same two latencies the misses are the same, and what MET is denied for then is only a drift, which fewer
@@ -519,7 +509,7 @@ def outcomes_of(
     """
     several = []
     for (samples, question, until), deadlines_us in asked:
-        kept = [sample for sample in samples if not sample.warmup.all()]
+        kept = timed_samples(samples)
         timed, found, before = list(map(Series.of, kept)), [], -1
         courses, n = segments_of([process.latency_ns for process in timed]), sum(process.n for process in timed)
         for deadline_us in deadlines_us:
@@ -529,7 +519,7 @@ def outcomes_of(
             if missed == before and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
                 outcome = found[-1]
             elif until is not None or outcome == Outcome.MET:
-                outcome = _judged(kept, replace(question, deadline_us=deadline_us), until, timed, courses).verdict
+                outcome = _judged((kept, replace(question, deadline_us=deadline_us), until), timed, courses).verdict
             elif outcome == Outcome.MISSED:
                 tau = bursts.autocorrelation_time(misses, [process.n for process in timed])
                 proven = quantiles.proves_above(missed / tau, n / tau, *question.test)

@@ -24,6 +24,7 @@ from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, Segments, clock_step, segments_of, spread_ties
+from lstm_trt.analysis.series import timed_samples
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
@@ -259,8 +260,8 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
 
 
 def quick_of(several: Sequence[Sequence[Latencies]]) -> list[Outliers]:
-    """`quick` of several configurations, which takes less time together."""
-    kept = [[sample for sample in samples if not sample.warmup.all()] for samples in several]
+    """As `explain_of`, without causes and periods."""
+    kept = list(map(timed_samples, several))
     if not all(kept):
         raise UsageError("there are no trials after warm-up: record more trials")
     timed = [[np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples] for samples in kept]
@@ -379,7 +380,7 @@ def explain_of(several: list[Sequence[Latencies]]) -> list[Outliers]:
 
 def _explained(found: Outliers, samples: Sequence[Latencies]) -> Outliers:
     """`found` with causes and periods."""
-    samples = [sample for sample in samples if not sample.warmup.all()]
+    samples = timed_samples(samples)
     starts = [_starts(sample) for sample in samples]
     scale_ns = found.median_us * 1e3
     ranges = {kind: (cluster.multiplier, cluster.multiplier) for kind, cluster in enumerate(found.clusters)}

@@ -6,6 +6,7 @@ of boxes and of the 1.5 x IQR rule are interpolated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -122,11 +123,11 @@ class Series:
         return Percentile(share, percentile(self.ordered_ns, share) / 1e3, low, high)
 
 
-def timed_samples(group: Group) -> tuple[Latencies, ...]:
-    """The samples of a group that have trials after warm-up."""
-    return tuple(sample for sample in group.samples if not sample.warmup.all())
+def timed_samples(samples: Iterable[Latencies]) -> tuple[Latencies, ...]:
+    """Those that have trials after warm-up."""
+    return tuple(sample for sample in samples if not sample.warmup.all())
 
 
 def rounds_of(group: Group) -> tuple[Series, ...]:
     """The rounds of a group that have trials after warm-up."""
-    return tuple(map(Series.of, timed_samples(group)))
+    return tuple(map(Series.of, timed_samples(group.samples)))

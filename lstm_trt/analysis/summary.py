@@ -181,12 +181,9 @@ def summarize_groups(
     """One row per group, in their order, or one per round; clusters that took long are remembered for the `source`."""
     parts: list[tuple[Group, tuple[Latencies, ...], int | None]] = []
     for group in groups:
-        samples = timed_samples(group)
-        parts += (
-            [(group, (sample,), sample.round) for sample in samples]
-            if by_round and samples
-            else [(group, samples, None)]
-        )
+        samples = timed_samples(group.samples)
+        whole = [(group, samples, None)]
+        parts += [(group, (sample,), sample.round) for sample in samples] if by_round and samples else whole
     looked = [tuple(Latencies.of(sample.timed_ns) for sample in samples) for _, samples, _ in parts if samples]
     sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked]
     found = iter(remembered(_clusters, looked, sizes, source) if clusters else [(None, None)] * len(looked))

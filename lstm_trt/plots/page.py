@@ -107,7 +107,7 @@ def _page(runs: Runs, title: str, rows: Rows, outliers: Outliers | None, verdict
 
 def facts(group: Group) -> list[str]:
     """Notes for the head of a page: what was measured, where and how."""
-    samples = timed_samples(group)
+    samples = timed_samples(group.samples)
     first: Any = samples[0] if samples else None
     configuration, notes = group.configuration, []
     if samples:

@@ -185,7 +185,7 @@ def _draw_group(
     if deadline_us:
         misses, n = sum(len(each.above(1e3 * deadline_us)[0]) for each in rounds), group.n
         label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
-    draw_line(ax, Series.of(*timed_samples(group)).ordered_us / unit_us, label, look)
+    draw_line(ax, Series.of(*timed_samples(group.samples)).ordered_us / unit_us, label, look)
     draw_rounds(ax, rounds if each else (), unit_us)
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
@@ -286,7 +286,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     confidence, and its effective sample size widens the band upwards.
     """
     ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = Series.of(*timed_samples(group))
+    pooled = Series.of(*timed_samples(group.samples))
     n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0

@@ -89,7 +89,7 @@ def trials_in_order(
         notes[0] += f" Only round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
         if group.configuration.protocol.after_warmup:
-            slowest = max(timed_samples(group), key=lambda sample: sample.timed_ns.max())
+            slowest = max(timed_samples(group.samples), key=lambda sample: sample.timed_ns.max())
             call = int(np.argmax(slowest.latency_ns * ~slowest.warmup)) + 1 - group.configuration.protocol.warmup
             notes[0] += f" All inputs are zero after the warm-up; the slowest call is number {call} of silence."
         notes.append(data.describe_systems(data.points_of(group)))
@@ -105,7 +105,7 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
     Without findings, trials are labelled by the 1.5 x IQR of their round. Raises `UsageError` if there are no such
     trials, or if the findings do not match them.
     """
-    kept = timed_samples(group)
+    kept = timed_samples(group.samples)
     if not kept:
         raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
     if outliers is not None and len(outliers.labels) != len(kept):
