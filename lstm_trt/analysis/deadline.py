@@ -416,9 +416,7 @@ def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) 
         question = question if question.burst_length > 1 else replace(question, burst_length=until)
         evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
         for seen, places, size in zip(evidence, misses, sizes, strict=True):
-            late = np.zeros(size, dtype=bool)
-            late[places] = True
-            seen.add(late)
+            seen.add(np.isin(np.arange(size), places))
     rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
     burst_length = question.burst_length
 
@@ -430,14 +428,12 @@ def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) 
     tau = bursts.autocorrelation_time(misses, sizes)
     reasons: list[str] = []
     decided = sequential.outcome_of(evidence) if evidence else independent
-    slow_length, slow_length_low = None, None
-    if decided == Outcome.MET:
-        slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
-    few = not evidence and not quantiles.proves_above(missed / tau, n / tau, *question.test)
-    if decided == Outcome.MISSED and few:
+    slow_length = slow_length_low = None
+    if decided == Outcome.MISSED and not (evidence or quantiles.proves_above(missed / tau, n / tau, *question.test)):
         counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
+        slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
@@ -538,10 +534,8 @@ def failed(reason: object, question: Question) -> Verdict:
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
     """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss prove; None below 299 trials at 95 %."""
-    for percentile in ("99.999", "99.99", "99.9", "99"):
-        if quantiles.proves_below(0, n, 1 - quantiles.share_of(percentile), confidence):
-            return percentile
-    return None
+    tested = {percentile: 1 - quantiles.share_of(percentile) for percentile in ("99.999", "99.99", "99.9", "99")}
+    return next((each for each, allowed in tested.items() if quantiles.proves_below(0, n, allowed, confidence)), None)
 
 
 def _trials_needed(
