@@ -25,7 +25,6 @@ from lstm_trt.analysis import quantiles
 from lstm_trt.config.libraries import special
 
 if TYPE_CHECKING:
-    from lstm_trt.analysis.quantiles import Ordered
     from lstm_trt.analysis.series import Series
 
 #: Largest distance, in calls, between two misses that count as related one by one.
@@ -92,7 +91,7 @@ def _positive(pairs: Iterable[float]) -> float:
     return float(sum(itertools.takewhile(lambda pair: pair > 0, pairs)))
 
 
-def time_of_slow_calls(timed: Sequence[Series], pooled_ns: Ordered) -> tuple[float, float] | tuple[None, None]:
+def time_of_slow_calls(timed: Sequence[Series], pooled_ns: quantiles.Ordered) -> tuple[float | None, float | None]:
     """`autocorrelation_time` of the calls above `SLOW`, and its lower bound at 95 %; None for fewer than 20 of them.
 
     The bound is that of Student's t over `PARTS` equal parts of the recording. `pooled_ns`: the trials of all

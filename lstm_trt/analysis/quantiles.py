@@ -13,19 +13,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.libraries import special
+from lstm_trt.store.whole import Whole
 
-if TYPE_CHECKING:
-    from lstm_trt.store.whole import Whole
-
-    #: Ascending values, or those of a long recording.
-    Ordered = np.ndarray | Whole
+#: Ascending values, or those of a long recording.
+Ordered = np.ndarray | Whole
 
 #: Default confidence of intervals, verdicts and comparisons.
 DEFAULT_CONFIDENCE = 0.95

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.analysis.quantiles import (
     DEFAULT_CONFIDENCE,
     PERCENTILES,
+    Ordered,
     Percentile,
     count_outliers,
     interval,
@@ -28,9 +28,6 @@ from lstm_trt.analysis.quantiles import (
 from lstm_trt.analysis.segments import find_segments
 from lstm_trt.store.samples import Group, Latencies
 from lstm_trt.store.whole import Whole, counted
-
-if TYPE_CHECKING:
-    from lstm_trt.analysis.quantiles import Ordered
 
 
 @dataclass(frozen=True)

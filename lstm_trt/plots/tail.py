@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import median_low
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.analysis.deadline import Verdict
 from lstm_trt.analysis.outliers import Outliers
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, Ordered
 from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import ARRIVALS, WAITS
@@ -33,9 +33,6 @@ from lstm_trt.plots.style import GREY, Picture, count, multiple, number, percent
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Latencies
-
-if TYPE_CHECKING:
-    from lstm_trt.analysis.quantiles import Ordered
 
 TAIL_COLOR = "#0173b2"
 
