@@ -32,11 +32,6 @@ class Answers(Sequence):
     #: JSON values of a configuration that failed, besides its n and the reason.
     _NOTHING_FOUND: ClassVar[dict] = {}
 
-    @property
-    def _columns(self) -> list[str] | None:
-        """Columns of `frame`; None: those of its rows."""
-        return None
-
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -79,7 +74,7 @@ class Answers(Sequence):
     @property
     def frame(self) -> pd.DataFrame:
         """The answers as a table; see the class for its rows."""
-        return pd.DataFrame(self._rows(), columns=self._columns)
+        return pd.DataFrame(self._rows())
 
     def _rows(self) -> Iterable[dict]:
         """Rows of `frame`: one per configuration; if it failed: name, number of trials and reason."""

@@ -143,8 +143,9 @@ class Summary(Answers):
             rows.append({**row, **others, **lists})
         return pd.DataFrame(rows, columns=self._columns, dtype=object).to_csv(index=False)
 
-    def _rows(self) -> list[dict]:
-        return self.as_dict()
+    @property
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.as_dict(), columns=self._columns)
 
 
 def summarize(
