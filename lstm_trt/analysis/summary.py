@@ -198,14 +198,13 @@ def summarize_groups(
     return rows
 
 
-def _clusters(several: list[Sequence[Latencies]]) -> list[tuple[tuple[Cluster, ...], SteadyState]]:
+#: Clusters and steady state of a configuration; None if they were not searched.
+Found = tuple[tuple[Cluster, ...] | None, SteadyState | None]
+
+
+def _clusters(several: list[Sequence[Latencies]]) -> list[Found]:
     """Clusters and steady state of several configurations."""
     return [(found.clusters, found.steady_state) for found in quick_of(several)]
-
-
-def statistics(latency_ns: np.ndarray) -> dict:
-    """Statistics of latencies in ns (any order, at least one)."""
-    return statistics_of(Series(latency_ns))
 
 
 def statistics_of(series: Series) -> dict:
@@ -235,12 +234,7 @@ def _configured(configuration: Configuration | None) -> dict:
 
 
 def _recorded(
-    group: Group,
-    samples: Sequence[Latencies],
-    number: int | None,
-    clusters: tuple[Cluster, ...] | None,
-    steady_state: SteadyState | None,
-    shares: Sequence[Fraction],
+    group: Group, samples: Sequence[Latencies], number: int | None, found: Found, shares: Sequence[Fraction]
 ) -> SummaryRow:
     rounds = list(map(Series.of, samples))
     pooled = rounds[0] if len(rounds) == 1 else Series.of(*samples)
@@ -249,8 +243,8 @@ def _recorded(
         **_configured(group.configuration) | statistics_of(pooled),
         percentiles=tuple(map(pooled.percentile, shares)),
         status="ok",
-        clusters=clusters,
-        steady_state=steady_state,
+        clusters=found[0],
+        steady_state=found[1],
         max_with_warmup_us=max(sample.most_ns for sample in samples) / 1e3,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
