@@ -50,11 +50,6 @@ def percentile(sorted_values: Ordered, share: Fraction) -> float:
     return float(sorted_values[max(rank, 1) - 1])
 
 
-@cache
-def _heading(share: Fraction) -> str:
-    return "median" if share == MEDIAN else f"p{float(100 * share):.15g}"
-
-
 @dataclass(frozen=True)
 class Percentile:
     """A percentile in us, and the bounds of its exact interval; None for a bound that does not exist at this n."""
@@ -67,7 +62,7 @@ class Percentile:
     @property
     def heading(self) -> str:
         """`median`, `p99.9`."""
-        return _heading(self.share)
+        return "median" if self.share == MEDIAN else f"p{float(100 * self.share):.15g}"
 
     @property
     def name(self) -> str:

@@ -189,10 +189,7 @@ OTHERS = (
 
 def _statistics(rows: Rows) -> list[Column]:
     def asked(place: int, heading: str) -> Column:
-        def cell(row: SummaryRow) -> str:
-            return _starred(row.percentiles[place].us, row.percentiles[place].high_us)
-
-        return Column(heading, cell)
+        return Column(heading, lambda row: _starred(row.percentiles[place].us, row.percentiles[place].high_us))
 
     several = max((row.percentiles for row in rows), key=len, default=())
     chosen = [asked(place, each.heading) for place, each in enumerate(several)]
