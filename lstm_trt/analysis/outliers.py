@@ -1,6 +1,6 @@
 """Outliers: the course of the level, clusters and tail, their periods and causes.
 
-`outliers` analyzes runs, `explain` the rounds of one configuration; `quick` leaves out causes and
+`outliers` analyzes runs, `explain_of` the rounds of configurations; `quick_of` leaves out causes and
 periods. Trials are taken as multiples of their local level (`segments.py`), and clusters are
 searched in the multiples of all rounds together (`clusters.py`). Every trial is in the bulk, in a
 slow or fast cluster, or in the tail (`Outliers.partition`). The number of trials outside 1.5 x IQR,
@@ -254,11 +254,6 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     return OutlierAnswers(runs, answers, runs.warnings)
 
 
-def quick(samples: Sequence[Latencies]) -> Outliers:
-    """As `explain`, without causes and periods."""
-    return quick_of([samples])[0]
-
-
 def quick_of(several: Sequence[Sequence[Latencies]]) -> list[Outliers]:
     """As `explain_of`, without causes and periods."""
     kept = list(map(timed_samples, several))
@@ -271,7 +266,7 @@ def quick_of(several: Sequence[Sequence[Latencies]]) -> list[Outliers]:
 
 
 def _search(samples: Sequence[Latencies], timed: Sequence[np.ndarray], courses: Sequence[Segments]) -> Search[Outliers]:
-    """`quick` of one configuration, from the timed latencies in ns of each sample and their segments."""
+    """`quick_of` one configuration, from the timed latencies in ns of each sample and their segments."""
     levels = [course.level_ns for course in courses]
     spread = [spread_ties(latency) for latency in timed]
     sizes = np.cumsum([len(latency) for latency in timed])[:-1]
@@ -368,13 +363,11 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
     return "decays like an exponential"
 
 
-def explain(samples: Sequence[Latencies]) -> Outliers:
-    """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
-    return explain_of([samples])[0]
-
-
 def explain_of(several: list[Sequence[Latencies]]) -> list[Outliers]:
-    """`explain` of several configurations, which takes less time together."""
+    """Outliers of the rounds of each configuration, which takes less time for several together.
+
+    Raises `UsageError` if one has no trials after warm-up.
+    """
     return [_explained(found, samples) for found, samples in zip(quick_of(several), several, strict=True)]
 
 

@@ -66,17 +66,15 @@ class Segments:
     level_ns: np.ndarray = field(repr=False)
 
 
-def find_segments(latency_ns: np.ndarray) -> Segments:
-    """Segments of the timed trials of one process, in order (at least one trial)."""
-    return segments_of([latency_ns])[0]
-
-
 #: Trials whose segments are searched at once.
 AT_ONCE = 500_000
 
 
 def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
-    """`find_segments` of several processes; those with the same number of trials are rows of one table."""
+    """Segments of the timed trials of each process, in order (at least one trial).
+
+    Processes with the same number of trials are rows of one table.
+    """
     found: dict[int, Segments] = {}
     alike: dict[int, list[int]] = {}
     for place, latency_ns in enumerate(several):
@@ -85,18 +83,11 @@ def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
         rows = max(1, AT_ONCE // n)
         for some in (places[first : first + rows] for first in range(0, len(places), rows)):
             table = np.array([several[place] for place in some], dtype=np.float64)
-            found |= zip(some, _of_table(table), strict=True)
+            logs = np.log([spread_ties(row) for row in table])
+            edges, medians, noise = _block_medians(logs)
+            for row, partition in enumerate(_partitions(medians, noise)):
+                found[some[row]] = _segments(table[row], logs[row], edges, medians[row], *partition)
     return [found[place] for place in range(len(several))]
-
-
-def _of_table(latency_ns: np.ndarray) -> list[Segments]:
-    """Segments of the rows of a table (processes, trials)."""
-    logs = np.log([spread_ties(row) for row in latency_ns])
-    edges, medians, noise = _block_medians(logs)
-    found = []
-    for row, partition in enumerate(_partitions(medians, noise)):
-        found.append(_segments(latency_ns[row], logs[row], edges, medians[row], *partition))
-    return found
 
 
 def _segments(

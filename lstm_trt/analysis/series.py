@@ -25,7 +25,7 @@ from lstm_trt.analysis.quantiles import (
     percentile,
     quantile,
 )
-from lstm_trt.analysis.segments import find_segments
+from lstm_trt.analysis.segments import segments_of
 from lstm_trt.store.samples import Group, Latencies
 from lstm_trt.store.whole import Whole, counted
 
@@ -95,7 +95,7 @@ class Series:
     @cached_property
     def level_range(self) -> float:
         """The highest level of the trials over the lowest, minus 1 (see `segments.py`)."""
-        level_ns = find_segments(self.latency_ns).level_ns
+        level_ns = segments_of([self.latency_ns])[0].level_ns
         return float(level_ns.max() / level_ns.min() - 1)
 
     @property

@@ -12,8 +12,6 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
@@ -191,7 +189,7 @@ def summarize_groups(
     rows = []
     for group, samples, number in parts:
         if samples:
-            rows.append(_recorded(group, samples, number, *next(found), shares))
+            rows.append(_recorded(group, samples, number, next(found), shares))
         else:
             failure = group.failure or NoTrials(None, "no trials after warm-up")
             rows.append(_failed(group.configuration, group.group, failure, group.machine))

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 from lstm_trt.analysis.deadline import Verdict, evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.outliers import Cluster, Outliers, Tail, causes_text, quick
+from lstm_trt.analysis.outliers import Cluster, Outliers, Tail, causes_text, quick_of
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.analysis.text.outliers import outliers_line
 from lstm_trt.analysis.text.verdict import sentence
@@ -261,7 +261,7 @@ def draw_verdicts(
     runs = as_runs(runs)
 
     def page(one: Runs, verdict: Verdict) -> Picture:
-        return verdict_page(one, verdict, quick(one[0].samples) if one[0].n else None)
+        return verdict_page(one, verdict, quick_of([one[0].samples])[0] if one[0].n else None)
 
     places = sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))[:PAGES]
     worst = [(runs[place : place + 1], verdicts[place]) for place in places]

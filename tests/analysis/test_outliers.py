@@ -10,16 +10,26 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, find_period
-from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line, explain, quick
+from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line
 from lstm_trt.analysis.quantiles import count_outliers
-from lstm_trt.analysis.segments import find_segments
+from lstm_trt.analysis.segments import segments_of
 from lstm_trt.analysis.text.outliers import outliers_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.machine import facts
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Latencies
 from tests.conftest import ROOT, rest_is_heavy
-from tests.support.planted_latencies import BODIES, MEDIAN_NS, beats, check_rate, moving, plant, with_counts
+from tests.support.planted_latencies import (
+    BODIES,
+    MEDIAN_NS,
+    beats,
+    check_rate,
+    explain,
+    moving,
+    plant,
+    quick,
+    with_counts,
+)
 
 A_QUARTER, TWICE, TWICE_RARE = (1.25, 0.02), (2.0, 0.01), (2.0, 0.005)
 PLANTED = [
@@ -402,14 +412,14 @@ def test_steady_states_are_found_also_among_clusters(n, state, shape, rng):
     samples, failed = 20, []
     for _ in range(samples):
         latency_ns, _ = plant(rng, BODIES["lognormal 2 %"](rng, n), (A_QUARTER, TWICE))
-        found = find_segments(latency_ns * shape(np.arange(n) / n)).steady_state
+        found = segments_of([latency_ns * shape(np.arange(n) / n)])[0].steady_state
         failed += [found] if found != state else []
     check_rate(len(failed), samples, 0.05, failed)
 
 
 def test_steps_are_placed_and_segments_cover_all_trials(fixed):
     latency_ns = moving(BODIES["normal 1 %"](fixed, 10_000), drift=0, step=0.05, at=0.37)
-    found = find_segments(latency_ns)
+    (found,) = segments_of([latency_ns])
     assert len(found.segments) == 2
     assert (found.segments[0].start, found.segments[1].stop) == (0, 10_000)
     # The step is five spreads high: it is placed within a few trials.
@@ -420,7 +430,7 @@ def test_steps_are_placed_and_segments_cover_all_trials(fixed):
 
 
 def test_a_drift_is_one_sloping_segment(fixed):
-    found = find_segments(moving(BODIES["normal 1 %"](fixed, 10_000), drift=0.03, step=0))
+    (found,) = segments_of([moving(BODIES["normal 1 %"](fixed, 10_000), drift=0.03, step=0)])
     assert len(found.segments) == 1
     assert found.segments[0].change == pytest.approx(0.03, abs=0.005)
     assert found.drift == pytest.approx(0.03, abs=0.005)

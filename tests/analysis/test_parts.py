@@ -10,11 +10,11 @@ import pytest
 
 from lstm_trt.analysis import parts
 from lstm_trt.analysis.deadline import Question, judge
-from lstm_trt.analysis.outliers import explain
 from lstm_trt.analysis.parts import Spent
 from lstm_trt.analysis.text.outliers import outliers_text
 from lstm_trt.analysis.text.verdict import verdict_line, verdict_text
 from lstm_trt.store.samples import Latencies
+from tests.support.planted_latencies import explain
 
 RAN = {"times": 41, "shortest_ns": 12_000, "longest_ns": 310_000, "total_ns": 2_000_000}
 SWITCHES = {

@@ -18,7 +18,8 @@ from lstm_trt.analysis.compare import compare
 from lstm_trt.analysis.deadline import verdict
 from lstm_trt.analysis.outliers import Cluster, clusters_cell, clusters_line
 from lstm_trt.analysis.quantiles import count_outliers, percentile
-from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS, statistics, summarize, summarize_groups
+from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS, statistics_of, summarize, summarize_groups
 from lstm_trt.analysis.text.summary import text as summary_table
 from lstm_trt.config.configuration import Options
 from lstm_trt.store import files, folders, schema
@@ -32,7 +33,7 @@ FIELDS = ["n", "min_us", "mean_us", "std_us", "median_us", "p90_us", "p99_us", "
 
 
 def test_percentiles_are_exact_order_statistics(rng):
-    found = statistics(rng.permutation(np.arange(1, 1001)) * 1000)
+    found = statistics_of(Series(rng.permutation(np.arange(1, 1001)) * 1000))
     assert (found["n"], found["min_us"], found["max_us"]) == (1000, 1.0, 1000.0)
     assert (found["median_us"], found["p90_us"], found["p99_us"], found["p999_us"]) == (500.0, 900.0, 990.0, 999.0)
     assert found["mean_us"] == 500.5
@@ -42,14 +43,14 @@ def test_percentiles_are_exact_order_statistics(rng):
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 99, 100, 101, 999, 1001, 2000])
 def test_a_percentile_is_the_smallest_value_that_enough_trials_do_not_exceed(n):
     values = np.arange(1, n + 1) * 1000
-    found = statistics(values)
+    found = statistics_of(Series(values))
     for name, per_mille in (("median_us", 500), ("p90_us", 900), ("p99_us", 990), ("p999_us", 999)):
         below = int(found[name])
         assert below * 1000 >= per_mille * n > (below - 1) * 1000
 
 
 def test_one_trial_has_no_spread():
-    found = statistics(np.array([5000]))
+    found = statistics_of(Series(np.array([5000])))
     assert found["std_us"] is None and found["outliers"] == 0 and found["median_us"] == found["max_us"] == 5.0
 
 
@@ -171,7 +172,7 @@ def test_a_frame_holds_every_configuration_and_every_failure(tmp_path):
 
 @pytest.mark.parametrize("n", [5, 6, 35, 36, 299, 368, 1000, 3688])
 def test_intervals_are_exact_order_statistics_or_none(n):
-    found = statistics(np.random.default_rng(n).permutation(np.arange(1, n + 1)) * 1000)
+    found = statistics_of(Series(np.random.default_rng(n).permutation(np.arange(1, n + 1)) * 1000))
     for name, share in (("median_us", "0.5"), ("p90_us", "0.9"), ("p99_us", "0.99"), ("p999_us", "0.999")):
         low, high, p = found[f"{name}_low"], found[f"{name}_high"], Fraction(share)
         # Latencies are their ranks: the percentile lies below rank k with P(B >= k), above with P(B <= k - 1).

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgba
 from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Question, Verdicts, failed
-from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, explain, outliers
+from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, outliers
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.verdict import sentence
@@ -42,7 +42,7 @@ from tests.support.pictures import (
     table_texts,
     text_of,
 )
-from tests.support.planted_latencies import judge
+from tests.support.planted_latencies import explain, judge
 
 MEDIAN_NS = 100_000.0
 

@@ -9,6 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from lstm_trt.analysis import deadline
+from lstm_trt.analysis.outliers import Outliers, explain_of, quick_of
 from lstm_trt.store.samples import Latencies
 
 MEDIAN_NS = 100_000.0
@@ -126,6 +127,16 @@ def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.nda
 def judge(samples, *question, **lengths) -> deadline.Verdict:
     """The verdict on a `Question` with these fields."""
     return deadline.judge(samples, deadline.Question(*question, **lengths))
+
+
+def explain(samples) -> Outliers:
+    """Outliers of the rounds of one configuration."""
+    return explain_of([samples])[0]
+
+
+def quick(samples) -> Outliers:
+    """As `explain`, without causes and periods."""
+    return quick_of([samples])[0]
 
 
 def even(n: int, sigma: float = 0.01) -> np.ndarray:
