@@ -211,7 +211,7 @@ def _cores(text: str) -> tuple[int, ...]:
 def wait_argument(parser: argparse.ArgumentParser) -> None:
     """Add --no-wait."""
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
-    parser.add_argument("--no-wait", dest="wait", action="store_false", help=no_wait)
+    parser.add_argument("--no-wait", action="store_true", help=no_wait)
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
