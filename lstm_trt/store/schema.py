@@ -15,13 +15,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError
 from lstm_trt.config.libraries import pa
-from lstm_trt.store.whole import Whole
+
+if TYPE_CHECKING:
+    from lstm_trt.store.whole import Whole
 
 SCHEMA_VERSION = 1
 
@@ -140,8 +143,9 @@ def as_written(table):
     Others are left out: config_id and round of a consolidated table. Raises `pyarrow.ArrowException`, `LookupError`
     or `ValueError` for what is damaged.
     """
-    types = pa.schema([column for column in arrow_schema() if column.name in table.schema.names])
-    return table.select(types.names).cast(types)
+    types = arrow_schema()
+    names = [name for name in table.schema.names if name in types.names]
+    return table.select(names).cast(pa.schema([types.field(name) for name in names]))
 
 
 def arrow_arrays(recording: Recording) -> list:
@@ -219,8 +223,9 @@ def _self_check(parts: list[dict]) -> dict:
 def _others(parts: list[dict | None]) -> dict | None:
     """The CPU time of others; None if it is not known for all parts."""
     known = [part for part in parts if part is not None]
-    sums = _sums(known, "pinned_cores_ns", "all_cores_ns")
-    return sums | {"alone": all(part["alone"] for part in known)} if len(known) == len(parts) else None
+    if len(known) < len(parts):
+        return None
+    return {**_sums(known, "pinned_cores_ns", "all_cores_ns"), "alone": all(part["alone"] for part in known)}
 
 
 def _seconds(parts: list[dict]) -> dict:
