@@ -192,11 +192,12 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     `EnvironmentBroken` if the library cannot be imported there, or if another version or a module
     outside the environment is imported, and `UsageError` if the configuration is invalid.
     """
-    limits = {"time_limit_s": EXAMINE_LIMIT_S, "memory_limit": None, "listener": lambda message: None}
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as logs:
         try:
             with closing(Process(None, Path(logs), "describe", place.interpreter)) as child:
-                loaded = child.call({"kind": "describe", "library": place.library, **asked}, **limits)
+                loaded = child.call(
+                    {"kind": "describe", "library": place.library, **asked}, time_limit_s=EXAMINE_LIMIT_S
+                )
         except OSError as error:
             raise EnvironmentBroken(f"cannot start Python in the environment of {place}: {plain(str(error))}") from None
         except ConfigurationFailed as error:

@@ -62,9 +62,9 @@ class Process(Child):
         self,
         job: dict,
         *,
-        time_limit_s: float | None,
-        memory_limit: int | None,
-        listener: Listener,
+        time_limit_s: float | None = None,
+        memory_limit: int | None = None,
+        listener: Listener = lambda message: None,
         silence_s: float = SILENCE_LIMIT_S,
     ) -> dict:
         """Run a job; returns its last message, "done".

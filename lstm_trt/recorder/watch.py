@@ -150,22 +150,21 @@ class Follower:
         in_use = folder_in_use(self._folder)  # checked before reading: later files are read next time
         if self._read_new():
             self._heard = time.monotonic()
-        configuration = soak = elapsed_s = left_s = None
-        state, whole = State.EMPTY, None
+        configuration = whole = soak = elapsed_s = left_s = None
         if self._last:
             configuration, soak = self._last.configuration, self._last.provenance.get("soak")
             whole = self._counts[configuration.id]
-            state = State.IDLE
-        if in_use:
-            state = State.RECORDING
         if soak is not None:
             elapsed_s = soak["elapsed_s"]
             if in_use and not soak["last"]:
                 elapsed_s = min(soak["asked_s"], elapsed_s + max(0.0, time.time() - self._written))
             left_s = max(0.0, soak["asked_s"] - elapsed_s)
-        if not in_use and soak is not None and soak["last"]:
+        state = State.IDLE if self._last else State.EMPTY
+        if in_use:
+            state = State.RECORDING
+        elif soak is not None and soak["last"]:
             state = State.COMPLETE
-        elif not in_use and time.monotonic() - self._heard > GONE_S:
+        elif time.monotonic() - self._heard > GONE_S:
             if not self._seen:
                 raise UsageError(f"{self._folder}: {NOTHING}")
             state = State.STOPPED

@@ -92,10 +92,6 @@ class Request:
         carried = {state.output for state in self.states}
         return {name: shape for name, shape in self.workload.output_shapes.items() if name not in carried}
 
-    def type(self, name: str) -> np.dtype:
-        """Type of an input, output or state."""
-        return np.dtype(self.workload.types.get(name, "float32"))
-
     def model(self) -> bytes:
         """The ONNX model with static sizes, checked; raises `ExportFailed`."""
         from lstm_trt.export.sizes import static_model
@@ -189,7 +185,8 @@ class HostStep(BufferedStep):
     def __init__(self, request: Request, began: float) -> None:
         self._began, self._built = began, time.perf_counter()
         super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
-        self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+        types, shapes = request.workload.types, request.output_shapes
+        self._outputs = {name: np.empty(shape, types.get(name, "float32")) for name, shape in shapes.items()}
 
     def first_call(self, step: Callable[[], Any], reset: Callable[[], Any]) -> None:
         """From now on `step` and `reset` are these; each is called once. `costs` has what it took until here."""

@@ -107,7 +107,7 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
         },
         "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": version},
         "options": options.as_dict(),
-        "tf32": options.tf32,
+        "tf32": options.precision == "tf32",
         "target": {"compute_capabilities": targets, "gpu": card},
         **facts,
     }
@@ -186,7 +186,7 @@ def _parser_error(parser, lines) -> str:
 
 
 def _configure(trt, config, options: EngineOptions) -> None:
-    if options.tf32:
+    if options.precision == "tf32":
         config.set_flag(trt.BuilderFlag.TF32)
     else:  # it is on by default
         config.clear_flag(trt.BuilderFlag.TF32)

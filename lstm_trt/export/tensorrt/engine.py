@@ -80,11 +80,6 @@ class EngineOptions(JsonFields):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), *limits)
 
-    @property
-    def tf32(self) -> bool:
-        """Whether float32 matrix products may run on TF32 tensor cores."""
-        return self.precision == "tf32"
-
 
 @dataclass(frozen=True)
 class Engine:
