@@ -62,7 +62,7 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
     notes = [
         f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
         data.describe_systems(points),
-        f"{reading} All trials of these are shown.",
+        f"{reading} {'Some' if any(point.rounds[0].whole for point in good) else 'All'} trials of these are shown.",
         data.describe_shown("systems", len(names), len(systems)),
         data.describe_shown(f"values of {data.AXIS_NAMES[axis]}", len(sizes), len(measured)),
     ]
@@ -109,7 +109,7 @@ def violins(runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int
         width = _linear_width(boxes)
         ax.set_yscale("asinh", linear_width=width)  # before the densities are estimated
         y = np.concatenate([box.latency_us / box.median_us - 1 for box in boxes])
-        x, hue = (np.repeat(each, [box.n for box in boxes]) for each in zip(*keys, strict=True))
+        x, hue = (np.repeat(each, [len(box.latency_us) for box in boxes]) for each in zip(*keys, strict=True))
         seaborn.violinplot(x=x, y=y, hue=hue, order=names, palette=style.size_colors(2), ax=ax, **VIOLIN)
         _value_axis([ax], width, y.min(), y.max())
         medians = {key: f"{number(box.median_us)} µs" for key, box in zip(keys, boxes, strict=True)}
@@ -161,16 +161,17 @@ def _panel(ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color,
 def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, slot_in: float) -> list[float]:
     """Draw box, outliers, maxima and their text; returns the lowest and highest number drawn."""
     relative, later = box.latency_us / box.median_us - 1, [largest / box.median_us - 1 for largest in others_us]
-    highest, half = max([relative.max(), *later]), min(0.15, 0.21 / slot_in)
+    largest = box.max_us / box.median_us - 1  # of all trials, of which a long recording has only some in memory
+    highest, half = max([largest, *later]), min(0.15, 0.21 / slot_in)
     lines = {"whiskerprops": {"color": color}, "capprops": {"color": color}, "medianprops": {"color": "black"}}
     lines |= {"boxprops": {"facecolor": (*color, 0.35), "edgecolor": color}}
     ax.bxp([_box(box)], [place], widths=2 * half, showfliers=False, patch_artist=True, manage_ticks=False, **lines)
     # Jitter separates outliers of equal latency; the largest stays centred below its marker.
-    jitter = np.random.default_rng(0).uniform(-0.6 * half, 0.6 * half, box.n)
+    jitter = np.random.default_rng(0).uniform(-0.6 * half, 0.6 * half, len(relative))
     jitter[np.argmax(relative)] = 0
     ax.plot(place + jitter[box.is_outlier], relative[box.is_outlier], color=color, **OUTLIER)
     mark = {"linestyle": "none", "markersize": 5}
-    ax.plot([place], [relative.max()], marker="^", color="black", **mark)
+    ax.plot([place], [largest], marker="^", color="black", **mark)
     if later:
         ax.plot([place] * len(later), later, marker="D", color=color, markerfacecolor="white", **mark)
     reach = f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}"

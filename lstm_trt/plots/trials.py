@@ -265,8 +265,8 @@ def _histogram(side: Axes, timed: Series, ax: Axes) -> None:
     """Draw a histogram with counts on a log axis, so that single trials are visible."""
     low, high = ax.get_ylim()
     bins = np.geomspace(low, high, 61) if ax.get_yscale() == "log" else np.linspace(low, high, 61)
-    look: Any = {"color": BULK_COLOR, "alpha": 0.8, "linewidth": 0}
-    counts, *_ = side.hist(timed.latency_us, bins, orientation="horizontal", **look)
+    look: Any = {"bins": bins, "color": BULK_COLOR, "alpha": 0.8, "linewidth": 0}
+    counts: Any = side.hist(timed.latency_us, orientation="horizontal", **look)[0]
     side.set_xscale("log")
     side.set_xlim(0.5, max(counts.max(), 2) * 2)
     side.xaxis.set_major_formatter(lambda value, _: style.plain(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import lstm_trt as lab
 from lstm_trt.analysis.series import Series
-from lstm_trt.plots.style import whole
+from lstm_trt.plots.box import box_plots, violins
+from lstm_trt.plots.style import Picture, whole
 from lstm_trt.plots.tail import exceedance
 from lstm_trt.store import files, folders, runs
 from lstm_trt.store.whole import Whole, counted, one_of_each
@@ -31,7 +33,11 @@ OF_ALL = (
 @pytest.fixture
 def soak(rng, tmp_path):
     """A folder with a recording in six parts of unequal length, whose slow trials come in bursts."""
-    first = next(folders.read_many(ROOT / "data" / "epyc" / "grid"))
+    write_soak(next(folders.read_many(ROOT / "data" / "epyc" / "grid")), rng, tmp_path)
+    return tmp_path
+
+
+def write_soak(first, rng, folder):
     sizes, start_ns = rng.integers(900, 3000, 6).tolist(), 0
     for number, n in enumerate(sizes):
         slow = np.convolve(rng.random(n) < 0.002, np.ones(4))[:n] > 0
@@ -42,8 +48,7 @@ def soak(rng, tmp_path):
         state = {"asked_s": 6, "elapsed_s": number + 1, "part": number, "last": number == 5}
         provenance = first.provenance | {"soak": state}
         provenance["seconds"] = provenance["seconds"] | {"control": 0.0}
-        files.write(replace(first, columns=columns, provenance=provenance, part=number), tmp_path)
-    return tmp_path
+        files.write(replace(first, columns=columns, provenance=provenance, part=number), folder)
 
 
 def without(answer: dict) -> dict:
@@ -102,3 +107,24 @@ def test_events_that_come_back_after_as_many_trials_as_one_is_kept_of_keep_their
     for period in (step, 2 * step, 3):
         share = np.mean(chosen % period == 0)
         assert abs(share - 1 / period) <= 6 * (1 / period / len(chosen)) ** 0.5 + 1 / len(chosen)
+
+
+def test_boxes_and_violins_of_trials_in_memory_have_the_maximum_of_all(rng, tmp_path, monkeypatch):
+    for recording in itertools.islice(folders.read_many(ROOT / "data" / "epyc" / "near"), 4):
+        write_soak(recording, rng, tmp_path)
+
+    def drawn() -> list[Picture]:
+        found = lab.load(tmp_path)
+        pair = tuple(sorted({group.configuration.workload.hidden for group in found})[:2])
+        fixed = {"runtime": found[0].configuration.runtime}
+        return [box_plots(found.where(**fixed), "hidden"), violins(found.where(**fixed), "hidden", pair)]
+
+    known, _ = drawn()
+    monkeypatch.setattr(runs, "KEPT", 1000)
+    boxes, _ = drawn()
+    marks = [
+        [line.get_ydata() for ax in each.axes for line in ax.lines if line.get_marker() == "^"]
+        for each in (boxes, known)
+    ]
+    assert len(marks[0]) > 1 and np.array_equal(*marks)
+    assert "Some trials of these are shown" in text_of(boxes) and "All trials" in text_of(known)
