@@ -160,13 +160,15 @@ def _models(
     window, step = static_model(path, network), None
     if mode is not None or any(layer.direction != "forward" for layer in network.recurrent_layers) or not tick:
         return window, None, (), False
-    same = isinstance(network, LstmShape)
-    if same or "Conv" not in {node.op_type for node in onnx_checks.read(window).graph.node}:
-        step = static_model(path, tick)  # without states as inputs it carries those of all its layers
-    if not same:
+    stream = None
+    if isinstance(network, OnnxNetwork):
         with suppress(UsageError):
             stream = tick.in_mode("stream")
-            step, states, same = static_model(stream.path, stream), stream.states, True
+    if stream:
+        step, states = static_model(stream.path, stream), stream.states
+    elif isinstance(network, LstmShape) or "Conv" not in {node.op_type for node in onnx_checks.read(window).graph.node}:
+        step = static_model(path, tick)  # without states as inputs it carries those of all its layers
+    same = stream is not None or isinstance(network, LstmShape)
     return window, step, states, same and step is not None and _in_order(window, step)
 
 
