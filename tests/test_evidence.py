@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -113,7 +114,7 @@ def machine(statement: Statement) -> None:
             provenance = json.loads(row["provenance"])
             recorded, threads = provenance["machine"], provenance["threads"]
             assert (recorded["cpu"], recorded["logical_cores"]) == (cpu, 2) and recorded["hypervisor"]
-            assert threads["asked"] == 1 == len(threads["pinned_to"])
+            assert threads["asked"] == len(threads["pinned_to"]) <= (1 if "one core" in statement.quote else 2)
             versions[row["runtime"]] = row["runtime_version"].split("+")[0].split(", ")[-1]
     names = {"ONNX Runtime": "onnxruntime", "PyTorch": "pytorch", "OpenVINO": "openvino", "compiled by": "c"}
     for name, runtime in names.items():
@@ -150,23 +151,19 @@ def roofline_bound(statement: Statement) -> None:
             assert all(sample.timed_ns.min() > 1e3 * sample.floor_us for sample in group.samples)
 
 
-def below_the_bound(statement: Statement) -> None:
-    """By how much the fastest call is below the roofline bound at most, in per cent."""
-    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
-    samples = [sample for group in lab.load(ROOT / name) for sample in group.samples]
-    shares = [sample.timed_ns.min() / 1e3 / sample.floor_us for sample in samples]
-    assert statement.numbers == [round(100 * (1 - min(shares)), 1)]
-
-
 def c_is_fastest(statement: Statement) -> None:
     """The runtime `c` has the lowest median in every network and mode, and not in all the lowest maximum."""
-    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
-    rows = lab.summarize(lab.load(ROOT / name), clusters=False).frame.sort_values("median_us")
-    first = rows.groupby(["mode", "layers", "hidden", "sequence"]).first()
-    assert len(first) == 48 and set(rows["runtime"]) == {"c", "onnxruntime", "pytorch"}
-    assert set(first["runtime"]) == {"c"}
-    longest = rows.sort_values("max_us").groupby(["mode", "layers", "hidden", "sequence"]).first()
-    assert "c" in set(longest["runtime"]) != {"c"}
+    names = re.findall(r"`([^`]+)`", statement.rests_on)
+    frames = [lab.summarize(lab.load(ROOT / name), clusters=False).frame.assign(name=name) for name in names]
+    rows = pd.concat(frames)
+    assert set(rows["runtime"]) == {"c", "onnxruntime", "pytorch"} and set(rows["status"]) == {"ok"}
+
+    def fastest(rows: pd.DataFrame, statistic: str) -> pd.Series:
+        return rows.sort_values(statistic).groupby(["name", "mode", "layers", "hidden", "sequence"])["runtime"].first()
+
+    assert set(fastest(rows, "median_us")) == {"c"} != set(fastest(rows, "max_us"))
+    each = [fastest(rows[rows["threads"] == threads], "median_us") == "c" for threads in (1, 2)]
+    assert re.findall(r"(\d+) of (\d+)", statement.quote) == [(str(found.sum()), str(len(found))) for found in each]
 
 
 def libraries(statement: Statement) -> None:
@@ -351,7 +348,7 @@ def citation(statement: Statement) -> None:
 
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
-    no_kinks, proportional_to_sequence, not_carried_out, citation, below_the_bound, c_is_fastest,
+    no_kinks, proportional_to_sequence, not_carried_out, citation, c_is_fastest,
     one_call_is_fastest, time_of_the_set, planted_program, not_explained, began_late,
     page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,
     *map(of_the_published_times, inference_times.SENTENCES),

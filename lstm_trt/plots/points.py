@@ -232,10 +232,9 @@ def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
     machines = sorted({point.machine for point in found.values()})
     alone, looks, taken = 1 == len(runtimes) < len(found), {}, Counter()
     for place, (system, point) in enumerate(found.items()):
-        look = runtimes[point.runtime]
-        look |= {"color": tuple(np.multiply(look["color"], 0.62 ** taken[point.runtime]))}
-        if alone:
-            look = style.kind_looks(place + 1)[-1]
+        look = style.kind_looks(place + 1)[-1] if alone else dict(runtimes[point.runtime])
+        if not alone:
+            look["color"] = tuple(np.multiply(look["color"], 0.62 ** taken[point.runtime]))
         dashes = style.DASHES[machines.index(point.machine) % len(style.DASHES)]
         looks[system] = {**look, "linestyle": dashes}
         taken[point.runtime] += 1
