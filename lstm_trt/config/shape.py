@@ -6,6 +6,9 @@ the output of every step, and a dense layer to one output at each step. In the m
 time-major: inputs (sequence, batch, features), outputs (sequence, batch, 1), float32.
 """
 
+# A kind is frozen, so it may compute as a property what `Workload` has as a constant.
+# pyright: reportIncompatibleVariableOverride=false
+
 import itertools
 import math
 from collections.abc import Iterator

@@ -3,6 +3,9 @@
 It is a workload like any other, of which only the name is known; `recorder/preparers/step.py` prepares it.
 """
 
+# A kind is frozen, so it may compute as a property what `Workload` has as a constant.
+# pyright: reportIncompatibleVariableOverride=false
+
 from dataclasses import dataclass
 
 from lstm_trt.config.errors import UsageError

@@ -20,6 +20,9 @@ from lstm_trt.plots.style import GREY, Picture
 #: If a panel would have more lines, each system gets its own panels.
 LINES_PER_PANEL = 8
 
+#: Characters that the titles of a row of panels have room for.
+ROW_CHARACTERS = 95
+
 #: Height of one row of failure marks, and of all rows at most, as shares of the panel height.
 LANE, LANES = 0.045, 0.22
 
@@ -138,7 +141,7 @@ class CurvePlan:
         self.columns = style.columns_of(max(map(len, self.blocks)))
         self.titles = []
         for block in self.blocks:
-            named = [style.folded(group[0], 95 // self.columns) if self.apart else "" for group, _ in block]
+            named = [style.folded(group[0], ROW_CHARACTERS // self.columns) if self.apart else "" for group, _ in block]
             first = [name if place == 0 or name != named[place - 1] else "" for place, name in enumerate(named)]
             values = [data.axis_value(self.facet, value) * several for _, value in block]
             self.titles.append(["\n".join(filter(None, pair)) for pair in zip(first, values, strict=True)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.plots import box, points as data
-from lstm_trt.plots.curve import curves
+from lstm_trt.plots.curve import ROW_CHARACTERS, curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
 from lstm_trt.plots.precision import precisions
 from lstm_trt.plots.runtime import runtimes
@@ -52,8 +52,9 @@ def _plan(runs: Any, deadline_us: float | None) -> dict[str, Draw]:
         for number, part in enumerate(parts, 1):
             plan[name + f"-{number}" * (len(parts) > 1)] = partial(draw, part, *given, **how)
 
+    long = any(len(name) > ROW_CHARACTERS // 3 for name in data.systems(points))  # takes two lines above its panels
     for axis in axes:
-        add(f"latency-by-{axis}", MOST_ROWS, curves, axis, deadline_us=deadline_us)
+        add(f"latency-by-{axis}", MOST_ROWS - long, curves, axis, deadline_us=deadline_us)
     if len(axes) > 1:
         add("heat-map", MOST_ROWS, heat_map, *map_axes(runs), deadline_us=deadline_us)
     if len(data.systems(points)) > 1:

@@ -21,8 +21,8 @@ COMMANDS += [("outliers", topic) for topic in ("epyc/arrivals", "xeon/interrupte
 COMMANDS += [("verdict", topic, "--deadline-us", 1000) for topic in ("epyc/confirm", "epyc/deadline")]
 COMMANDS += [("summarize", "xeon/own-network", "--deadline-us", 100), ("lstm-literature", "xeon/literature")]
 
-#: Four rows of panels of 240 pixels with titles of three lines and names, a legend, and the notes of the figure.
-TALLEST = 1760
+#: Four rows of panels of 240 pixels with their titles and names, a legend, and the notes of the figure.
+TALLEST = 1700
 
 
 @pytest.mark.heavy
