@@ -45,6 +45,9 @@ class Latencies:
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
+    `counts`: of a histogram the number of calls in each bin; the arrays have an entry per bin, and the order of the
+    calls is not known. `edges_ns` (2, entries): the least and the most that each latency may be, of a bin or by a clock
+    so coarse that it shows 0; None if the latencies are as exact as they are printed.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 
@@ -68,6 +71,8 @@ class Latencies:
     graph_captured: bool | None = None
     parity_error: float | None = None
     whole: Whole | None = field(default=None, repr=False)
+    counts: np.ndarray | None = field(default=None, repr=False)
+    edges_ns: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def n(self) -> int:
@@ -137,6 +142,12 @@ class Group:
     def plain(self) -> Group:
         """This group with its samples `plain`."""
         return replace(self, samples=tuple(sample.plain for sample in self.samples))
+
+    @property
+    def median_ns(self) -> float:
+        """The median of the medians of the rounds."""
+        ordered = (sample.whole or np.sort(sample.timed_ns) for sample in self.samples if sample.n)
+        return float(np.median([each[(len(each) - 1) // 2] for each in ordered]))
 
     @property
     def machine(self) -> str | None:
