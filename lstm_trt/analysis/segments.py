@@ -19,7 +19,9 @@ import numpy as np
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.quantiles import median
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import latency
 from lstm_trt.machine import facts
+from lstm_trt.store.samples import Latencies
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
 SAME_LEVEL = 0.01
@@ -64,6 +66,37 @@ class Segments:
     steady_state: SteadyState
     drift: float
     level_ns: np.ndarray = field(repr=False)
+
+
+#: With a median below this number of steps of the clock, ratios of latencies are those of steps.
+FEWEST_STEPS = 3
+
+#: Number of trials, and of different values among them, from which on a clock is fine enough.
+LOOKED, DIFFERENT = 100, 20
+
+
+def not_judged(samples: Sequence[Latencies]) -> str | None:
+    """Why levels, clusters, periods and ratios of these trials are not judged; None if they are.
+
+    A histogram has no order. Where all latencies are multiples of one step of the clock (within 1 %), and the median is
+    below `FEWEST_STEPS` of them, their ratios are those of the clock. A table in which some times are 0 has a step.
+    """
+    for sample in samples:
+        if sample.counts is not None:
+            return "a histogram has no order"
+        latency_ns = sample.timed_ns
+        if sample.edges_ns is not None:
+            step_ns = float((sample.edges_ns[1] - sample.latency_ns).max())
+        elif len(latency_ns) < LOOKED or len(np.unique(latency_ns[:LOOKED])) > DIFFERENT:
+            continue
+        else:
+            values = np.unique(latency_ns)
+            step_ns = float(np.diff(values, prepend=0).min())
+            if len(values) == 1 or (np.abs(values / step_ns - np.rint(values / step_ns)) > 0.01).any():
+                continue
+        if median(latency_ns) < FEWEST_STEPS * step_ns:
+            return f"the median is below {FEWEST_STEPS} steps of the clock, of {latency(step_ns / 1e3)}"
+    return None
 
 
 #: Trials whose segments are searched at once.

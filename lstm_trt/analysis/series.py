@@ -6,7 +6,7 @@ of boxes and of the 1.5 x IQR rule are interpolated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,6 +19,7 @@ from lstm_trt.analysis.quantiles import (
     Ordered,
     Percentile,
     count_outliers,
+    finite,
     interval,
     is_outlier,
     mean_and_deviation,
@@ -34,22 +35,31 @@ from lstm_trt.store.whole import Whole, counted
 class Series:
     """Latencies after warm-up, in ns and in order; at least one.
 
-    `whole`: all of them, if `latency_ns` has only one of each `step`; then all statistics and `above` are of all.
+    `whole`: all of them, if `latency_ns` has only one of each `step`, or an entry for each bin of a histogram; then all
+    statistics and `above` are of all. `edges_ns` and `counts`: as of `Latencies`.
     """
 
     latency_ns: np.ndarray
     whole: Whole | None = None
+    edges_ns: np.ndarray | None = None
+    counts: np.ndarray | None = None
 
     @classmethod
     def of(cls, *samples: Latencies) -> Series:
         """The timed trials of samples, one after another."""
         latency_ns = np.concatenate([sample.timed_ns for sample in samples])
+        edges_ns = None
+        if any(sample.edges_ns is not None for sample in samples):
+            exact = (np.tile(s.latency_ns, (2, 1)) if s.edges_ns is None else s.edges_ns for s in samples)
+            edges_ns = np.concatenate([e[:, ~s.warmup] for e, s in zip(exact, samples, strict=True)], axis=1)
         if not any(sample.whole for sample in samples):
-            return cls(latency_ns)
+            return cls(latency_ns, None, edges_ns)
+        counts = [sample.counts for sample in samples if sample.counts is not None]
+        calls = np.concatenate(counts) if counts else None
         if len(samples) == 1:
-            return cls(latency_ns, samples[0].whole)
+            return cls(latency_ns, samples[0].whole, edges_ns, calls)
         pairs = ((each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1) for each in samples)
-        return cls(latency_ns, Whole(*counted(pairs)))
+        return cls(latency_ns, Whole(*counted(pairs)), edges_ns, calls)
 
     @property
     def n(self) -> int:
@@ -62,6 +72,30 @@ class Series:
     @cached_property
     def ordered_ns(self) -> Ordered:
         return self.whole or np.sort(self.latency_ns)
+
+    @cached_property
+    def bounds_ns(self) -> tuple[Ordered, Ordered]:
+        """The least and the most that the latencies may be, each ascending."""
+        if self.edges_ns is None:
+            return self.ordered_ns, self.ordered_ns
+        if self.counts is None:
+            least, most = np.sort(self.edges_ns)
+        else:
+            least, most = (Whole(*counted([(edges, self.counts)])) for edges in self.edges_ns)
+        return least, most
+
+    def misses(self, limit_ns: float) -> tuple[Sequence[int] | np.ndarray, int]:
+        """Places of the trials that may be above a limit, in order, and the number of those that are for certain.
+
+        The places in a histogram are not known: they are a range of the right length.
+        """
+        if self.edges_ns is None:
+            places = self.above(limit_ns)[0]
+            return places, len(places)
+        least, most = self.edges_ns > limit_ns
+        if self.counts is None:
+            return np.flatnonzero(most), int(np.count_nonzero(least))
+        return range(int(self.counts[most].sum())), int(self.counts[least].sum())
 
     def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
         """Places and latencies of the trials above a limit, in order."""
@@ -116,8 +150,9 @@ class Series:
 
     def percentile(self, share: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> Percentile:
         """A percentile with its exact interval."""
-        low, high = (bound and bound / 1e3 for bound in interval(self.ordered_ns, share, confidence))
-        return Percentile(share, percentile(self.ordered_ns, share) / 1e3, low, high)
+        least_ns, most_ns = self.bounds_ns
+        low, high = (bound and bound / 1e3 for bound in interval(least_ns, share, confidence, most=most_ns))
+        return Percentile(share, finite(percentile(self.ordered_ns, share) / 1e3), low, high)
 
 
 def timed_samples(samples: Iterable[Latencies]) -> tuple[Latencies, ...]:

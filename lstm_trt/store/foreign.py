@@ -188,7 +188,9 @@ def _refuse_bins(table: Table, name: str) -> None:
     named = [other for other in table.names if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)]
     if named or np.isinf(values[-1]):
         others = named or [other for other in table.names if other != name]
-        remedy = f"read a histogram with --counts {others[0]}" + f", or ignore it with --rename {others[0]}=" * bool(named)
+        remedy = f"read a histogram with --counts {others[0]}" + f", or ignore it with --rename {others[0]}=" * bool(
+            named
+        )
         raise UsageError(f"{table.where} has numbers of calls in {listed_names(others)}: {remedy}")
 
 
@@ -352,7 +354,7 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
 def _is_configured(table: Table, name: str) -> bool:
     """Whether a column belongs to the configuration by its name, and as a size does not count the trials."""
     stem, unit = split_unit(name)
-    if unit is not None or stem not in _CONFIGURED and _SIZES.isdisjoint(stem.split("_")):
+    if unit is not None or (stem not in _CONFIGURED and _SIZES.isdisjoint(stem.split("_"))):
         return False
     if stem in SYSTEM_COLUMNS or table.kind(name) != "number":
         return True

@@ -81,7 +81,9 @@ class Latencies:
 
     @property
     def most_ns(self) -> float:
-        """The largest latency including warm-up."""
+        """The largest latency including warm-up, or the most that it may be."""
+        if self.edges_ns is not None:
+            return float(self.edges_ns[1].max())
         return float(self.whole.most_ns if self.whole else np.nanmax(self.latency_ns))
 
     @property

@@ -171,7 +171,9 @@ class Table:
         new = {self.column(old, "--rename"): name for old, name in names.items()}
         kept = self.data.select([name for name in self.names if new.get(name, name)])
         places = [new.get(name, name) for name in self.places]
-        return replace(self, data=kept.rename_columns([new.get(name, name) for name in kept.column_names]), places=places)
+        return replace(
+            self, data=kept.rename_columns([new.get(name, name) for name in kept.column_names]), places=places
+        )
 
     def kind(self, name: str) -> str:
         """`number` (including durations), `bool`, `text`, `moment` (a timestamp), or `other`."""
@@ -345,8 +347,9 @@ LARGEST_BYTES = 2**30
 def read_tables(paths: Iterable[Path], warnings: list[str], column: str | None = None) -> list[Table] | None:
     """Read the tables of files and folders; None if these hold recordings of lstm_trt.
 
-    `column`: that of the times, if it is given, which tells whether a table has a heading (`_has_heading`). A file that is given twice is read once. Warnings are appended to `warnings`. Raises `UsageError`, with a one-line
-    message, if a file cannot be read, or if some paths hold tables and others recordings.
+    `column`: that of the times, if it is given, which tells whether a table has a heading (`_has_heading`). A file that
+    is given twice is read once. Warnings are appended to `warnings`. Raises `UsageError`, with a one-line message, if a
+    file cannot be read, or if some paths hold tables and others recordings.
     """
     files = {file.resolve(): file for path in paths for file in _files(path, warnings)}
     tables = {file: read_table(file, column) for file in files.values()}
