@@ -104,11 +104,10 @@ def frame_cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 def runs_to_judge(source: Any, bounds: bool = False) -> Runs:
     """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2 trials after warm-up.
 
-    `bounds`: also histograms and times of a coarse clock can be used, by the bounds of each time. Otherwise the former
-    are refused, and the latter are `resolved`.
+    `bounds`: also histograms and times of a coarse clock can be judged, by the bounds of each time. Without, they have
+    a failure instead of samples (`resolved`).
     """
-    runs = as_runs(source, bounds)
-    runs = runs if bounds else resolved(runs)
+    runs = as_runs(source) if bounds else resolved(as_runs(source))
     where = runs.source or "the runs"
     if not len(runs):
         raise UsageError(f"{where}: there are no configurations to analyze")
@@ -120,7 +119,7 @@ def runs_to_judge(source: Any, bounds: bool = False) -> Runs:
 
 
 def resolved(runs: Runs) -> Runs:
-    """Configurations whose median is too few steps of the clock have a failure instead of samples."""
+    """The runs with a failure instead of the samples that are `not_judged`."""
     groups = []
     for group in runs:
         why = not_judged(group.samples)

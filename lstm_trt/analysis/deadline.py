@@ -40,6 +40,7 @@ from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Latencies
+from lstm_trt.store.whole import Bins
 
 #: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}
@@ -151,45 +152,37 @@ class VerdictRound(JsonFields):
     segments: int | None = None
 
 
-@dataclass(frozen=True)
-class Process:
-    """One process: its trials, the places of those that may miss, how many do for certain, and their level.
-
-    `course` is None if the level is not judged.
-    """
-
-    sample: Latencies
-    timed: Series
-    late: Any
-    certain: int
-    course: Segments | None
-
-
-def rounds_of(question: Question, processes: Sequence[Process]) -> tuple[tuple[VerdictRound, ...], list[str]]:
+def rounds_of(
+    question: Question,
+    samples: Sequence[Latencies],
+    timed: Sequence[Series],
+    misses: Places,
+    courses: Sequence[Segments | None],
+) -> tuple[tuple[VerdictRound, ...], list[str]]:
     """Statistics of each process, and the reasons against MET: one process, or the end of one, is too slow.
 
     A reason is that one of several rounds, or a segment after the first, significantly misses more than
     allowed by itself (Bonferroni correction). Another is drift: a process becomes slower without reaching a
     steady state, and the latencies of its last segment would miss more than allowed if they were scaled to
-    the final level and slowed down once more by the same drift.
+    the final level and slowed down once more by the same drift. `misses`: ascending indices of the trials that may be
+    above the deadline; `courses`: the segments of the trials of each process that are in memory, None if not judged.
     """
     allowed, confidence = question.test
-    later = sum(len(each.course.segments) - 1 for each in processes if each.course)
+    later = sum(len(course.segments) - 1 for course in courses if course)
 
     def alone(part: str, missed: int, n: int, tests: int) -> list[str]:
         proven = quantiles.proves_above(missed, n, allowed, 1 - (1 - confidence) / tests)
         return [f"{part} more than allowed: {missed} of {n}"] if proven else []
 
     rounds, reasons = [], []
-    for each in processes:
-        reasons += alone(f"round {each.sample.round} alone misses", each.certain, each.timed.n, len(processes))
-    for each in processes:
-        sample, process, late, course = each.sample, each.timed, each.late, each.course
-        counted = (sample.round, process.n, len(late), quantiles.finite(float(process.bounds_ns[1][-1]) / 1e3))
+    for sample, process, late in zip(samples, timed, misses, strict=True):
+        reasons += alone(f"round {sample.round} alone misses", len(late), process.n, len(samples))
+    for sample, process, late, course in zip(samples, timed, misses, courses, strict=True):
+        counted = (sample.round, process.n, len(late), quantiles.finite(process.bounds[1].max_us))
         if course is None:
             rounds.append(VerdictRound(*counted))
             continue
-        of_round = f" of round {sample.round}" * (len(processes) > 1)
+        of_round = f" of round {sample.round}" * (len(samples) > 1)
         for segment in course.segments[1:]:
             start, stop = segment.start * process.step, min(segment.stop * process.step, process.n)
             inside = int(np.searchsorted(late, stop) - np.searchsorted(late, start))
@@ -406,18 +399,25 @@ def _explained(verdict: Verdict, samples: Sequence[Latencies]) -> Verdict:
     return replace(verdict, miss_excess=Spent(samples).excess(late, [~each for each in late]))
 
 
+def misses_of(timed: Sequence[Series], deadline_us: float) -> tuple[list[Any], int]:
+    """Places of the trials of each process that may miss, and the number of all that do for certain."""
+    late_ns = limit_ns(deadline_us)
+    certain, misses = zip(*([edge.above(late_ns)[0] for edge in process.bounds] for process in timed), strict=True)
+    return list(misses), sum(map(len, certain))
+
+
 def judged_of(asked: list[Asked]) -> list[Verdict]:
     """`judge` of several configurations, which takes less time together, without `miss_excess`."""
     kept = [(timed_samples(samples), question, until) for samples, question, until in asked]
     if not all(samples for samples, *_ in kept):
         raise UsageError("there are no trials after warm-up")
     timed = [list(map(Series.of, samples)) for samples, *_ in kept]
-    trials = [process.latency_ns for process in itertools.chain(*timed) if process.counts is None]
-    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in trials):
-        raise UsageError("latencies must be finite and positive")
     reasons = [not_judged(samples) for samples, *_ in kept]
-    levels = zip(timed, reasons, strict=True)
-    courses = iter(segments_of([each.latency_ns for series, why in levels if why is None for each in series]))
+    judged = itertools.chain(*(series for series, why in zip(timed, reasons, strict=True) if why is None))
+    latencies_ns = [process.latency_ns for process in judged]
+    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in latencies_ns):
+        raise UsageError("latencies must be finite and positive")
+    courses = iter(segments_of(latencies_ns))
     found = []
     for each, series, why in zip(kept, timed, reasons, strict=True):
         of_series = [None if why else next(courses) for _ in series]
@@ -433,7 +433,7 @@ def _judged(
     `why` these are not judged, if they are not.
     """
     samples, question, until = asked
-    ordered = all(process.counts is None for process in timed)
+    ordered = not any(isinstance(process.whole, Bins) for process in timed)
     if question.burst_ms is not None:
         spacings_ns = []
         for sample, process in zip(samples, timed, strict=True):
@@ -441,14 +441,9 @@ def _judged(
             spacings_ns.append(closed_ns if sample.start_ns is None else np.diff(sample.start_ns).mean() / process.step)
         burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(spacings_ns)))
         question = replace(question, burst_length=burst_length, burst_ms=None)
-    late_ns = limit_ns(question.deadline_us)
-    processes = [
-        Process(sample, process, *process.misses(late_ns), course)
-        for sample, process, course in zip(samples, timed, courses, strict=True)
-    ]
-    misses = [process.late for process in processes]
+    misses, certain = misses_of(timed, question.deadline_us)
     sizes = [process.n for process in timed]
-    n, missed, certain = sum(sizes), sum(map(len, misses)), sum(process.certain for process in processes)
+    n, missed = sum(sizes), sum(map(len, misses))
     pooled = timed[0] if len(timed) == 1 else Series.of(*samples)
     evidence: list[Evidence] = []
     if until is not None:
@@ -456,7 +451,7 @@ def _judged(
         evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
         for seen, places, size in zip(evidence, misses, sizes, strict=True):
             seen.add(np.isin(np.arange(size), places))
-    rounds, slow_parts = rounds_of(question, processes)
+    rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
     burst_length = question.burst_length
 
     independent = effective = question.decide(missed, n, certain)
@@ -498,7 +493,7 @@ def _judged(
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
     assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
-    least_ns, most_ns = pooled.bounds_ns
+    least_ns, most_ns = (edge.ordered_ns for edge in pooled.bounds)
     bounds_ns = quantiles.interval(least_ns, question.share, 2 * question.confidence - 1, effective_n / n, most_ns)
     low_us, high_us = (None if bound_ns is None else bound_ns / 1e3 for bound_ns in bounds_ns)
     return Verdict(
@@ -508,7 +503,7 @@ def _judged(
         certain_misses=certain,
         **question.stated,
         max_us=quantiles.finite(float(most_ns[-1]) / 1e3),
-        max_with_warmup_us=quantiles.finite(max(sample.most_ns for sample in samples) / 1e3),
+        max_with_warmup_us=quantiles.finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
         percentile_us=quantiles.finite(quantiles.percentile(pooled.ordered_ns, question.share) / 1e3),
         percentile_low_us=low_us,
         percentile_high_us=high_us,
@@ -533,7 +528,7 @@ def _judged(
         slow_burst_length_low=slow_length_low,
         dependence=dependence,
         firm_statistics=firm_statistics(misses, sizes) if ordered and certain == missed else None,
-        known_to=None if pooled.edges_ns is None else "step" if ordered else "bin",
+        known_to=("step" if ordered else "bin") if pooled.edges else None,
         not_judged=why,
         rounds=rounds,
         reasons=tuple(reasons),
@@ -553,8 +548,8 @@ def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome
         why, n = not_judged(kept), sum(process.n for process in timed)
         courses = [None] * len(timed) if why else segments_of([process.latency_ns for process in timed])
         for deadline_us in deadlines_us:
-            misses, numbers = zip(*(process.misses(limit_ns(deadline_us)) for process in timed), strict=True)
-            missed, certain = sum(map(len, misses)), sum(numbers)
+            misses, certain = misses_of(timed, deadline_us)
+            missed = sum(map(len, misses))
             outcome = question.decide(missed, n, certain)
             if before == (missed, certain) and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
                 outcome = found[-1]

@@ -6,7 +6,7 @@ of boxes and of the 1.5 x IQR rule are interpolated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -36,30 +36,26 @@ class Series:
     """Latencies after warm-up, in ns and in order; at least one.
 
     `whole`: all of them, if `latency_ns` has only one of each `step`, or an entry for each bin of a histogram; then all
-    statistics and `above` are of all. `edges_ns` and `counts`: as of `Latencies`.
+    statistics and `above` are of all. `edges`: the least and the most that the latencies may be, if they differ.
     """
 
     latency_ns: np.ndarray
     whole: Whole | None = None
-    edges_ns: np.ndarray | None = None
-    counts: np.ndarray | None = None
+    edges: tuple[Series, ...] = ()
 
     @classmethod
     def of(cls, *samples: Latencies) -> Series:
         """The timed trials of samples, one after another."""
         latency_ns = np.concatenate([sample.timed_ns for sample in samples])
-        edges_ns = None
+        edges: tuple[Series, ...] = ()
         if any(sample.edges_ns is not None for sample in samples):
-            exact = (np.tile(s.latency_ns, (2, 1)) if s.edges_ns is None else s.edges_ns for s in samples)
-            edges_ns = np.concatenate([e[:, ~s.warmup] for e, s in zip(exact, samples, strict=True)], axis=1)
+            edges = tuple(cls.of(*(sample.edge(end) for sample in samples)) for end in (0, 1))
         if not any(sample.whole for sample in samples):
-            return cls(latency_ns, None, edges_ns)
-        counts = [sample.counts for sample in samples if sample.counts is not None]
-        calls = np.concatenate(counts) if counts else None
+            return cls(latency_ns, None, edges)
         if len(samples) == 1:
-            return cls(latency_ns, samples[0].whole, edges_ns, calls)
+            return cls(latency_ns, samples[0].whole, edges)
         pairs = ((each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1) for each in samples)
-        return cls(latency_ns, Whole(*counted(pairs)), edges_ns, calls)
+        return cls(latency_ns, Whole(*counted(pairs)), edges)
 
     @property
     def n(self) -> int:
@@ -73,29 +69,11 @@ class Series:
     def ordered_ns(self) -> Ordered:
         return self.whole or np.sort(self.latency_ns)
 
-    @cached_property
-    def bounds_ns(self) -> tuple[Ordered, Ordered]:
-        """The least and the most that the latencies may be, each ascending."""
-        if self.edges_ns is None:
-            return self.ordered_ns, self.ordered_ns
-        if self.counts is None:
-            least, most = np.sort(self.edges_ns)
-        else:
-            least, most = (Whole(*counted([(edges, self.counts)])) for edges in self.edges_ns)
+    @property
+    def bounds(self) -> tuple[Series, Series]:
+        """The least and the most that the latencies may be."""
+        least, most = self.edges or (self, self)
         return least, most
-
-    def misses(self, limit_ns: float) -> tuple[Sequence[int] | np.ndarray, int]:
-        """Places of the trials that may be above a limit, in order, and the number of those that are for certain.
-
-        The places in a histogram are not known: they are a range of the right length.
-        """
-        if self.edges_ns is None:
-            places = self.above(limit_ns)[0]
-            return places, len(places)
-        least, most = self.edges_ns > limit_ns
-        if self.counts is None:
-            return np.flatnonzero(most), int(np.count_nonzero(least))
-        return range(int(self.counts[most].sum())), int(self.counts[least].sum())
 
     def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
         """Places and latencies of the trials above a limit, in order."""
@@ -150,8 +128,9 @@ class Series:
 
     def percentile(self, share: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> Percentile:
         """A percentile with its exact interval."""
-        least_ns, most_ns = self.bounds_ns
-        low, high = (bound and bound / 1e3 for bound in interval(least_ns, share, confidence, most=most_ns))
+        least, most = self.bounds
+        bounds_ns = interval(least.ordered_ns, share, confidence, most=most.ordered_ns)
+        low, high = (bound and bound / 1e3 for bound in bounds_ns)
         return Percentile(share, finite(percentile(self.ordered_ns, share) / 1e3), low, high)
 
 

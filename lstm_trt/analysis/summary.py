@@ -165,7 +165,7 @@ def summarize(
     of 50, 90, 99 and 99.9; raises `UsageError` for less than 50 or 100 and more.
     """
     shares = shares_of(percentiles)
-    runs = as_runs(runs, histograms=True)
+    runs = as_runs(runs)
     rows = summarize_groups(runs.groups, by_round, clusters, runs.source, shares)
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
@@ -175,8 +175,8 @@ def summarize(
             group = item.configuration.workload.group_fields(item.configuration.mode)
             rows.append(_failed(item.configuration, group, NoTrials(item.stage, item.reason), machine, number))
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
-    reasons = ((group.name, not_judged(group.samples)) for group in runs) if clusters else ()
-    unjudged = [f"clusters and steady state of {name} are not judged: {why}" for name, why in reasons if why]
+    reasons = [not_judged(group.samples) for group in runs] if clusters else []
+    unjudged = dict.fromkeys(f"clusters and steady state are not judged: {why}" for why in reasons if why)
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing, *unjudged))
 
 
@@ -254,7 +254,7 @@ def _recorded(
         status="ok",
         clusters=found[0],
         steady_state=found[1],
-        max_with_warmup_us=finite(max(sample.most_ns for sample in samples) / 1e3),
+        max_with_warmup_us=finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
         not_alone=alone.count(False) if alone else None,

@@ -20,7 +20,7 @@ from lstm_trt.config.format import count, latency, listed, short_number
 from lstm_trt.plots.points import system_labels
 from lstm_trt.reports import html, short
 from lstm_trt.store.files import write_whole
-from lstm_trt.store.runs import Runs, as_runs, paths_of
+from lstm_trt.store.runs import Runs, paths_of
 
 #: Ending of a file -> what writes its content.
 FORMATS: dict[str, Callable[..., str]] = {".html": html.page, ".md": short.markdown_text, ".xml": short.junit}
@@ -173,7 +173,7 @@ def report(
         one_of("format of a report", path.suffix, FORMATS)
         with file_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-    runs = runs_to_judge(as_runs(runs), bounds=True)
+    runs = runs_to_judge(runs, bounds=True)
     comparisons = None if baseline is None else compare.compare(baseline, runs, confidence=confidence)
     verdicts, tails = deadline.verdict(runs, deadline_us, percentile, confidence, **bursts), outliers.outliers(runs)
     stops_us, timed = _stops(runs, question.deadline_us), [place for place, group in enumerate(runs) if group.n]

@@ -21,8 +21,8 @@ from lstm_trt.config.format import count, latency
 from lstm_trt.config.labels import telling
 from lstm_trt.config.shape import AXES
 from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Latencies, NoTrials
-from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, listed_names, refuse_aggregates, split_unit, times
-from lstm_trt.store.whole import Whole, counted
+from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, refuse_aggregates, split_unit, times
+from lstm_trt.store.whole import Bins, counted
 
 #: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms equals 1100 us.
 STEP_DECIMALS = 3
@@ -182,16 +182,10 @@ def _of_coarse_clock(where: str, latency_ns: np.ndarray, warnings: list[str]) ->
 
 def _refuse_bins(table: Table, name: str) -> None:
     """Raise `UsageError` if the rows are bins of a histogram: ascending times, and a column of their numbers."""
-    values = table.numbers(name).astype(np.float64) if table.kind(name) == "number" else np.zeros(1)
-    if len(values) < 3 or not (np.diff(values) > 0).all():
-        return
-    named = [other for other in table.names if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)]
-    if named or np.isinf(values[-1]):
-        others = named or [other for other in table.names if other != name]
-        remedy = f"read a histogram with --counts {others[0]}" + f", or ignore it with --rename {others[0]}=" * bool(
-            named
-        )
-        raise UsageError(f"{table.where} has numbers of calls in {listed_names(others)}: {remedy}")
+    bins = [other for other in table.names if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)]
+    if bins and (np.diff(table.numbers(name)) > 0).all():
+        remedy = f"read a histogram with --counts {bins[0]}, or leave the column out with --rename {bins[0]}="
+        raise UsageError(f"{table.where} has ascending times with a column {bins[0]}: {remedy}")
 
 
 def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: int) -> Latencies:
@@ -208,27 +202,21 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
     if np.isfinite(values_ns[-1]) and not numbers[-1]:
         lost = "the last bin is empty, so calls above it may be missing"
         raise UsageError(f"{where}: {lost}: add a row inf with their number, 0 if there were none")
-    within = numbers[: len(finite_ns)]
-    if len(within) > 2 and (np.diff(within) >= 0).all() and within[-1] > within[0]:
+    if len(finite_ns) > 2 and (np.diff(numbers[: len(finite_ns)]) >= 0).all() and numbers.any():
         raise UsageError(f"{where}: the numbers of calls never decrease, as if cumulative: give those of each bin")
-    gaps_ns = np.diff(finite_ns)
-    widths_ns = np.minimum.accumulate(gaps_ns[::-1])[::-1]
-    last_ns = widths_ns[-1] ** 2 / widths_ns[-2:][0]  # bins may grow from each to the next, but not faster than numbers
-    if finite_ns[-2] > 0:
-        last_ns = min(last_ns, gaps_ns[-1] * finite_ns[-1] / finite_ns[-2])
-    above = [finite_ns[-1], np.inf] if len(finite_ns) < len(values_ns) else []
-    edges_ns = np.array(
-        [
-            [0.0, *(finite_ns[1:] - widths_ns), *above[:1]],
-            [*(finite_ns + np.append(widths_ns, last_ns)), *above[1:]],
-        ]
-    )
+    widths_ns = np.minimum.accumulate(np.diff(finite_ns)[::-1])[::-1]
+    least_ns = [0.0, *(finite_ns[1:] - widths_ns)]
+    most_ns = [
+        *(finite_ns[:-1] + widths_ns),
+        finite_ns[-1] + 2 * widths_ns[-1],
+    ]  # bins may grow, usually by up to twice
+    if len(finite_ns) < len(values_ns):
+        least_ns.append(finite_ns[-1])
+        most_ns.append(np.inf)
     kept = numbers > 0
-    values_ns, numbers = values_ns[kept], numbers[kept]
-    whole = Whole(values_ns, numbers, most_ns=values_ns.max(initial=0))
-    none = np.zeros(len(numbers), dtype=bool)
-    edges_ns = np.round(edges_ns[:, kept], STEP_DECIMALS)
-    return Latencies(values_ns, none, whole=whole, counts=numbers, edges_ns=edges_ns, round=number)
+    edges_ns = np.round([least_ns, most_ns], STEP_DECIMALS)[:, kept]
+    bins = Bins(values_ns[kept], numbers[kept], most_ns=values_ns[-1])
+    return Latencies(bins.values, np.zeros(len(bins.values), bool), whole=bins, edges_ns=edges_ns, round=number)
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:

@@ -142,20 +142,8 @@ def is_path(source: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
     return all(isinstance(item, str | Path) for item in several)
 
 
-def as_runs(source: Any, histograms: bool = False) -> Runs:
-    """Convert to `Runs`: a path or several, a DataFrame or an array (see `load`), groups, recordings, or one of these.
-
-    Raises `UsageError` for a histogram, unless `histograms` can be used: they have no order, and no single times.
-    """
-    runs = _as_runs(source)
-    counted = next((group for group in runs if any(sample.counts is not None for sample in group.samples)), None)
-    if counted and not histograms:
-        lacks = "a histogram, without order and single times, which this needs"
-        raise UsageError(f"{counted.name} is {lacks}: summarize and verdict read it")
-    return runs
-
-
-def _as_runs(source: Any) -> Runs:
+def as_runs(source: Any) -> Runs:
+    """Convert to `Runs`: a path or several, a DataFrame or an array (see `load`), groups, recordings, or `Runs`."""
     if isinstance(source, Runs):
         return source
     if is_path(source) or in_memory(source):

@@ -45,9 +45,8 @@ class Latencies:
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
-    `counts`: of a histogram the number of calls in each bin; the arrays have an entry per bin, and the order of the
-    calls is not known. `edges_ns` (2, entries): the least and the most that each latency may be, of a bin or by a clock
-    so coarse that it shows 0; None if the latencies are as exact as they are printed.
+    Of a histogram `whole` is `Bins`, and the arrays have an entry per bin. `edges_ns` (2, entries): the least and the
+    most that each latency may be, of a bin or by a clock so coarse that it shows 0; else None.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 
@@ -71,7 +70,6 @@ class Latencies:
     graph_captured: bool | None = None
     parity_error: float | None = None
     whole: Whole | None = field(default=None, repr=False)
-    counts: np.ndarray | None = field(default=None, repr=False)
     edges_ns: np.ndarray | None = field(default=None, repr=False)
 
     @property
@@ -81,9 +79,7 @@ class Latencies:
 
     @property
     def most_ns(self) -> float:
-        """The largest latency including warm-up, or the most that it may be."""
-        if self.edges_ns is not None:
-            return float(self.edges_ns[1].max())
+        """The largest latency including warm-up."""
         return float(self.whole.most_ns if self.whole else np.nanmax(self.latency_ns))
 
     @property
@@ -94,6 +90,14 @@ class Latencies:
     def timed(self, values: np.ndarray) -> np.ndarray:
         """The entries after warm-up of one of the arrays."""
         return values[~self.warmup]
+
+    def edge(self, end: int) -> Latencies:
+        """This sample with the least (0) or the most (1) that each latency may be."""
+        if self.edges_ns is None:
+            return self
+        edge_ns = self.edges_ns[end]
+        whole = self.whole and replace(self.whole, values=edge_ns, most_ns=edge_ns[-1])
+        return replace(self, latency_ns=edge_ns, whole=whole, edges_ns=None)
 
     @property
     def plain(self) -> Latencies:

@@ -57,7 +57,7 @@ _STATED = (
 _BLANKS = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
 
 #: Text cells of the calls above the range of a histogram.
-_ABOVE = re.compile(r"over.*|>.*|.*\+", re.IGNORECASE)
+_ABOVE = re.compile(r".*over.*|>.*|.*\+", re.IGNORECASE)
 
 #: Words in the name of a column of aggregates, and of a column beside which the times of all rows are aggregates.
 _AGGREGATES = re.compile(r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?")
@@ -218,10 +218,10 @@ class Table:
 
     def counts_rows(self, name: str) -> bool:
         """Whether a column is a running number of the rows: 0, 1, 2, ... or 1, 2, 3, ..."""
-        if not pa.types.is_integer(self.array(name).type) or self.array(name).null_count or self.data.num_rows < 3:
+        if not pa.types.is_integer(self.array(name).type) or self.data.num_rows < 3:
             return False
         values = self.numbers(name)
-        return values[0] in (0, 1) and bool((np.diff(values) == 1).all())
+        return bool(values[0] in (0, 1) and (np.diff(values) == 1).all())
 
     def with_rows(self, rows: np.ndarray) -> Table:
         """Only the rows for which the array is true."""
@@ -305,7 +305,7 @@ def refuse_aggregates(table: Table, name: str) -> None:
 #: Kinds of invalid times, and what to do about them.
 _REMEDIES = {
     "blank or NaN": "--drop-missing leaves these rows out, and states their number",
-    "infinite": "give a call that did not end the time after which it was given up",
+    "infinite": "give a call that did not end the time after which it was given up; --counts reads a histogram",
     "negative": "measure with a clock that is not set, such as time.perf_counter_ns",
     "zero": "measure with a clock of smaller steps, such as time.perf_counter_ns",
 }
@@ -511,10 +511,9 @@ def _of_json(where: str, text: str) -> Table:
             value = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError):
             raise UsageError(f"{where} is not JSON: {first_line(error)}") from None
-    columns = columns_of_json(where, value) or {}
-    if columns:
-        pass
-    elif isinstance(value, dict):
+    columns = {}
+    if isinstance(value, dict):
+        value = columns_of_json(where, value) or value
         columns = {name: cells for name, cells in value.items() if isinstance(cells, list) and cells}
         columns = columns if len({len(cells) for cells in columns.values()}) == 1 else {}
     elif isinstance(value, list) and any(isinstance(row, dict) for row in value):
@@ -574,8 +573,8 @@ def _is_number(text: str) -> bool:
 def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
     """One number per line; text after # is a comment."""
     cells = {place: cell for place, line in enumerate(lines, 1) if (cell := line.partition("#")[0].strip())}
-    if list(cells.values()).count("0") == 1 and next(iter(cells.values())) == "0":
-        del cells[next(iter(cells))]  # the heading that pandas writes for a column without a name
+    if [place for place, cell in cells.items() if cell == "0"] == [min(cells)]:
+        del cells[min(cells)]  # the heading that pandas writes for a column without a name
     header = comments[-1].strip(" \t#") if comments else ""
     unit = None if " " in header else split_unit(header)[1]  # numpy.savetxt writes the header "# latency_us"
     return Table(where, pa.table({"": list(cells.values())}), unit, list(cells))

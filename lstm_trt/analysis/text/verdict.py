@@ -31,7 +31,8 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _misses(verdict),
         *_excess(verdict.miss_excess),
         f"{proven} {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline",
-        *_beyond(verdict, proven),
+        f"{proven} {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
+        " there is a 50 % chance that the next n trials contain a longer one",
         *_evidence(verdict),
         *_assumption(verdict),
         *(f"because {reason}" for reason in verdict.reasons),
@@ -118,9 +119,9 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 
 def _maximum(verdict: Verdict) -> str:
-    most = "at most " if verdict.known_to else ""
     if verdict.max_us is None:
-        return f"max not known in n = {verdict.n} trials: it is above the last bin"
+        return f"max above the last bin in n = {verdict.n} trials"
+    most = "at most " if verdict.known_to else ""
     text = f"max {most}{fmt.microseconds(verdict.max_us)} us in n = {verdict.n} trials"
     text += f" (with warm-up {fmt.microseconds(verdict.max_with_warmup_us)} us)"
     if len(verdict.rounds) > 1:
@@ -135,14 +136,6 @@ def _percentile(verdict: Verdict) -> str:
     measured = f"p{fmt.short_number(verdict.percentile)} {fmt.microseconds(verdict.percentile_us)} us, {low}, {high}"
     deadline = f"deadline {fmt.short_number(verdict.deadline_us)} us"
     return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
-
-
-def _beyond(verdict: Verdict, proven: str) -> list[str]:
-    """What is proven of calls that take longer than the maximum."""
-    if verdict.max_us is None:
-        return []
-    certified = f"{proven} {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum"
-    return [f"{certified}; there is a 50 % chance that the next n trials contain a longer one"]
 
 
 def _missed(verdict: Verdict) -> str:
@@ -192,9 +185,7 @@ def _order(verdict: Verdict) -> list[str]:
         nothing = "dependence, drift and (m,k)-firm statistics are not judged"
         return [f"{verdict.not_judged}: {nothing}; the bounds assume that misses come singly"]
     drift = _drift(verdict) if verdict.not_judged is None else [f"drift is not judged: {verdict.not_judged}"]
-    firm = ["(m,k)-firm statistics are not judged: some calls may miss"]
-    firm = firm if verdict.firm_statistics is None else [_firm(verdict.firm_statistics)]
-    return [_dependence(verdict), *drift, *firm]
+    return [_dependence(verdict), *drift, *map(_firm, filter(None, [verdict.firm_statistics]))]
 
 
 def _drift(verdict: Verdict) -> list[str]:
