@@ -120,9 +120,10 @@ def runs_to_judge(source: Any, bounds: bool = False) -> Runs:
 
 def resolved(runs: Runs) -> Runs:
     """The runs with a failure instead of the samples that are `not_judged`."""
+    reasons = [not_judged(group.samples) for group in runs]
+    if not any(reasons):
+        return runs
     groups = []
-    for group in runs:
-        why = not_judged(group.samples)
-        failed = replace(group, samples=(), failure=NoTrials(None, f"not judged: {why}"))
-        groups.append(failed if why else group)
+    for group, why in zip(runs, reasons, strict=True):
+        groups.append(replace(group, samples=(), failure=NoTrials(None, f"not judged: {why}")) if why else group)
     return replace(runs, groups=tuple(groups))

@@ -392,7 +392,7 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
 
 def _explained(verdict: Verdict, samples: Sequence[Latencies]) -> Verdict:
     """The verdict, if it is MISSED with what the misses spent more time on."""
-    if verdict.verdict != Outcome.MISSED:
+    if verdict.verdict != Outcome.MISSED or verdict.known_to:
         return verdict
     samples = timed_samples(samples)
     late = [sample.timed_ns > limit_ns(verdict.deadline_us) for sample in samples]
@@ -412,12 +412,12 @@ def judged_of(asked: list[Asked]) -> list[Verdict]:
     if not all(samples for samples, *_ in kept):
         raise UsageError("there are no trials after warm-up")
     timed = [list(map(Series.of, samples)) for samples, *_ in kept]
+    trials = (process.latency_ns for process in itertools.chain(*timed) if not isinstance(process.whole, Bins))
+    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in trials):
+        raise UsageError("latencies must be finite and positive")
     reasons = [not_judged(samples) for samples, *_ in kept]
     judged = itertools.chain(*(series for series, why in zip(timed, reasons, strict=True) if why is None))
-    latencies_ns = [process.latency_ns for process in judged]
-    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in latencies_ns):
-        raise UsageError("latencies must be finite and positive")
-    courses = iter(segments_of(latencies_ns))
+    courses = iter(segments_of([process.latency_ns for process in judged]))
     found = []
     for each, series, why in zip(kept, timed, reasons, strict=True):
         of_series = [None if why else next(courses) for _ in series]

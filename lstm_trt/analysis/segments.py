@@ -143,7 +143,7 @@ def clock_step(values: np.ndarray) -> float:
     """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
     It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Two values more
-    than 5 % apart are two states, not clock steps, unless they are one step and two.
+    than 5 % apart are two states, not clock steps, unless they are 1 and 2, or 2 and 3 steps.
     """
     low, median, high = np.percentile(values, [5, 50, 95])
     central = np.unique(values[(values >= low) & (values <= high)])
@@ -152,7 +152,7 @@ def clock_step(values: np.ndarray) -> float:
     steps = np.diff(central if len(central) > 1 else np.unique(values))
     steps = steps[steps > 1e-9 * median]
     step = float(np.median(steps)) if len(steps) else 0.0
-    two_states = len(central) < 3 and step > 0.05 * median and not math.isclose(step, central[0])
+    two_states = len(central) < 3 and step > 0.05 * median and round(central[0] / step, 6) not in (1, 2)
     return 0.0 if two_states else max(step, facts.quantum(values))
 
 

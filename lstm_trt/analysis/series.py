@@ -46,7 +46,7 @@ class Series:
     @classmethod
     def of(cls, *samples: Latencies) -> Series:
         """The timed trials of samples, one after another."""
-        latency_ns = np.concatenate([sample.timed_ns for sample in samples])
+        latency_ns = np.concatenate([sample.timed(sample.latency_ns) for sample in samples])
         edges: tuple[Series, ...] = ()
         if any(sample.edges_ns is not None for sample in samples):
             edges = tuple(cls.of(*(sample.edge(end) for sample in samples)) for end in (0, 1))

@@ -50,6 +50,9 @@ _SIZES = {"layer", "layers", "hidden", "sequence", "seq", "batch"}
 #: Names of columns with the number of calls in each bin of a histogram.
 _COUNTS = {"count", "counts", "freq", "frequency", "hits", "occurrences", "samples", "calls"}
 
+#: Bins from which on numbers of calls that never decrease are taken as cumulative.
+CUMULATIVE = 5
+
 #: Rows from which on a size 1, 2, 3, ... is a running number of them, and not that many configurations.
 _MANY_ROWS = 1000
 
@@ -80,12 +83,9 @@ def groups_of_table(
     The column `name` holds the times in `unit`. A group of which more than half the rows were dropped has a failure
     instead of samples. Warnings are appended to `warnings`.
     """
-    for key in keys:
-        if table.counts_rows(key):
-            raise UsageError(f"--group-by {key}: it counts the rows of {table.where}, and is no configuration")
     refuse_aggregates(table, name)
-    bins = None if options.counts is None else table.column(options.counts, "--counts")
-    if bins is None:
+    bins = options.counts and table.column(options.counts, "--counts")
+    if not bins:
         _refuse_bins(table, name)
     rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
     table, latency_ns = _latency_ns(table, name, unit, options, warnings)
@@ -146,7 +146,7 @@ def _latency_ns(
 
     The times may be 0, and those of a histogram also infinite.
     """
-    allowed = ["zero", *["blank or NaN"] * options.drop_missing, *["infinite"] * (options.counts is not None)]
+    allowed = ["zero", *["blank or NaN"] * options.drop_missing, *["infinite"] * bool(options.counts)]
     values = times(table, name, allowed)
     present = ~np.isnan(values)
     if missing := int(np.count_nonzero(~present)):
@@ -173,9 +173,9 @@ def _of_coarse_clock(where: str, latency_ns: np.ndarray, warnings: list[str]) ->
     if zeros.all():
         raise UsageError(f"{where}: all times are 0: measure with a clock of smaller steps")
     step_ns = float(latency_ns[~zeros].min())
+    shown = f"{np.count_nonzero(zeros)} of {len(zeros)} times are 0"
     step = f"a step of the clock is up to {latency(step_ns / 1e3)}"
-    counted = "each counts as one, and the others are known to one"
-    warnings.append(f"{where}: {np.count_nonzero(zeros)} of {len(zeros)} times are 0: {step}; {counted}")
+    warnings.append(f"{where}: {shown}: {step}; each counts as one, and the others are known to one")
     edges_ns = np.stack([np.maximum(latency_ns - step_ns, 0), latency_ns + step_ns])
     return np.maximum(latency_ns, step_ns), edges_ns
 
@@ -197,26 +197,23 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
     """
     values_ns, numbers = counted([(latency_ns, calls)])
     finite_ns = values_ns[np.isfinite(values_ns)]
-    if len(finite_ns) < 2:
-        raise UsageError(f"{where}: a histogram needs at least 2 bins, here {len(finite_ns)}")
-    if np.isfinite(values_ns[-1]) and not numbers[-1]:
+    bins = len(finite_ns)
+    if bins < 2 or not numbers.any():
+        raise UsageError(f"{where}: a histogram needs at least 2 bins and a call, here are {bins} bins")
+    if bins == len(values_ns) and not numbers[-1]:
         lost = "the last bin is empty, so calls above it may be missing"
         raise UsageError(f"{where}: {lost}: add a row inf with their number, 0 if there were none")
-    if len(finite_ns) > 2 and (np.diff(numbers[: len(finite_ns)]) >= 0).all() and numbers.any():
+    if bins >= CUMULATIVE and (np.diff(numbers[:bins]) >= 0).all() and numbers[0] < numbers[bins - 1]:
         raise UsageError(f"{where}: the numbers of calls never decrease, as if cumulative: give those of each bin")
     widths_ns = np.minimum.accumulate(np.diff(finite_ns)[::-1])[::-1]
-    least_ns = [0.0, *(finite_ns[1:] - widths_ns)]
-    most_ns = [
-        *(finite_ns[:-1] + widths_ns),
-        finite_ns[-1] + 2 * widths_ns[-1],
-    ]  # bins may grow, usually by up to twice
-    if len(finite_ns) < len(values_ns):
-        least_ns.append(finite_ns[-1])
-        most_ns.append(np.inf)
+    last_ns = finite_ns[-1:] + 2 * widths_ns[-1:]  # bins that grow usually do so up to twice
+    above_ns = values_ns[bins:]
+    least_ns = np.concatenate([[0.0], finite_ns[1:] - widths_ns, np.minimum(above_ns, finite_ns[-1])])
+    most_ns = np.concatenate([finite_ns[:-1] + widths_ns, last_ns, above_ns])
     kept = numbers > 0
     edges_ns = np.round([least_ns, most_ns], STEP_DECIMALS)[:, kept]
-    bins = Bins(values_ns[kept], numbers[kept], most_ns=values_ns[-1])
-    return Latencies(bins.values, np.zeros(len(bins.values), bool), whole=bins, edges_ns=edges_ns, round=number)
+    whole = Bins(values_ns[kept], numbers[kept], most_ns=values_ns[kept][-1])
+    return Latencies(whole.values, np.zeros(len(whole.values), bool), whole=whole, edges_ns=edges_ns, round=number)
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:

@@ -13,10 +13,11 @@ from typing import Any, Self
 import numpy as np
 
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store.schema import Failure, Recording, Stored
-from lstm_trt.store.whole import Whole
+from lstm_trt.store.whole import Bins, Whole
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -84,7 +85,9 @@ class Latencies:
 
     @property
     def timed_ns(self) -> np.ndarray:
-        """Latencies after warm-up in ns, in order."""
+        """Latencies after warm-up in ns, in order; raises `UsageError` for a histogram, which has none."""
+        if isinstance(self.whole, Bins):
+            raise UsageError("a histogram has no order and no single times: summarize and verdict read it")
         return self.latency_ns[~self.warmup]
 
     def timed(self, values: np.ndarray) -> np.ndarray:
