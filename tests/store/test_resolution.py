@@ -42,7 +42,8 @@ def falsely_decided(runs, percentiles=("50", "90", "99")) -> list:
     for percentile in percentiles:
         for deadline_us in np.r_[np.linspace(1, 450, 60), 64, 128, 256]:
             question = Question(float(deadline_us), percentile)
-            true = question.decide(int(np.count_nonzero(TRUE_US > deadline_us)), len(TRUE_US))
+            misses = int(np.count_nonzero(deadline_us < TRUE_US))
+            true = question.decide(misses, len(TRUE_US))
             found = verdict(runs, float(deadline_us), percentile)[0].verdict
             if found not in (true, Outcome.NOT_ENOUGH_EVIDENCE):
                 wrong.append((percentile, deadline_us, found, true))

@@ -80,9 +80,9 @@ TRTEXEC = """&&&& RUNNING TensorRT.trtexec [TensorRT v101300] # trtexec --onnx=m
 [04/07/2025-23:59:50] [I] Latency: min = 1.4209 ms, max = 3.047 ms, mean = 1.48372 ms, percentile(99%) = 2.61597 ms
 """
 
-PERF_ANALYZER = """Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,p50 latency,p99 latency
-1,69.2,225,2148,64,13891,21018
-3,84.2,237,1768,21673,35398,51701
+PERF_ANALYZER = """Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,p50 latency,p99 latency
+1,69.2,225,2148,13891,21018
+3,84.2,237,1768,35398,51701
 """
 
 HDR_TEXT = """       Value     Percentile TotalCount 1/(1-Percentile)
