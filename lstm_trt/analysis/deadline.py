@@ -418,11 +418,10 @@ def judged_of(asked: list[Asked]) -> list[Verdict]:
     reasons = [not_judged(samples) for samples, *_ in kept]
     judged = itertools.chain(*(series for series, why in zip(timed, reasons, strict=True) if why is None))
     courses = iter(segments_of([process.latency_ns for process in judged]))
-    found = []
-    for each, series, why in zip(kept, timed, reasons, strict=True):
-        of_series = [None if why else next(courses) for _ in series]
-        found.append(_judged(each, series, of_series, why))
-    return found
+    return [
+        _judged(each, series, [None if why else next(courses) for _ in series], why)
+        for each, series, why in zip(kept, timed, reasons, strict=True)
+    ]
 
 
 def _judged(
@@ -455,11 +454,14 @@ def _judged(
     burst_length = question.burst_length
 
     independent = effective = question.decide(missed, n, certain)
-    dependence = assess(timed, misses, float(1 - question.share)) if ordered else Dependence()
+    dependence, tau, firm = Dependence(), 1.0, None
+    if ordered:
+        dependence = assess(timed, misses, float(1 - question.share))
+        tau = bursts.autocorrelation_time(misses, sizes)
+        firm = firm_statistics(misses, sizes) if certain == missed else None
     effective_misses, effective_n = dependence.effective(missed, n)
     if independent == Outcome.MET and question.decide(effective_misses, effective_n) != Outcome.MET:
         effective = Outcome.NOT_ENOUGH_EVIDENCE
-    tau = bursts.autocorrelation_time(misses, sizes) if ordered else 1.0
     reasons: list[str] = []
     decided = sequential.outcome_of(evidence) if evidence else independent
     slow_length = slow_length_low = None
@@ -467,7 +469,8 @@ def _judged(
         counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
-        slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns) if ordered else (None, None)
+        if ordered:
+            slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
@@ -527,7 +530,7 @@ def _judged(
         slow_burst_length=slow_length,
         slow_burst_length_low=slow_length_low,
         dependence=dependence,
-        firm_statistics=firm_statistics(misses, sizes) if ordered and certain == missed else None,
+        firm_statistics=firm,
         known_to=("step" if ordered else "bin") if pooled.edges else None,
         not_judged=why,
         rounds=rounds,

@@ -193,14 +193,16 @@ def summarize_groups(
         samples = timed_samples(group.samples)
         whole = [(group, samples, None)]
         parts += [(group, (sample,), sample.round) for sample in samples] if by_round and samples else whole
-    searched = [samples if clusters and not not_judged(samples) else () for _, samples, _ in parts]
-    looked = [tuple(Latencies.of(sample.timed_ns) for sample in samples) for samples in searched if samples]
-    sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked]
-    found = iter(remembered(_clusters, looked, sizes, source))
+    looked = {}
+    for place, (_, samples, _) in enumerate(parts):
+        if clusters and samples and not not_judged(samples):
+            looked[place] = tuple(Latencies.of(sample.timed_ns) for sample in samples)
+    sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked.values()]
+    found = dict(zip(looked, remembered(_clusters, list(looked.values()), sizes, source), strict=True))
     rows = []
-    for (group, samples, number), judged in zip(parts, searched, strict=True):
+    for place, (group, samples, number) in enumerate(parts):
         if samples:
-            rows.append(_recorded(group, samples, number, next(found) if judged else (None, None), shares))
+            rows.append(_recorded(group, samples, number, found.get(place, (None, None)), shares))
         else:
             failure = group.failure or NoTrials(None, "no trials after warm-up")
             rows.append(_failed(group.configuration, group.group, failure, group.machine))

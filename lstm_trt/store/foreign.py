@@ -84,15 +84,10 @@ def groups_of_table(
     instead of samples. Warnings are appended to `warnings`.
     """
     refuse_aggregates(table, name)
-    bins = options.counts and table.column(options.counts, "--counts")
-    if not bins:
-        _refuse_bins(table, name)
     rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
     table, latency_ns = _latency_ns(table, name, unit, options, warnings)
+    bins, calls = _calls(table, name, options.counts)
     latency_ns, edges_ns = (latency_ns, None) if bins else _of_coarse_clock(table.where, latency_ns, warnings)
-    calls = bins and _whole_numbers(table, bins)
-    if bins and calls is None:
-        raise UsageError(f"{table.where}: --counts {bins} is not a column of whole numbers of at least 0")
     warmup = _warmup(table, warnings)
     counts = _counts(table, options.causes, {name, *keys}, warnings)
     round_name = _round_column(table, keys)
@@ -100,20 +95,18 @@ def groups_of_table(
     if not options.one_group:
         read = {name, bins, *keys, round_name, table.find("trial"), table.find("warmup", "warm_up"), *counts}
         _refuse_mixtures(table, read, keys, parts, warnings)
-    start_ns = _start_ns(table, {name, *keys}, parts, warnings)
+    every = Latencies(latency_ns, warmup, _start_ns(table, {name, *keys}, parts, warnings), counts, edges_ns=edges_ns)
     groups = []
     for values, total in rows_of.items():
         fields = dict(zip(keys, values, strict=True))
         rounds = parts.get(values, [])
-        samples = []
-        for number, rows in rounds:
-            starts = None if start_ns is None else start_ns[rows]
-            causes = {cause: counted[rows] for cause, counted in counts.items()}
-            edges = None if edges_ns is None else edges_ns[:, rows]
-            if calls is not None:
-                samples.append(_histogram(table.where, latency_ns[rows], calls[rows], number))
-            elif not warmup[rows].all():
-                samples.append(Latencies(latency_ns[rows], warmup[rows], starts, causes, round=number, edges_ns=edges))
+        samples = [
+            _of_rows(every, rows, number)
+            if calls is None
+            else _histogram(table.where, latency_ns[rows], calls[rows], number)
+            for number, rows in rounds
+            if not warmup[rows].all()
+        ]
         label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items()) or Path(table.where).name
         group = Group(label, tuple(samples), fields)
         missing = total - sum(len(rows) for _, rows in rounds)
@@ -180,12 +173,31 @@ def _of_coarse_clock(where: str, latency_ns: np.ndarray, warnings: list[str]) ->
     return np.maximum(latency_ns, step_ns), edges_ns
 
 
-def _refuse_bins(table: Table, name: str) -> None:
-    """Raise `UsageError` if the rows are bins of a histogram: ascending times, and a column of their numbers."""
-    bins = [other for other in table.names if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)]
-    if bins and (np.diff(table.numbers(name)) > 0).all():
-        remedy = f"read a histogram with --counts {bins[0]}, or leave the column out with --rename {bins[0]}="
-        raise UsageError(f"{table.where} has ascending times with a column {bins[0]}: {remedy}")
+def _of_rows(every: Latencies, rows: np.ndarray, number: int) -> Latencies:
+    """The round with this number, of some of the rows."""
+    starts = None if every.start_ns is None else every.start_ns[rows]
+    edges = None if every.edges_ns is None else every.edges_ns[:, rows]
+    causes = {cause: counts[rows] for cause, counts in every.causes.items()}
+    return Latencies(every.latency_ns[rows], every.warmup[rows], starts, causes, round=number, edges_ns=edges)
+
+
+def _calls(table: Table, name: str, given: str | None) -> tuple[str | None, np.ndarray | None]:
+    """The `given` column with the numbers of calls in the bins of a histogram, and these; (None, None) without one.
+
+    Raises `UsageError` if it has anything else, and if none is given but the rows seem to be bins: ascending times, and
+    a column that is called as one of numbers.
+    """
+    if given is None:
+        bins = [other for other in table.names if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)]
+        if bins and (np.diff(table.numbers(name)) > 0).all():
+            remedy = f"read a histogram with --counts {bins[0]}, or leave the column out with --rename {bins[0]}="
+            raise UsageError(f"{table.where} has ascending times with a column {bins[0]}: {remedy}")
+        return None, None
+    column = table.column(given, "--counts")
+    calls = _whole_numbers(table, column)
+    if calls is None:
+        raise UsageError(f"{table.where}: --counts {column} is not a column of whole numbers of at least 0")
+    return column, calls
 
 
 def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: int) -> Latencies:
