@@ -454,11 +454,11 @@ def _judged(
     burst_length = question.burst_length
 
     independent = effective = question.decide(missed, n, certain)
-    dependence, tau, firm = Dependence(), 1.0, None
+    dependence, firm = Dependence(), None
     if ordered:
         dependence = assess(timed, misses, float(1 - question.share))
-        tau = bursts.autocorrelation_time(misses, sizes)
         firm = firm_statistics(misses, sizes) if certain == missed else None
+    tau = bursts.autocorrelation_time(misses, sizes)
     effective_misses, effective_n = dependence.effective(missed, n)
     if independent == Outcome.MET and question.decide(effective_misses, effective_n) != Outcome.MET:
         effective = Outcome.NOT_ENOUGH_EVIDENCE
