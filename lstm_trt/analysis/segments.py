@@ -69,8 +69,8 @@ class Segments:
     level_ns: np.ndarray = field(repr=False)
 
 
-#: With a median below this number of steps of the clock, ratios of latencies are those of steps.
-FEWEST_STEPS = 3
+#: With a median below this number of steps of the clock, ratios of latencies are those of steps. These show the step.
+FEWEST_STEPS, LOOKED = 3, 10_000
 
 
 def not_judged(samples: Sequence[Latencies]) -> str | None:
@@ -85,7 +85,7 @@ def not_judged(samples: Sequence[Latencies]) -> str | None:
         if sample.edges_ns is not None:
             step_ns = float((sample.edges_ns[1] - sample.latency_ns).max())
         else:
-            step_ns = clock_step(latency_ns)
+            step_ns = clock_step(latency_ns[:LOOKED])
         if median(latency_ns) < FEWEST_STEPS * step_ns:
             return f"the median is below {FEWEST_STEPS} steps of the clock, of {latency(step_ns / 1e3)}"
     return None

@@ -57,7 +57,7 @@ _STATED = (
 _BLANKS = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
 
 #: Text cells of the calls above the range of a histogram.
-_ABOVE = re.compile(r".*over.*|>.*|.*\+", re.IGNORECASE)
+_ABOVE = re.compile(r"(#.*)?over\w*:?|> ?[\d.]+|[\d.]+ ?\+", re.IGNORECASE)
 
 #: Words in the name of a column of aggregates, and of a column beside which the times of all rows are aggregates.
 _AGGREGATES = re.compile(r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?")
@@ -306,7 +306,7 @@ def refuse_aggregates(table: Table, name: str) -> None:
 _REMEDIES = {
     "blank or NaN": "--drop-missing leaves these rows out, and states their number",
     "infinite": "give a call that did not end the time after which it was given up; --counts reads a histogram",
-    "negative": "measure with a clock that is not set, such as time.perf_counter_ns",
+    "negative": "measure with a clock that is never set back, such as time.perf_counter_ns",
     "zero": "measure with a clock of smaller steps, such as time.perf_counter_ns",
 }
 
@@ -418,7 +418,7 @@ def read_table(path: Path, column: str | None = None) -> Table | None:
 
 def in_memory(source: object) -> bool:
     """Whether this is a DataFrame, an array, or something else with numbers in memory."""
-    return hasattr(source, "__array__")
+    return hasattr(source, "__array__") and not isinstance(source, str)  # a text of numpy is a path
 
 
 def table_of(source: Any) -> Table:

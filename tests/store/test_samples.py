@@ -189,7 +189,9 @@ def test_blank_cells(tmp_path, blank):
     np.testing.assert_array_equal(table.numbers("time_us"), [12.5, np.nan, 0.002])
 
 
-@pytest.mark.parametrize("cell", ["1,234", "1,234.5", "1 234.5", "0,5", "1.234,5", "OOM", "12 ms", "1,23,4"])
+@pytest.mark.parametrize(
+    "cell", ["recovered", "> x", "C++", "1,234", "1,234.5", "1 234.5", "0,5", "1.234,5", "OOM", "12 ms", "1,23,4"]
+)
 def test_an_invalid_number_is_refused_with_its_line(tmp_path, cell):
     path = put(tmp_path / "t.csv", {"trial": [1, 2], "latency_us": [5, f'"{cell}"']})
     assert f"line 3: latency_us is {cell!r}, not a number" in refusal(path)
@@ -726,6 +728,7 @@ def test_a_frame_and_an_array_are_read_as_their_files(tmp_path):
     assert "--unit" in refusal(times) and "2 x 3" in refusal(np.ones((2, 3)), unit="us")
     assert "not a number" in refusal(np.array(["a", "b"]), unit="us")
     assert "column" in refusal(pd.DataFrame({"a": [1, 2], "b": [3, 4]}))
+    assert load(np.array([str(tmp_path / "t.csv")])[0])[0].n == len(times)
 
 
 # Several tables, compressed ones, arrays, and standard input
