@@ -193,7 +193,7 @@ def _drift(verdict: Verdict) -> list[str]:
     return [
         f"drift of the bulk {fmt.signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
         for part in verdict.rounds
-        if part.steady_state != SteadyState.FLAT or part.segments > 1
+        if part.drift is not None and (part.steady_state != SteadyState.FLAT or part.segments != 1)
     ]
 
 
