@@ -7,6 +7,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from traceback import walk_tb
 from typing import Any
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
@@ -46,6 +47,13 @@ class LabError(Exception):
     def __str__(self) -> str:
         """The text, with control characters as escapes: names in damaged files may contain them."""
         return printable(super().__str__())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: one line, which begins with the line of the cell."""
+        frames = walk_tb(self.__traceback__)
+        own = [line for frame, line in frames if frame.f_globals["__name__"] == "__main__"]
+        place = f"line {own[0]}: " if own else ""
+        return [f"{place}{type(self).__name__}: {self}"]
 
 
 class UsageError(LabError):
