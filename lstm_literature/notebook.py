@@ -12,6 +12,7 @@ from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.campaign import record_missing
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.folders import find_folder
@@ -48,6 +49,7 @@ def load(
     (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
     workload. Raises `UsageError` for unknown names, and if there are no such recordings.
     """
+    workloads, implementations = as_list(workloads), as_list(implementations)
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
     printed = pd.concat([published.of(document) for document in documents], ignore_index=True)

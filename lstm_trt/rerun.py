@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.errors import RunFailed, UsageError, first_line
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.store.files import make_folder
 
@@ -115,7 +115,7 @@ def check_notebooks(
     each value of another kind than the one it replaces.
     """
     checked, refused = {}, []
-    for path in map(Path, paths):
+    for path in map(Path, as_list(paths)):
         try:
             with warnings.catch_warnings(action="ignore"):  # about cells without an id
                 notebook = nbformat.read(path, as_version=4)
@@ -166,8 +166,7 @@ def fitted(name: str, default: object, value: object) -> object:
     None replaces anything, and anything replaces None. Raises `UsageError` for a value of another kind.
     """
     if isinstance(default, list) and value is not None:
-        items = value if isinstance(value, list | tuple | set) else [value]
-        return [fitted(name, default[0] if default else None, item) for item in items]
+        return [fitted(name, default[0] if default else None, item) for item in as_list(value)]
     kinds, called = KINDS.get(type(default), (object, ""))
     if value is not None and not isinstance(value, kinds):
         raise UsageError(f"{name} must be {called}, not {value!r}")

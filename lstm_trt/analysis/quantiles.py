@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.libraries import special
 from lstm_trt.store.whole import Whole
 
@@ -155,7 +155,7 @@ def share_of(percentile: str | float | Fraction) -> Fraction:
 
 def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
     """Percentiles as exact shares, the highest first; raises as `share_of`."""
-    return sorted(set(map(share_of, percentiles)), reverse=True)
+    return sorted(set(map(share_of, as_list(percentiles))), reverse=True)
 
 
 def check_confidence(confidence: float) -> float:
