@@ -92,8 +92,9 @@ class Runs(Sequence[Group]):
 
         Names are axes, runtime, mode, fields of options and protocol (`group_fields`), and sizes of an own network; for
         a table its `group_by` columns. A list, tuple, set or range matches any of its values, a text also the values
-        that are written so, and `machine` the beginning of a fingerprint. Values that no group has are `missing`, and
-        a warning names them. Raises `UsageError` for an unknown name, and if no group is left.
+        that are written so, and `machine` the beginning of a fingerprint. Values that no group has, except for those
+        of a range, are `missing`, and a warning names them. Raises `UsageError` for an unknown name, and if no group is
+        left.
         """
         if not wanted:
             return self
@@ -132,23 +133,23 @@ def matching(
     known = dict.fromkeys(itertools.chain(*fields))
     if "config_id" in known:  # recordings leave out what has its default
         known |= {name: field.default for name, field in FIELDS.items()}
-    allowed: dict[str, list] = {}
+    allowed: dict[str, Any] = {}
     for name, value in wanted.items():
         key = name if name in known else f"size {name}"
         if key not in known:
             choices = ", ".join(known) or "nothing"
             raise UsageError(f"{source}: no group has the field {name!r}{nearest(name, known)}; choose from {choices}")
-        allowed[key] = as_list(value)
+        allowed[key] = value
     chosen = [
         all(_is_any(name, row.get(name, known[name]), values) for name, values in allowed.items()) for row in fields
     ]
     if allowed and not any(chosen):
-        filters = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in allowed.items())
+        filters = ", ".join(f"{name} {' or '.join(map(str, as_list(values)))}" for name, values in allowed.items())
         raise UsageError(f"{source}: no recording or row has {filters}")
     missing: dict[str, Mapping[str, Any]] = {}
     for name, values in allowed.items():
         found = [row.get(name, known[name]) for row in itertools.compress(fields, chosen)]
-        for value in values:
+        for value in () if isinstance(values, range) else as_list(values):
             if not any(_is(name, each, value) for each in found):
                 missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
     if missing:
@@ -223,9 +224,7 @@ def load(
     tables = read_tables(paths, warnings)
     causes = causes and as_list(causes)
     options = TableOptions(column, unit, as_list(group_by), rename, causes, one_group, drop_missing)
-    runs = (
-        _recorded(paths, options, as_list(columns)) if tables is None else _of_tables(tables, paths, options, warnings)
-    )
+    runs = _recorded(paths, options, columns) if tables is None else _of_tables(tables, paths, options, warnings)
     return runs.where(**where) if where else runs
 
 
