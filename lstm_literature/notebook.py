@@ -11,7 +11,7 @@ from lstm_literature.preparer import availability, describe_benchmark, interpret
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.campaign import record_missing
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd
@@ -77,6 +77,11 @@ def load(
             and item.configuration.workload.name in workloads
         ]
         runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
-    if not runs:
-        raise UsageError(f"{runs.source} has no recording of {listed(workloads)}: set record = True to record here")
+    recorded = {item.configuration.workload.name for item in runs.recordings}
+    missing = {name: {"workload": name} for name in workloads if name not in recorded}
+    if missing:
+        lacks = f"{runs.source} has no recording of {listed(missing)}: set record = True to record here"
+        if not runs:
+            raise UsageError(lacks)
+        runs = replace(runs, missing=missing, warnings=(*runs.warnings, Incomplete(lacks)))
     return Literature(runs, metrics.table(runs.recordings), printed, variants)

@@ -183,7 +183,9 @@ def load_or_record(
     lacking = [pair for pair in asked if pair not in found]
     missing: dict[str, dict] = {}
     for workload, (runtime, _, of_system) in lacking:
-        name = f"{workload.label} on {runtime or 'any runtime'}"
+        name = workload.label
+        if len(runtimes) > 1:
+            name += f" on {runtime}"
         if len(wanted) > 1:
             name += f" in {of_system.precision}"
         missing[name] = workload.axes | ({"runtime": runtime} if runtime else {})
