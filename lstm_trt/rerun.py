@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.config.errors import RunFailed, UsageError, first_line
+from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line
 from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.store.files import make_folder
@@ -94,8 +94,8 @@ def rerun(
     `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
     checked = check_notebooks(notebooks, parameters or {}, kernel)
-    if cell_limit_s is not None and cell_limit_s < 1:
-        raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
+    if cell_limit_s is not None:
+        check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
     folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
@@ -155,7 +155,7 @@ def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
     for line in ast.parse(source).body:
         match line:
             case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(ast.Name(name), value=value):
-                with suppress(ValueError):
+                with suppress(ValueError, TypeError):
                     known[name] = ast.literal_eval(value or "None")
     return known
 

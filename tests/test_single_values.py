@@ -190,6 +190,54 @@ def test_one_value_is_a_list_of_one(case, place):
     assert call(place, one) == call(place, [one])
 
 
+#: Function -> a call of it; its parameters that are numbers are replaced by text.
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "compare": lambda runs, folder, **given: lab.compare(runs, runs, **given),
+    "verdict": lambda runs, folder, **given: lab.verdict(runs, **{"deadline_us": 1e3, **given}),
+    "replay": lambda runs, folder, **given: lab.replay(runs, **{"period_us": 1e3, **given}),
+    "scaling": lambda runs, folder, **given: lab.scaling(runs, **given),
+    "largest_that_meets": lambda runs, folder, **given: lab.largest_that_meets(runs, **{"deadline_us": 1e3, **given}),
+    "load_or_record": lambda runs, folder, **given: lab.load_or_record(
+        folder, workloads=SHAPE, runtimes="onnxruntime", record=True, out=folder / "new", **given
+    ),
+    "Options": lambda runs, folder, **given: lab.Options(**given),
+    "Protocol": lambda runs, folder, **given: lab.Protocol(**given),
+    "LstmShape": lambda runs, folder, **given: lab.LstmShape(**vars(SHAPE) | given),
+    "record": lambda runs, folder, **given: lab.record(SHAPE, "onnxruntime", out=folder / "new", **given),
+    "report": lambda runs, folder, **given: lab.report(runs, **{"deadline_us": 1e3, **given}),
+    "heat_map": lambda runs, folder, **given: plots.heat_map(
+        runs, **{"value": "bound_us", "deadline_us": 1e3, **given}
+    ),
+    "rerun_notebooks": lambda runs, folder, **given: lab.rerun_notebooks(NOTEBOOK, out=folder / "runs", **given),
+    **{
+        name: lambda runs, folder, name=name, **given: getattr(plots, name)(runs, *MORE.get(name, ()), **given)
+        for name in ("curves", "precisions", "runtimes", "tails", "arrival_tails")
+    },
+}
+MORE = {"curves": ["hidden"]}
+#: Of what is recorded with a device, or where any text is right.
+NO_NUMBERS = {"device_index", "shapes", "seed"}
+
+
+def numbers() -> list[tuple[str, str]]:
+    found = []
+    for name in NUMBERS:
+        function = getattr(plots if name in registry.PICTURES else lab, name)
+        for parameter in inspect.signature(function).parameters.values():
+            whole = re.fullmatch(r"(<class ')?(str \| )?(int|float)\b.*", str(parameter.annotation))
+            if whole and parameter.name not in NO_NUMBERS:
+                found.append((name, parameter.name))
+    return found
+
+
+@pytest.mark.parametrize(("name", "parameter"), numbers())
+def test_a_text_where_a_number_belongs_is_one_line_that_names_it(name, parameter, place):
+    message = refusal(NUMBERS[name], lab.load(place.recordings), place.folder, **{parameter: "five"})
+    assert ("'five'" in message or name == "Protocol") and "\n" not in message  # some are for other arrivals only
+    word = parameter.removesuffix("_us").removesuffix("_s").removesuffix("_ms").split("_")[-1]
+    assert word in message.replace("-", " ") or (word == "length" and "bursts" in message)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

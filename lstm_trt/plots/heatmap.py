@@ -19,7 +19,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt.analysis.deadline import Question, evidence_percentile, judge
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, check_confidence
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
@@ -149,6 +149,7 @@ def heat_map(
     an unknown axis or value.
     """
     data.check_deadline(deadline_us)
+    check_confidence(confidence)
     if value != BOUND:
         one_of("statistic", value, data.STATISTIC_NAMES)
     elif deadline_us is None:
