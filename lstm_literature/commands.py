@@ -101,7 +101,7 @@ def table(arguments: argparse.Namespace) -> int:
     if arguments.format == "md":
         raise UsageError("--format md needs --coverage")
     found = _metrics(arguments.out, lambda item: _wanted(arguments, item.workload.name, item.runtime, item.mode))
-    recorded = {*found.frame.workload, *found.frame.implementation, "all"}
+    recorded = {*found.frame["workload"], *found.frame["implementation"], "all"}
     missing = [name for name in (*arguments.workload, *(arguments.implementation or ())) if name not in recorded]
     if missing:
         common.warn([f"{listed(arguments.out)} has no matching recording of {listed(missing)}"])

@@ -160,7 +160,7 @@ def load_or_record(
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
     if not runs.own:
         return runs
-    systems = list(itertools.product(runtimes or [None], protocols or [None], wanted or [None]))
+    systems: list[Any] = list(itertools.product(runtimes or [None], protocols or [None], wanted or [None]))
     items, found = [], set()
     for item in runs.recordings:
         configuration, workload = item.configuration, item.configuration.workload

@@ -14,7 +14,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from lstm_trt.config.errors import UnknownConfiguration
 
 
-def as_list(values: Any) -> list:
+def as_list(values: Any) -> list[Any]:
     """The values of an argument that takes several; a single one is a list of one."""
     single = isinstance(values, str | Mapping) or not isinstance(values, Iterable)
     return [values] if single else list(values)
