@@ -101,7 +101,11 @@ def table(arguments: argparse.Namespace) -> int:
     if arguments.format == "md":
         raise UsageError("--format md needs --coverage")
     found = _metrics(arguments.out, lambda item: _wanted(arguments, item.workload.name, item.runtime, item.mode))
-    return _print_metrics(arguments, found)
+    recorded = {*found.frame["workload"], *found.frame["implementation"], "all"}
+    missing = [name for name in (*arguments.workload, *(arguments.implementation or ())) if name not in recorded]
+    if missing:
+        common.warn([f"{listed(arguments.out)} has no matching recording of {listed(missing)}"])
+    return _print_metrics(arguments, found) or 3 * bool(missing)
 
 
 def list_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from lstm_trt.analysis.outliers import Cluster, Outliers, quick_of
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
 from lstm_trt.analysis.parallel import computed, remembered
 from lstm_trt.analysis.series import Series, rounds_of
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
 from lstm_trt.config.libraries import pd
@@ -379,8 +379,8 @@ def _comparison(
 def check_question(effect: float, confidence: float) -> None:
     """Raise `UsageError` if the effect is not at least 0 and below 1, or the confidence is out of range."""
     quantiles.check_confidence(confidence)
-    if not 0 <= effect < 1:  # also for NaN
-        raise UsageError(f"the effect must be a share such as 0.02, at least 0 and below 1, not {effect:g}")
+    must = "the effect must be a share such as 0.02, at least 0 and below 1"
+    check_number(must, effect, lambda share: 0 <= share < 1)
 
 
 def _timed(side: Group) -> tuple[Series, ...]:

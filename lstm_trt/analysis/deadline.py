@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -31,7 +32,7 @@ from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
 from lstm_trt.config.libraries import pd
@@ -101,18 +102,14 @@ class Question:
     burst_ms: float | None = None
 
     def __post_init__(self) -> None:
-        try:
+        with suppress(TypeError, ValueError):
             self.deadline_us = float(self.deadline_us)
-        except (TypeError, ValueError):
-            raise UsageError(f"the deadline must be a positive time in us, not {self.deadline_us!r}") from None
-        if not (math.isfinite(self.deadline_us) and self.deadline_us > 0):
-            raise UsageError(f"the deadline must be a positive time in us, not {self.deadline_us:g}")
+        check_number("the deadline must be a positive time in us", self.deadline_us, lambda us: us > 0)
         self.share = quantiles.share_of(self.percentile)
         quantiles.check_confidence(self.confidence)
-        if not (math.isfinite(self.burst_length) and self.burst_length >= 1):
-            raise UsageError(f"the length of bursts must be at least 1 call, not {self.burst_length:g}")
-        if self.burst_ms is not None and not (math.isfinite(self.burst_ms) and self.burst_ms > 0):
-            raise UsageError(f"the length of bursts must be a positive time in ms, not {self.burst_ms:g}")
+        check_number("the length of bursts must be at least 1 call", self.burst_length, lambda calls: calls >= 1)
+        if self.burst_ms is not None:
+            check_number("the length of bursts must be a positive time in ms", self.burst_ms, lambda ms: ms > 0)
         if self.burst_ms is not None and self.burst_length != 1:
             raise UsageError("give the length of bursts in calls or in ms, not both")
 

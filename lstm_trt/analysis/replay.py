@@ -21,7 +21,7 @@ from lstm_trt.analysis.deadline import longest_run
 from lstm_trt.analysis.quantiles import AskedPercentiles, Percentile, shares_of
 from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.analysis.series import Series
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.store.samples import Group, NoTrials
 
@@ -173,8 +173,7 @@ def _latencies(parts: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fra
 
 def _ns(name: str, value_us: float) -> float:
     """Decimal us to ns without rounding errors: 100.1 us are 100100 ns."""
-    if not (math.isfinite(value_us) and value_us > 0):
-        raise UsageError(f"the {name} must be a positive time in us, not {value_us:g}")
+    check_number(f"the {name} must be a positive time in us", value_us, lambda us: us > 0)
     return float(Fraction(str(value_us)) * 1000)
 
 

@@ -212,7 +212,8 @@ def from_tables(
     medians_us = {key: statistics.median(map(statistics.median, us.values())) for key, us in several_us.items()}
     measured: list[Measured] = [(dict(key[0]), key[1], ShapeTime(us)) for key, us in medians_us.items()]
     source = listed((table.where for table in several), 3)
-    chosen = matching([row[0] | dict(zip(axes, row[1], strict=True)) for row in measured], where or {}, source)
+    rows = [row[0] | dict(zip(axes, row[1], strict=True)) for row in measured]
+    chosen, _ = matching(rows, where or {}, source, warned)
     return _times(
         list(itertools.compress(measured, chosen)),
         counts,

@@ -375,7 +375,12 @@ def print_answers(arguments: argparse.Namespace, answers: Answers, figures: str 
         from lstm_trt import plots
 
         print_files(getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how))
-    return answers.exit_status or 3 * any(isinstance(warning, Incomplete) for warning in answers.warnings)
+    return answers.exit_status or incomplete_status(answers.warnings)
+
+
+def incomplete_status(warnings: Iterable[str]) -> int:
+    """3 if recordings are missing from an answer, else 0."""
+    return 3 if any(isinstance(warning, Incomplete) for warning in warnings) else 0
 
 
 def print_progress(line: str) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
-from lstm_trt.config.fields import JsonFields, Tells, described, identity_fields, known_fields
+from lstm_trt.config.fields import JsonFields, Tells, as_list, described, identity_fields, known_fields
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
@@ -81,7 +81,7 @@ class Options(JsonFields):
     reduce_range: bool = described(False, heading="weights", values={True: "7 bits", False: "full"}, added=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cores", tuple(self.cores))
+        object.__setattr__(self, "cores", tuple(as_list(self.cores)))
         kind, colon, index = (self.device or "").partition(":")
         if colon and kind == "cuda" and index.isdecimal():
             object.__setattr__(self, "device", kind)
@@ -95,8 +95,7 @@ class Options(JsonFields):
     @classmethod
     def each(cls, precision: str | Sequence[str], **others: Any) -> list[Self]:
         """Options with one precision, or with each of several, and otherwise the same."""
-        names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
-        return [cls(precision=name, **others) for name in names]
+        return [cls(precision=name, **others) for name in dict.fromkeys(as_list(precision))]
 
 
 #: A field of recordings that end when they are decided.

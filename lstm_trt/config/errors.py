@@ -4,9 +4,12 @@ The command line prints a `LabError` as one line on standard error and exits wit
 Any other exception is a bug: its traceback is printed and the exit status is 70.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from numbers import Real
+from traceback import walk_tb
 from typing import Any
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
@@ -46,6 +49,13 @@ class LabError(Exception):
     def __str__(self) -> str:
         """The text, with control characters as escapes: names in damaged files may contain them."""
         return printable(super().__str__())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: one line, which begins with the line of the cell."""
+        frames = walk_tb(self.__traceback__)
+        own = [line for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
+        place = f"line {own[0]}: " if own else ""
+        return [f"{place}{type(self).__name__}: {self}"]
 
 
 class UsageError(LabError):
@@ -90,6 +100,12 @@ def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
     if value not in known:
         raise UsageError(f"unknown {what} {value!r}{nearest(value, known)}: choose from {', '.join(map(str, known))}")
     return value
+
+
+def check_number(must: str, value: Any, fits: Callable[[Any], bool]) -> None:
+    """Raise `UsageError` with `must` ("the effect must be ...") unless it is a finite number that `fits`."""
+    if not (isinstance(value, Real) and math.isfinite(value) and fits(value)):
+        raise UsageError(f"{must}, not {format(value, 'g') if isinstance(value, Real) else repr(value)}")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
@@ -289,7 +290,7 @@ def TorchNetwork(
     parameters: Iterable[str] = (f"input{index}" for index in range(len(example)))
     with suppress(ValueError):  # a traced module has no signature
         parameters = inspect.signature(module.forward).parameters
-    named = list(input_names or [*parameters][: len(example)])
+    named = as_list(input_names or [*parameters][: len(example)])
     module.eval()
     try:
         with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
@@ -299,8 +300,8 @@ def TorchNetwork(
             results, again = ([leaf for leaf in run if isinstance(leaf, torch.Tensor)] for run in runs)
             if not all(a.float().allclose(b.float(), equal_nan=True) for a, b in zip(results, again, strict=True)):
                 raise ExportFailed(f"the outputs of {name} are random, by a dropout with training=True for example")
-            several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
-            answers = list(output_names or several)
+            numbered = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
+            answers = as_list(output_names or numbered)
             for what, given, needed in (("input", named, len(example)), ("output", answers, len(results))):
                 if len(given) != needed:
                     raise UsageError(f"{name} has {needed} {what}s, but {len(given)} names were given")

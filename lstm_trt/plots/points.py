@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.analysis.series import Series, rounds_of
-from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.errors import UsageError, check_number, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.labels import differing, field_text, labels
 from lstm_trt.config.workload import AXES
@@ -398,5 +398,5 @@ def axis_value(axis: str, value: int) -> str:
 
 
 def check_deadline(deadline_us: float | None) -> None:
-    if deadline_us is not None and not (np.isfinite(deadline_us) and deadline_us > 0):
-        raise UsageError(f"the deadline must be a positive number of microseconds, not {deadline_us}")
+    if deadline_us is not None:
+        check_number("the deadline must be a positive time in us", deadline_us, lambda us: us > 0)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, causes, first_line
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
 from lstm_trt.config.libraries import pd
 from lstm_trt.machine import facts
@@ -122,7 +123,7 @@ def _distributions(names: Iterable[str]) -> list[str]:
 
 def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorReport:
     """Examine the runtimes `names` (default: all in the registry) and the host; changes nothing."""
-    names = list(registry.table("RUNTIMES") if names is None else names)
+    names = list(registry.table("RUNTIMES") if names is None else as_list(names))
     return DoctorReport(
         runtimes=[row for name in names for row in rows_of(name)],
         versions={"lstm_trt": __version__, **facts.versions(_distributions(names))},

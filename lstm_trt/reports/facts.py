@@ -74,7 +74,7 @@ class Report:
     @property
     def unfinished(self) -> list[str]:
         """Why more recordings will or should follow: also configurations that lack rounds which others have."""
-        reasons = list(self.runs.unfinished)
+        reasons = [*self.runs.unfinished, *self.runs.lacks]
         for label, places in self.systems.items():
             rounds = [{sample.round for sample in self.runs[place].samples} for place in places]
             lacking = sum(0 < len(each) < len(set().union(*rounds)) for each in rounds)

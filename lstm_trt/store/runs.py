@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeGuard, overload
 
 from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
-from lstm_trt.config.format import count, short_number
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import count, listed, short_number
 from lstm_trt.config.labels import FIELDS
 from lstm_trt.config.libraries import pd
 from lstm_trt.store import consolidated, folders
@@ -24,6 +25,9 @@ from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, gro
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 from lstm_trt.store.whole import KEPT
+
+#: Most names in a line of what is missing.
+MOST_MISSING = 5
 
 #: Columns of a recording that latencies alone need, and those that analysis and plots use: not the device's own clock.
 LATENCIES = ("latency_ns", "warmup")
@@ -37,7 +41,7 @@ class Runs(Sequence[Group]):
     `grouped`: whether JSON output is a list with an object per group; otherwise it is the object of the only group.
     For a table, `how` has the column and unit that were read, and `group_by` its columns. `own` is true for
     recordings of lstm_trt; `recordings` has them in the order they were read. `unfinished`: why more of them will or
-    should follow, as text.
+    should follow, as text. `missing`: what was asked for and is not recorded, name -> its fields.
     """
 
     groups: tuple[Group, ...]
@@ -49,6 +53,7 @@ class Runs(Sequence[Group]):
     own: bool = True
     recordings: tuple[Stored, ...] = field(default=(), repr=False)
     unfinished: tuple[str, ...] = ()
+    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -68,7 +73,12 @@ class Runs(Sequence[Group]):
         for group in self.groups:
             measured = f"{count(group.n, 'trial')} in {count(len(group.samples), 'round')}"
             lines.append(f"{group.name}: {group.failure or measured}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.lacks])
+
+    @property
+    def lacks(self) -> list[str]:
+        """A line that names what was asked for and is not recorded; none if nothing is missing."""
+        return [f"not recorded: {listed(self.missing, MOST_MISSING)}"] if self.missing else []
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -82,14 +92,20 @@ class Runs(Sequence[Group]):
 
         Names are axes, runtime, mode, fields of options and protocol (`group_fields`), and sizes of an own network; for
         a table its `group_by` columns. A list, tuple, set or range matches any of its values, a text also the values
-        that are written so, and `machine` the beginning of a fingerprint. Raises `UsageError` for an unknown name, and
-        if no group is left.
+        that are written so, and `machine` the beginning of a fingerprint. Values that no group has, except for those
+        of a range, are `missing`, and a warning names them. Raises `UsageError` for an unknown name, and if no group is
+        left.
         """
         if not wanted:
             return self
         fields = [group_fields(group) for group in self.groups]
-        chosen = matching(fields, wanted, self.source or "the runs")
-        return self._only(tuple(itertools.compress(self.groups, chosen)))
+        warnings = list(self.warnings)
+        chosen, missing = matching(fields, wanted, self.source or "the runs", warnings)
+        for name, known in self.missing.items():
+            if all(key not in known or _is_any(key, known[key], values) for key, values in wanted.items()):
+                missing[name] = known
+        left = self._only(tuple(itertools.compress(self.groups, chosen)))
+        return replace(left, missing=missing, warnings=tuple(warnings))
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
@@ -107,26 +123,43 @@ def group_fields(group: Group) -> dict:
     return fields_of(group.configuration, group.machine)
 
 
-def matching(fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str) -> list[bool]:
-    """Which of these rows have the `wanted` values, see `Runs.where`; raises `UsageError` as it does."""
+def matching(
+    fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str, warnings: list[str]
+) -> tuple[list[bool], dict[str, Mapping[str, Any]]]:
+    """Which of these rows have the `wanted` values, see `Runs.where`, and the values that none of them has.
+
+    These are named in one line, which is added to `warnings`. Raises `UsageError` as `Runs.where` does.
+    """
     known = dict.fromkeys(itertools.chain(*fields))
     if "config_id" in known:  # recordings leave out what has its default
         known |= {name: field.default for name, field in FIELDS.items()}
-    allowed: dict[str, list] = {}
+    allowed: dict[str, Any] = {}
     for name, value in wanted.items():
         key = name if name in known else f"size {name}"
         if key not in known:
             choices = ", ".join(known) or "nothing"
             raise UsageError(f"{source}: no group has the field {name!r}{nearest(name, known)}; choose from {choices}")
-        allowed[key] = list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
+        allowed[key] = value
     chosen = [
-        all(any(_is(name, row.get(name, known[name]), each) for each in values) for name, values in allowed.items())
-        for row in fields
+        all(_is_any(name, row.get(name, known[name]), values) for name, values in allowed.items()) for row in fields
     ]
     if allowed and not any(chosen):
-        filters = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in allowed.items())
+        filters = ", ".join(f"{name} {' or '.join(map(str, as_list(values)))}" for name, values in allowed.items())
         raise UsageError(f"{source}: no recording or row has {filters}")
-    return chosen
+    missing: dict[str, Mapping[str, Any]] = {}
+    for name, values in allowed.items():
+        found = [row.get(name, known[name]) for row in itertools.compress(fields, chosen)]
+        for value in () if isinstance(values, range) else as_list(values):
+            if not any(_is(name, each, value) for each in found):
+                missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
+    if missing:
+        warnings.append(Incomplete(f"{source}: no recording or row has {listed(missing)}, which was asked for"))
+    return chosen, missing
+
+
+def _is_any(name: str, value: Any, wanted: Any) -> bool:
+    """Whether a field has one of these values, see `_is`."""
+    return any(_is(name, value, each) for each in as_list(wanted))
 
 
 def _is(name: str, value: Any, wanted: Any) -> bool:
@@ -189,7 +222,8 @@ def load(
     paths = paths_of(path)
     warnings: list[str] = []
     tables = read_tables(paths, warnings)
-    options = TableOptions(column, unit, group_by, rename, causes, one_group, drop_missing)
+    causes = causes and as_list(causes)
+    options = TableOptions(column, unit, as_list(group_by), rename, causes, one_group, drop_missing)
     runs = _recorded(paths, options, columns) if tables is None else _of_tables(tables, paths, options, warnings)
     return runs.where(**where) if where else runs
 
@@ -200,10 +234,10 @@ FILE = "file"
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     """One path or several as a list, each once; raises `UsageError` if there is none."""
-    several: list[Any] = [source] if isinstance(source, str | Path) else list(source)
-    if not several or not all(isinstance(path, str | Path) for path in several):
+    paths = as_list(source)
+    if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise UsageError("no path given: name files or folders, and save arrays of numbers as .npy")
-    return list(dict.fromkeys(map(Path, several)))
+    return list(dict.fromkeys(map(Path, paths)))
 
 
 def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOptions, warnings: list[str]) -> Runs:

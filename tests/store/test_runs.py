@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.errors import Incomplete, UnknownConfiguration, UsageError
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from lstm_trt.store.runs import Runs, as_runs, load
@@ -48,6 +48,23 @@ def test_groups_are_chosen_by_axis_runtime_options_and_protocol(folder):
     for wrong in ({"hiden": 8}, {"hidden": 9}):
         with pytest.raises(UsageError):
             runs.where(**wrong)
+
+
+def test_values_that_no_chosen_group_has_are_missing(folder):
+    runs = load(folder)
+    assert runs.where(hidden=[8, 16]).missing == {} == runs.where(hidden=range(10)).missing
+    found = runs.where(hidden=[8, "9"], runtime=["onnxruntime", "pytorch"])
+    assert found.missing == {"hidden 9": {"hidden": 9}, "runtime pytorch": {"runtime": "pytorch"}}
+    assert len(found.warnings) == 1 and isinstance(found.warnings[0], Incomplete)
+    assert found.lacks == ["not recorded: hidden 9, runtime pytorch"] == str(found).splitlines()[1:]
+    assert str(summarize(found)).splitlines()[-1:] == found.lacks
+    # A value that only groups have which another condition leaves out is missing too.
+    files.write(replace(planted(64), configuration=replace(planted(64).configuration, runtime="other")), folder)
+    assert list(load(folder, hidden=[8, 64], runtime="onnxruntime").missing) == ["hidden 64"]
+    # What was missing before stays so as long as the selection asks for it.
+    several = runs.where(hidden=[8, 9, 32])
+    assert list(several.where(hidden=[9, 32]).missing) == ["hidden 9"] and several.where(hidden=32).missing == {}
+    assert list(several.where(runtime="onnxruntime").missing) == ["hidden 9"]
 
 
 def test_a_text_chooses_what_is_written_so_and_a_default_that_recordings_leave_out(folder):
