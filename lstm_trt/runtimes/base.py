@@ -283,26 +283,6 @@ class Gate:
     repeatable: bool = True
 
 
-@dataclass(frozen=True)
-class ReportLine:
-    """A row of a table of `lstm-trt doctor`: the first cell is "ready" or "not ready"; below it texts."""
-
-    cells: tuple[str, ...]
-    meaning: str = ""
-    remedy: str = ""
-
-
-@dataclass(frozen=True)
-class ReportSection:
-    """A table of `lstm-trt doctor`; its JSON has `rows` as `name`."""
-
-    name: str
-    heading: str
-    header: tuple[str, ...]
-    lines: tuple[ReportLine, ...]
-    rows: list[dict]
-
-
 class Observer:
     """What a workload kind does around the trials of a recording; here nothing."""
 
@@ -373,10 +353,6 @@ class Preparer(ABC):
     def observer(self, step: PreparedStep, configuration: Configuration) -> Observer:
         """In the worker, before the trials: what accompanies them."""
         return Observer()
-
-    def doctor(self) -> ReportSection | None:
-        """A further section of `lstm-trt doctor`."""
-        return None
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         """Additional provenance of recordings of this kind, JSON values: by default what the reference has as that."""
