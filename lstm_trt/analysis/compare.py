@@ -512,4 +512,4 @@ def compare(
     else:
         found = iter(computed(partial(compared, clusters=False), *looked))
     answers = [answer or next(found) for answer in answers]
-    return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)
+    return Comparisons(a, tuple(answers), (*a.remarks, *b.remarks), other=b, pairs=pairs)

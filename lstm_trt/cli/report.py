@@ -32,6 +32,6 @@ def run(arguments: argparse.Namespace) -> int:
     runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
     found = report(runs, **given, baseline=baseline)
-    common.print_answer(found, arguments.format, runs.warnings)
+    common.print_answer(found, arguments.format, found.verdicts.warnings)
     common.print_files(arguments.out)
     return found.exit_status
