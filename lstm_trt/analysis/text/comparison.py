@@ -94,7 +94,7 @@ def _changed_clusters(comparison: Comparison) -> list[str]:
 
 
 def _pair(pair: ClusterPair) -> str:
-    return f"{multiple(pair.multiplier)} {percent(pair.share_a)} -> {percent(pair.share_b)}"
+    return f"{percent(pair.share_a)} -> {percent(pair.share_b)} at {multiple(pair.multiplier)}"
 
 
 def _rounds_to_record(comparison: Comparison) -> list[str]:
