@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt import __version__
-from lstm_trt.config.installed import installed_version
-from lstm_trt.config.libraries import np
+from lstm_trt.config.libraries import installed_version, np
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text, run_command
 

@@ -16,9 +16,8 @@ from typing import Any, TypeGuard, overload
 from lstm_trt import registry
 from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
 from lstm_trt.config.format import count, short_number
-from lstm_trt.config.installed import installed_version
 from lstm_trt.config.labels import FIELDS, version_text, with_version
-from lstm_trt.config.libraries import pd
+from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
-from lstm_trt.config.installed import installed_version
-from lstm_trt.config.libraries import onnx
+from lstm_trt.config.libraries import installed_version, onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import static_model

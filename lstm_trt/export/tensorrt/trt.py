@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from lstm_trt.config.errors import RuntimeUnavailable, one_line
-from lstm_trt.config.installed import CUDA_MAJORS, installed_version
+from lstm_trt.config.libraries import CUDA_MAJORS, installed_version
 from lstm_trt.machine import gpu as machine_gpu
 
 
