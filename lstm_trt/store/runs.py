@@ -108,27 +108,27 @@ class Runs(Sequence[Group]):
 
 def other_versions(groups: Iterable[Group]) -> list[str]:
     """A line if recordings of a runtime have several versions, or another one than is installed here."""
-    recorded: dict[str, dict[str, str | None]] = {}
+    recorded: dict[str, dict[str, Group]] = {}
     for group in groups:
         if group.configuration is not None and group.samples:
-            runtime, version = group.configuration.runtime, group.configuration.runtime_version
-            known = recorded.setdefault(runtime, {})
-            if version not in known:
-                known[version] = _version_here(runtime, version, group.samples[0].versions)
+            recorded.setdefault(group.configuration.runtime, {})[group.configuration.runtime_version] = group
     texts = []
     for runtime, versions in recorded.items():
-        here = {*versions.values()} - {None, *versions}
-        if here or len(versions) > 1:
+        others = {_version_here(group) for group in versions.values()} - {None, *versions}
+        if others or len(versions) > 1:
             text = ", ".join(with_version(runtime, version) for version in versions)
-            texts.append(text + "".join(f" (here {version_text(runtime, str(version))})" for version in here))
+            here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
+            texts.append(f"{text} (here {here})" if here else text)
     return [f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"] if texts else []
 
 
-def _version_here(runtime: str, version: str, versions: Mapping[str, str]) -> str | None:
-    """The version with which a recording would be made here, of C code with the same compiler; None if not known."""
+def _version_here(group: Group) -> str | None:
+    """The version with which a group would be recorded here, of C code with the same compiler; None if not known."""
+    runtime, version = group.configuration.runtime, group.configuration.runtime_version
     if runtime == "c":
         return version.replace(version.split(",")[0], registry.load_entry("RUNTIMES", runtime).VERSION, 1)
-    distribution = next((name for name, each in versions.items() if each == version), None)
+    stated = group.samples[0].versions
+    distribution = next((name for name in stated if stated[name] == version), None)
     return distribution and installed_version(distribution)
 
 
