@@ -24,7 +24,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import Tells, about, as_list
 from lstm_trt.config.format import count, listed, warning_lines, wrapped
-from lstm_trt.config.labels import record_command, telling
+from lstm_trt.config.labels import record_command, telling, with_version
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
@@ -263,8 +263,8 @@ def show(answer: Any) -> None:
 
 
 def describe_runs(runs: Runs) -> str:
-    """One line about the runs: number of trials, what was read, and source; then the warnings."""
-    return "\n".join([_described(runs), *warning_lines(runs.warnings)])
+    """One line about the runs: number of trials, what was read, and source; then the warnings and other versions."""
+    return "\n".join([_described(runs), *warning_lines(runs.remarks)])
 
 
 def _described(runs: Runs) -> str:
@@ -275,8 +275,9 @@ def _described(runs: Runs) -> str:
     recordings = [item for item in items if isinstance(item, Recording)]
     failures = sum(isinstance(item, Failure) for item in items)
     lengths = sorted({len(recording.timed_ns) for recording in recordings})
-    systems = sorted({f"{item.configuration.runtime} {item.configuration.runtime_version}" for item in items})
-    devices = sorted({item.configuration.device_name for item in items})
+    configurations = [item.configuration for item in items]
+    systems = sorted({with_version(each.runtime, each.runtime_version) for each in configurations})
+    devices = sorted({each.device_name for each in configurations})
     parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
     parts += [count(failures, "failure")] if failures else []
     return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"

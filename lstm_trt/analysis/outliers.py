@@ -210,14 +210,14 @@ class OutlierAnswers(Answers):
 
 
 def clusters_line(clusters: Sequence) -> str:
-    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`."""
-    return ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters) or "none"
+    """`2.0 % at 1.25x, 1.0 % at 2.01x`, or `none`."""
+    return ", ".join(f"{percent(cluster.share)} at {multiple(cluster.multiplier)}" for cluster in clusters) or "none"
 
 
 def clusters_cell(clusters: Sequence) -> str:
-    """The most frequent cluster and the number of others: `1.25x 2.0 %, +2`, `1.25x 2.0 %`, or `none`."""
+    """The most frequent cluster and the number of others: `2.0 % at 1.25x; 2 more`, `2.0 % at 1.25x`, or `none`."""
     line = clusters_line(sorted(clusters, key=lambda cluster: -cluster.share)[:1])
-    return f"{line}, +{len(clusters) - 1}" if len(clusters) > 1 else line
+    return f"{line}; {len(clusters) - 1} more" if len(clusters) > 1 else line
 
 
 def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
@@ -251,7 +251,7 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     look, known = (explain_of, measured) if causes else (quick_of, [group.plain for group in measured])
     found = iter(computed(look, [group.samples for group in known], [group.n for group in known]))
     answers = tuple(next(found) if group.failure is None else group.failure for group in runs)
-    return OutlierAnswers(runs, answers, runs.warnings)
+    return OutlierAnswers(runs, answers, runs.remarks)
 
 
 def quick_of(several: Sequence[Sequence[Latencies]]) -> list[Outliers]:

@@ -148,8 +148,9 @@ def share_of(percentile: str | float | Fraction) -> Fraction:
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"a percentile must be a number such as 99.9, not {percentile!r}") from None
     if not Fraction(1, 2) <= share < 1:
-        meant = f", not a share: did you mean {float(10000 * share):g}?" if Fraction(1, 2) <= 100 * share < 1 else ""
-        raise UsageError(f"a percentile is in percent, at least 50 and below 100, and not {percentile}{meant}")
+        if Fraction(1, 2) <= 100 * share < 1:
+            raise UsageError(f"{percentile} is a share; percentiles are in percent: {float(10000 * share):g}?")
+        raise UsageError(f"{percentile} is no percentile: they are in percent, at least 50 and below 100")
     return share
 
 

@@ -91,7 +91,7 @@ def replay(
             answers.append(NoTrials(None, str(error)))
     if all(isinstance(answer, NoTrials) for answer in answers):
         raise UsageError(f"{runs[0].name}: {answers[0]}")
-    return Replays(runs, tuple(answers), runs.warnings)
+    return Replays(runs, tuple(answers), runs.remarks)
 
 
 def replay_group(
@@ -119,9 +119,8 @@ def replay_group(
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
-        short = f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us"
-        remedy = f"use a period of at least {_smallest_us(mean_ns)} us"
-        raise UsageError(f"{short}, so the backlog would keep growing: {remedy}")
+        slow = f"cannot keep up with a call every {period_us:g} us, as the mean latency is {mean_ns / 1e3:.6g} us"
+        raise UsageError(f"{slow}: use a period of at least {_smallest_us(mean_ns)} us")
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]

@@ -167,7 +167,7 @@ def summarize(
             group = item.configuration.workload.group_fields(item.configuration.mode)
             rows.append(_failed(item.configuration, group, NoTrials(item.stage, item.reason), machine, number))
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
-    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing))
+    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.remarks, *missing))
 
 
 def summarize_groups(

@@ -149,7 +149,7 @@ def from_runs(runs: Runs) -> Times:
     counts.blank = samples - counts.used
     if not (axes and counts.used):
         raise UsageError(f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM")
-    return _times(found, counts, where=where, axes=axes, how=runs.how, warnings=runs.warnings)
+    return _times(found, counts, where=where, axes=axes, how=runs.how, warnings=runs.remarks)
 
 
 def _fields(group: Group) -> dict:

@@ -190,7 +190,8 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     cores = "cores to run on, one per thread, such as 2,3 or 0-3 (default: the last that are allowed)"
     options.add_argument("--cores", type=_cores, metavar="LIST", help=cores)
     protocol = parser.add_argument_group("protocol")
-    deadline_argument(protocol, "deadline of --until decided" + ", also shown in the figures" * several)
+    also = ", or that a sweep ends with which configurations meet it" if several else ""
+    deadline_argument(protocol, f"deadline of --until decided{also}")
     field_arguments(protocol, Protocol)
     most = f"the same as --trials, for --until decided (default {UNDECIDED_TRIALS})"
     protocol.add_argument("--at-most", type=int, dest="trials", metavar="N", help=most)
@@ -414,6 +415,17 @@ def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
     show(f"stopped; {before}resume with:\n  {shlex.join(given)}", sys.stderr)
     return EXIT_STOPPED
+
+
+def conclude(runs: Any, deadline_us: float | None, form: str) -> None:
+    """Print which configurations meet a deadline, if one is given; to standard error unless `form` is text."""
+    from lstm_trt.analysis.deadline import provable
+    from lstm_trt.analysis.text.verdict import names_text
+
+    answers = None if deadline_us is None else provable(runs, deadline_us)
+    if answers:
+        warn(answers.warnings[len(runs.remarks) :])
+        show(names_text(answers), sys.stdout if form == "text" else sys.stderr)
 
 
 def verdict_status(runs: Any, protocol: Protocol) -> int:

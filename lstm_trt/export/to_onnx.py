@@ -17,12 +17,11 @@ import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
-from lstm_trt.config.libraries import onnx, torch
+from lstm_trt.config.libraries import installed_version, onnx, torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.export.sizes import static_model
-from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import cache, files
 
 OPSET = 18

@@ -18,7 +18,7 @@ from lstm_trt.analysis.quantiles import shares_of
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import file_errors, one_of, printable
 from lstm_trt.config.format import count, latency, listed, short_number, value_text
-from lstm_trt.config.labels import FINGERPRINT
+from lstm_trt.config.labels import FINGERPRINT, with_version
 from lstm_trt.plots.points import system_labels
 from lstm_trt.reports import html, short
 from lstm_trt.store.files import write_whole
@@ -159,7 +159,7 @@ class Report:
             starts = [item.provenance["started_unix_ns"] for item in items]
             days = dict.fromkeys(time.strftime("%Y-%m-%d", time.gmtime(ns / 1e9)) for ns in (min(starts), max(starts)))
             hardware = [items[0].provenance["machine"]["cpu"], *(item.configuration.device_name for item in items)]
-            used = {f"{item.configuration.runtime} {item.configuration.runtime_version}" for item in items}
+            used = {with_version(item.configuration.runtime, item.configuration.runtime_version) for item in items}
             used |= {f"lstm_trt {item.provenance['versions'].get('lstm_trt')}" for item in items}
             machine = f"{', '.join(map(self.cut, dict.fromkeys(hardware)))} (machine {fingerprint[:FINGERPRINT]})"
             yield f"{' to '.join(days)} on {machine}: {'; '.join(map(self.cut, sorted(used)))}"

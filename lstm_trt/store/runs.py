@@ -7,17 +7,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard, overload
 
+from lstm_trt import registry
 from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import count, listed, short_number
-from lstm_trt.config.labels import FIELDS
-from lstm_trt.config.libraries import pd
+from lstm_trt.config.labels import FIELDS, version_text, with_version
+from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use
@@ -54,6 +55,11 @@ class Runs(Sequence[Group]):
     recordings: tuple[Stored, ...] = field(default=(), repr=False)
     unfinished: tuple[str, ...] = ()
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What an answer about them says besides: the warnings, and in one line which `other_versions` they have."""
+        return (*self.warnings, *other_versions(self.groups))
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -114,6 +120,32 @@ class Runs(Sequence[Group]):
         every = [(item, group_key(item)) for item in self.recordings]
         kept = [item for item, key in every if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)]
         return replace(self, groups=groups, recordings=tuple(kept))
+
+
+def other_versions(groups: Iterable[Group]) -> list[str]:
+    """A line if recordings of a runtime have several versions, or another one than is installed here."""
+    recorded: dict[str, dict[str, Group]] = {}
+    for group in groups:
+        if group.configuration is not None and group.samples:
+            recorded.setdefault(group.configuration.runtime, {})[group.configuration.runtime_version] = group
+    texts = []
+    for runtime, versions in recorded.items():
+        others = {_version_here(group) for group in versions.values()} - {None, *versions}
+        if others or len(versions) > 1:
+            text = ", ".join(with_version(runtime, version) for version in versions)
+            here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
+            texts.append(f"{text} (here {here})" if here else text)
+    return [f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"] if texts else []
+
+
+def _version_here(group: Group) -> str | None:
+    """The version with which a group would be recorded here, of C code with the same compiler; None if not known."""
+    runtime, version = group.configuration.runtime, group.configuration.runtime_version
+    if runtime == "c":
+        return version.replace(version.split(",")[0], registry.load_entry("RUNTIMES", runtime).VERSION, 1)
+    stated = group.samples[0].versions
+    distribution = next((name for name in stated if stated[name] == version), None)
+    return distribution and installed_version(distribution)
 
 
 def group_fields(group: Group) -> dict:
@@ -298,8 +330,8 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
     ids = [{(item.configuration.id, item.provenance.get("machine_fingerprint")) for item in part} for part in parts]
     shared = sum(map(len, ids)) - len(set().union(*ids))
     if shared:
-        pooled = f"{count(shared, 'configuration')} recorded in several of the paths: all recordings are rounds of one"
-        warnings.append(f"{pooled}; lstm-trt compare compares two folders")
+        again = f"{count(shared, 'configuration')} of more than one of these folders: their recordings are pooled"
+        warnings.append(f"{again}; lstm-trt compare compares two folders")
     groups = groups_of(items)
     decided = [group for group in groups if group.until is not None]
     if decided:

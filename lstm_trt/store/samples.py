@@ -14,7 +14,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
-from lstm_trt.config.labels import flat, labels, telling
+from lstm_trt.config.labels import flat, labels, telling, version_text
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Whole
 
@@ -294,7 +294,7 @@ def label_fields(group: Group) -> dict[str, object]:
     return {
         "mode": configuration.mode,
         "arrivals": configuration.protocol.arrival_text,
-        "version": configuration.runtime_version,
+        "version": version_text(configuration.runtime, configuration.runtime_version),
         **{name: every.get(name) for name in named},
         "length": f"{configuration.protocol.trials} trials",
     }

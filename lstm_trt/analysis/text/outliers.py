@@ -73,7 +73,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
     found = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
-    return f"{name}: {found}; clusters: {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
+    return f"{name}: {found}; clusters (x median): {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
 
 
 def _box_plot_count(outliers: Outliers) -> str:

@@ -8,6 +8,7 @@ from lstm_trt.analysis.summary import FIELDS, SummaryRow
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
 from lstm_trt.config.format import microseconds, milliseconds, scientific, short_number, table
+from lstm_trt.config.labels import version_text
 
 Rows = Sequence[SummaryRow]
 
@@ -79,6 +80,11 @@ def _sizes_vary(rows: Rows) -> bool:
     return _unnamed(rows) or len(sizes) > len({name for name, _, _ in sizes})
 
 
+def _versions_vary(rows: Rows) -> bool:
+    """Whether a runtime has several versions."""
+    return len({(row.runtime, row.runtime_version) for row in rows}) > len({row.runtime for row in rows})
+
+
 def _named(rows: Rows) -> bool:
     return any("workload" in row.group for row in rows)
 
@@ -135,6 +141,7 @@ NAMES = (
     Column("seq", lambda row: row.sequence, shown=_sizes_vary),
     Column("batch", lambda row: row.batch, shown=_sizes_vary),
     Column("runtime", lambda row: row.runtime),
+    Column("version", lambda row: version_text(str(row.runtime), str(row.runtime_version)), shown=_versions_vary),
     *_options(),
     Column("graph", _graph, shown=_any("graph")),
     Column("arrival", _arrival, shown=lambda rows: any(_arrival(row) != "closed" for row in rows)),
@@ -183,7 +190,7 @@ OTHERS = (
     Column("roofline", _us("floor_us"), "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
     Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
     Column("not alone", lambda row: row.not_alone, _NOT_ALONE, shown=_any("not_alone")),
-    Column("clusters", _clusters, "clusters: the largest (multiple of local median, share), others", drop=7),
+    Column("clusters", _clusters, "clusters: share of the calls at a multiple of the local median", drop=7),
 )
 
 
