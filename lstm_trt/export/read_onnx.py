@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
@@ -37,6 +37,9 @@ INT8 = (2, 3)
 
 #: Operators with products whose number, or whose rate, is not that of float32 products.
 UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLinearConv", "QLinearMatMul", "STFT")
+
+#: Beginnings of the operators that round to whole numbers of few bits.
+QUANTIZING = ("DynamicQuantize", "QGemm", "QLinear", "QuantizeLinear")
 
 _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
 
@@ -76,7 +79,8 @@ class NetworkFacts(JsonFields):
 
     `flops` is None if a size inside the graph, or how often a part of it is computed, is not known; `least_flops` is
     the part that is known. `half`: whether some of its numbers are float16, so that it computes in half precision
-    whatever is asked for.
+    whatever is asked for. `quantized`: whether it rounds numbers to few bits; those near the edge between two fall on
+    either side, depending on the order of a sum.
     `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
     operator.
     """
@@ -90,6 +94,7 @@ class NetworkFacts(JsonFields):
     batch_symbol: str | None = None
     half: bool = False
     least_flops: int | None = None
+    quantized: bool = field(default=False, metadata=ADDED)
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
@@ -231,6 +236,7 @@ def network_facts(
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
     layers, (least, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
     more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
+    more["quantized"] = any(node.op_type.startswith(QUANTIZING) for node in every)
     more |= _symbols_of_layers(model, symbols, sizes, layers)
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
 

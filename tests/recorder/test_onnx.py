@@ -228,6 +228,40 @@ def test_a_file_in_half_precision_is_compared_as_such(tmp_path, runtime, mode):
     assert found["reference_checked_by"] == own.NUMPY
 
 
+@pytest.mark.parametrize("runtime", READERS)
+@pytest.mark.parametrize("opset", [13, 17, 21])
+def test_a_file_that_is_quantized_is_checked(tmp_path, runtime, opset):
+    pytest.importorskip(runtime)
+    network = OnnxNetwork(saved(own_networks.quantized(opset), tmp_path), sizes={"time": 40})
+    found = gated(describe(network, runtime, SHORT), tmp_path)
+    assert network.facts.quantized and found["reference_checked_by"] == own.NUMPY
+    assert found["error"] <= found["bound"] == 5e-2
+
+
+@pytest.mark.parametrize(("added", "scale", "refused"), [(0.02, 1, False), (0, 1.1, True)])
+def test_numbers_on_the_other_side_of_an_edge_are_no_fault_but_a_wrong_scale_is(
+    tmp_path, monkeypatch, added, scale, refused
+):
+    """Planted: ONNX Runtime with five of 200 numbers one step of 8 bits away; or with another scale."""
+    network = OnnxNetwork(saved(own_networks.quantized(), tmp_path), sizes={"time": 40})
+    run = own.run_onnxruntime
+
+    def planted(content, sets, states=()):
+        outputs = run(content, sets, states)
+        for each in outputs:
+            each["product_rounded"][:1] += np.float32(added)
+            each["product_rounded"] *= np.float32(scale)
+        return outputs
+
+    monkeypatch.setattr(own, "run_onnxruntime", planted)
+    model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
+    if refused:
+        with pytest.raises(ParityFailed, match="product_rounded of ONNX Runtime differs"):
+            own.reference_outputs(network, model, sets)
+    else:
+        assert own.reference_outputs(network, model, sets)[2] == own.NUMPY
+
+
 @pytest.mark.parametrize("make", [stream, own_networks.dense])
 def test_int8_is_refused_unless_every_recurrent_operator_is_quantized(tmp_path, make):
     sizes = {"time": 3, "batch": 1} if make is stream else {"batch": 1}
