@@ -213,7 +213,11 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        graph = with_sizes(model, shapes).graph
+        derived = with_sizes(model, shapes)
+    graph = derived.graph
+    wrong = onnx_checks.refusal(derived, onnx_checks.DEFINITION)
+    if wrong:
+        raise UsageError(f"{name} is not valid ONNX: {wrong}")
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
     inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
@@ -221,8 +225,8 @@ def network_facts(
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
     stated: dict[str, Any] = known_sizes(model.graph)
-    wrong = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
-    outputs = [Tensor(key, kind, known[key], declared=wrong.get(key)) for key, kind in types.items()]
+    others = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
+    outputs = [Tensor(key, kind, known[key], declared=others.get(key)) for key, kind in types.items()]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:

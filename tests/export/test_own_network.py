@@ -14,9 +14,10 @@ import lstm_trt as lab
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError
 from lstm_trt.config.workload import State, workload_from_dict
+from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, TorchNetwork, torch_answers
 from lstm_trt.export.to_onnx import static_model
-from tests.support import own_networks
+from tests.support import own_networks, planted_graphs
 from tests.support.own_networks import saved, stream
 
 SIZES = {"time": 6, "batch": 2}
@@ -168,6 +169,30 @@ def test_own_inputs_replace_the_random_ones(network, tmp_path):
     inputs = found.make_inputs(1)
     assert np.array_equal(inputs["X"], given) and set(inputs) == {"X", "h0", "c0"}
     assert set(found.make_inputs(1, "stream")) == {"X"}
+
+
+CONTRADICTORY = ["direction", "states of another size", "projection", "W", "B", "lengths", "two activations"]
+
+
+@pytest.mark.parametrize("case", [*CONTRADICTORY, "hidden_size"])
+def test_an_operator_that_contradicts_its_definition_is_refused_by_reading_with_the_reason_of_every_runtime(
+    network, case
+):
+    """Whatever reads it: C code once computed what all other runtimes refuse."""
+    plant, message = planted_graphs.REFUSED[case]
+    rules = (onnx_checks.TENSORRT, onnx_checks.ONNXRUNTIME, onnx_checks.OPENVINO)
+    (reason,) = {onnx_checks.refusal(plant(), each) for each in rules}
+    with pytest.raises(UsageError, match=r"^network is not valid") as refusal:
+        network(plant())
+    assert "\n" not in str(refusal.value)
+    assert message in reason and reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"layout": 1}, {"clip": 0.5}, {"directions": 2, "layout": 1}])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_what_one_runtime_lacks_is_no_reason_not_to_read_a_file(network, kind, attributes):
+    (layer,) = network(planted_graphs.recurrent(kind, **attributes)).recurrent_layers
+    assert (layer.sequence, layer.batch, layer.features, layer.hidden) == (5, 3, 6, 4)
 
 
 def test_a_constant_is_part_of_the_identity_and_of_the_command(network):
