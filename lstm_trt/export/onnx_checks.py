@@ -19,7 +19,7 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import Sizes, fit, graphs, known_sizes
+from lstm_trt.export.sizes import Sizes, bodies, fit, graphs, known_sizes
 
 #: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
 NO_DEFAULT = float("nan")
@@ -140,6 +140,15 @@ def _is_utf8(message) -> bool:
 def nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """All operators of a graph, and after them those in the bodies of Loop, If and Scan."""
     return [node for each in graphs(graph) for node in each.node]
+
+
+def operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
+    """All operators, each with the sizes that are known where it is, and the body that it is in."""
+    known = {**(outer or {}), **known_sizes(graph)}
+    for node in graph.node:
+        yield node, known, within
+        for name, body in bodies(node).items():
+            yield from operators(body, known, f"{label(node)}, {name}")
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

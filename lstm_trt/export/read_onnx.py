@@ -7,9 +7,9 @@ runs first. Errors in a file are a `UsageError` of one line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.input_values import LENGTHS, InputValues
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
@@ -51,15 +52,19 @@ FOREIGN = (
     ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
 )
 
+#: An attribute that operators get here.
+MEAN_LENGTH = "mean_length"
+
 #: The largest size that is tried for an example is 2 to the power of one less.
 EXAMPLE_DOUBLINGS = 11
 
 
 @dataclass(frozen=True)
 class Tensor(JsonFields):
-    """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input.
+    """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an input has.
 
-    `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
+    `meaning`: `LENGTHS` if these are the lengths of sequences; the operator that needs them if only the user can know
+    them. `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
     """
 
     name: str
@@ -67,9 +72,10 @@ class Tensor(JsonFields):
     shape: tuple[int, ...]
     range: tuple[int, int] | None = None
     declared: tuple[int | None, ...] | None = None
+    meaning: str | None = None
 
     def as_dict(self) -> dict:
-        """JSON values; `range` and `declared` only if there is one."""
+        """JSON values; `range`, `declared` and `meaning` only if there is one."""
         return {name: value for name, value in super().as_dict().items() if value is not None}
 
 
@@ -220,7 +226,15 @@ def network_facts(
         raise UsageError(f"{name} is not valid ONNX: {wrong}")
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
-    inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
+    inputs = [Tensor(key, kind, shapes[key]) for key, kind in types.items()]
+    values = InputValues(derived, inputs)
+    meanings = values.meanings()
+    inputs = [_with_range(each, given.get(each.name), *meanings.get(each.name, (None, None))) for each in inputs]
+    arrays = {each.name: np.full(each.shape, each.range[0], each.type) for each in inputs if each.meaning == LENGTHS}
+    for node in onnx_checks.recurrent_nodes(derived):
+        lengths = values.value("".join(node.input[4:5]), arrays | {**given})
+        if lengths is not None:
+            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, float(lengths.mean())))
     types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
@@ -250,6 +264,15 @@ def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> di
     return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
 
 
+def _with_range(tensor: Tensor, array: np.ndarray | None, drawn: tuple[int, int] | None, meaning: str | None) -> Tensor:
+    """An input with the numbers that it has: those given, if they are lengths or cannot be drawn."""
+    if meaning and array is not None and array.size:
+        drawn = int(array.min()), int(array.max())
+    if not meaning and np.dtype(tensor.type).kind in "iu":
+        drawn = drawn or (0, 1)
+    return replace(tensor, range=drawn, meaning=meaning)
+
+
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     number = value.type.tensor_type.elem_type
     with suppress(KeyError):
@@ -260,29 +283,6 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
 
 
-def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int] | None:
-    """The whole numbers that an input may have: indices of a table, or the full length where lengths are expected."""
-    if np.dtype(kind).kind not in "iu":
-        return None
-    for node, known, _ in _operators(graph):
-        if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = _three(known, node.input[0])[1 if attributes(node).get("layout") else 0]
-            return (length, length) if length else (1, 1)
-        if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = (known.get(node.input[0]) or (None,))[attributes(node).get("axis", 0)]
-            return (0, rows - 1) if rows else (0, 0)
-    return (0, 1)
-
-
-def _operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
-    """All operators, each with the sizes that are known where it is, and the body that it is in."""
-    known = {**(outer or {}), **known_sizes(graph)}
-    for node in graph.node:
-        yield node, known, within
-        for name, body in bodies(node).items():
-            yield from _operators(body, known, f"{onnx_checks.label(node)}, {name}")
-
-
 def _three(known: Sizes, name: str) -> Sequence[int | None]:
     """The sizes of a tensor of three axes, None where they are not known."""
     sizes = known.get(name, ())
@@ -290,7 +290,7 @@ def _three(known: Sizes, name: str) -> Sequence[int | None]:
 
 
 def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, (_layer(*found) for found in _operators(graph))))
+    return tuple(filter(None, (_layer(*found) for found in onnx_checks.operators(graph))))
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
@@ -304,7 +304,9 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
     bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
     sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
-    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within)
+    steps = has.get(MEAN_LENGTH)
+    steps = None if steps == sequence else steps
+    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within, steps)
 
 
 def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tuple[int, bool]:
@@ -429,7 +431,7 @@ def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], state
 
 def random_array(tensor: Tensor, generator: np.random.Generator) -> np.ndarray:
     """Standard normal numbers, or whole numbers in the tensor's range."""
-    if np.dtype(tensor.type).kind == "f":
+    if np.dtype(tensor.type).kind == "f" and tensor.range is None:
         return generator.standard_normal(tensor.shape).astype(tensor.type)
     low, high = tensor.range or (0, 1)
     return generator.integers(low, high, tensor.shape, endpoint=True).astype(tensor.type)

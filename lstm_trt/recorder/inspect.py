@@ -16,7 +16,7 @@ from typing import Any
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.errors import BuildFailed, UsageError, any_error
 from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
@@ -146,7 +146,10 @@ def _attempt(
     refused = []
     for mode in network.modes:
         if mode in getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",)):
-            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
+            try:
+                configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
+            except UsageError as error:  # of an input whose numbers only the user knows
+                return RuntimeAnswer(*who, REFUSED, str(error))
             outcome = pool.record_configuration(configuration, 0, folder, listener)
             if not outcome.failure:
                 parity = files.read(outcome.path).provenance["parity"]

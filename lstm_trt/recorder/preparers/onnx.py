@@ -84,7 +84,7 @@ class OwnPreparer(Preparer):
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
             "onnx_path": str(path),
-            "provenance": {"network_sha256": network.sha256, **bound},
+            "provenance": {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound},
             "named": {"reference": name, "checked_by": checked_by, "least_bound": limit},
             # Compared with itself, ONNX Runtime would be right by definition.
             "compared": bool(every) and not (same and checked_by is None),
