@@ -34,6 +34,7 @@ from lstm_trt.export.read_onnx import (
     network_facts,
     random_array,
     read_file,
+    read_shapes,
 )
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
@@ -121,11 +122,11 @@ class OnnxNetwork(Workload):
     def _named(self, without: Sequence[str | None] = ()) -> str:
         """Name, hashes, constants, and sizes except those in `without`."""
         sizes = "".join(f"-{name}{size}" for name, size in (*self.sizes, *self.fixed) if name not in without)
-        sizes += "".join(f"-{name}{text}" for name, text in self._length_texts(without).items())
+        sizes += "".join(f"-{name}{text}" for name, text in self.length_texts(without).items())
         inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
         return f"{self.name}@{self.sha256[:8]}{sizes}{inputs}"
 
-    def _length_texts(self, without: Sequence[str | None] = ()) -> dict[str, str]:
+    def length_texts(self, without: Sequence[str | None] = ()) -> dict[str, str]:
         """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left out."""
         time, texts = self.facts.time_symbol, {}
         whole = {self.axes["sequence"], dict(self.sizes).get(time or "")} if time and time in without else set()
@@ -174,7 +175,34 @@ class OnnxNetwork(Workload):
         """What is wrong in the file, but does not prevent that it runs."""
         wrong = [tensor for tensor in self.facts.outputs if tensor.declared is not None]
         states = f"{self.name}.onnx states another number of axes or other sizes for its output"
-        return tuple(f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong)
+        warnings = [f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong]
+        if self.likely_states:
+            pairs = [*self.carried, *self.likely_states.items()]
+            flags = " ".join(f"--state {before}={after}" for before, after in pairs)
+            inputs = f"{self.name}.onnx may have a state: an output has the shape and type of its input"
+            warnings.append(f"{inputs} {' and of '.join(self.likely_states)}; if so, carry it with {flags}")
+        return tuple(warnings)
+
+    @property
+    def likely_states(self) -> dict[str, str]:
+        """Input -> an output of its shape and type, of those that no name tells; empty if the user has named states.
+
+        Not all inputs, nor all outputs, can be states: the first are data.
+        """
+        found: dict[str, str] = {}
+        carried = dict(self.carried)
+        if carried != _found_states(self.facts):
+            return found
+        outputs = [tensor for tensor in self.facts.outputs if tensor.name not in carried.values()]
+        for tensor in reversed(self.facts.inputs):
+            same = [each for each in outputs if (each.shape, each.type) == (tensor.shape, tensor.type)]
+            if same and tensor.name not in carried:
+                found[tensor.name] = same[-1].name
+                outputs.remove(same[-1])
+        if found and (len(found) + len(carried) == len(self.facts.inputs) or not outputs):
+            found.popitem()
+        shapes = read_shapes(self.path) if found else {}
+        return {name: found[name] for name in shapes if name in found and self.facts.time_symbol not in shapes[name]}
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -198,7 +226,7 @@ class OnnxNetwork(Workload):
         sizes = {f"size {name}": size for name, size in self.sizes}
         sizes |= {f"value {name}": number for name, number in self.fixed}
         inputs = {"inputs": self.inputs_sha256[:8]} if self.inputs_sha256 else {}
-        lengths = {f"lengths {name}": text for name, text in self._length_texts().items()}
+        lengths = {f"lengths {name}": text for name, text in self.length_texts().items()}
         return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **lengths, **inputs}
 
     def group_fields(self, mode: str) -> dict[str, object]:
