@@ -84,8 +84,8 @@ class InputValues:
         """
         found: dict[str, Any] = {}
         whole = [each for each in self._inputs.values() if np.dtype(each.type).kind in "iub"]
-        assumed = {each.name: np.zeros(each.shape, each.type) for each in whole}
-        for each in whole:
+        assumed = {each.name: np.ones(each.shape, each.type) for each in whole}
+        for each in (*whole, *whole):  # once more, since they can depend on each other
             uses = [use for use in self._uses if each.name in self._sources.get(use.tensor, ())]
             certain = [use for use in uses if use.certain]
             if math.prod(each.shape) > max(each.shape, default=1):  # not one number for each sequence
@@ -131,7 +131,7 @@ def _fits(use: Use, found: Sequence[np.ndarray | None]) -> bool:
     """Whether an operator gets what it needs; a size or a decision must be the same for all numbers of an input."""
     if use.low is None or use.high is None:
         return len(found) == 1
-    return all(array is not None and use.low <= array.min() and array.max() <= use.high for array in found)
+    return all(array is not None and ((use.low <= array) & (array <= use.high)).all() for array in found)
 
 
 def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
@@ -145,13 +145,15 @@ def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
             yield Use(name, inputs[place])
     if kind in (*INDEXED, *INDEXED_BY_ROWS):
         sizes = known.get(inputs[0]) or (None,)
-        rows = min(size or 1 for size in (sizes[has.get("axis", 0) :][:1] if kind in INDEXED else sizes))
+        indexed = sizes[has.get("axis", 0) :][:1] if kind in INDEXED else sizes
+        rows = min((size or 1 for size in indexed), default=1)
         yield Use(name, inputs[1], -rows, rows - 1)
     if kind in COMPARISONS:
-        for own, other in (inputs, reversed(inputs)):
-            steps = max((size or 0 for size in known.get(other, ())), default=0)
-            if steps > 1:
-                yield Use(name, own, steps - 1, steps, lengths=True, certain=False)
+        first, second = ([size or 1 for size in known.get(each, ())] for each in inputs)
+        few, many = (inputs[0], second) if math.prod(first) < math.prod(second) else (inputs[1], first)
+        steps = max(many, default=1)
+        if math.prod(first) != math.prod(second):
+            yield Use(name, few, steps - 1, steps, lengths=True, certain=False)
 
 
 def _tried(uses: Sequence[Use], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

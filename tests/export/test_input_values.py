@@ -363,6 +363,50 @@ def test_tokens_are_no_padding_where_their_number_is_the_length(tmp_path):
         assert network.facts.inputs[1].range == expected and (computed(network, "lens") == STEPS).all()
 
 
+def test_lengths_that_follow_from_two_inputs(tmp_path):
+    """The sum of a mask, but at most another length, in either order of the inputs."""
+    nodes = [
+        cast("mask", "i", INT64),
+        make("ReduceSum", ["i", "one"], ["counted"], keepdims=0),
+        make("Min", ["counted", "n"], ["s"]),
+        cast("s", "lens"),
+    ]
+    inputs = [value("mask", [BATCH, STEPS], BOOL), *PER_SEQUENCE]
+    for order in (inputs, inputs[::-1]):
+        network = OnnxNetwork(saved(packed(nodes, order, [axis("one", 1)]), tmp_path))
+        assert network.lengths == {"mask": (1, 1), "n": (STEPS, STEPS)} and (computed(network, "lens") == STEPS).all()
+
+
+def test_tokens_that_are_compared_with_as_many_numbers_are_no_lengths(tmp_path):
+    nodes = [make("Less", ["n", "limits"], ["below"]), make("Gather", ["table", "n"], ["picked"])]
+    limits = numpy_helper.from_array(np.arange(5)[None], "limits")
+    outputs = [value("picked", [1, 5, 3]), value("below", [1, 5], BOOL)]
+    model = model_of(nodes, [value("n", [1, 5], INT64)], outputs, [numbers("table", ROWS, 3), limits])
+    network = OnnxNetwork(saved(model, tmp_path))
+    assert not network.lengths and network.facts.inputs[0].range == (0, ROWS - 1)
+
+
+def test_of_a_table_of_unknown_size_the_first_row_is_drawn(tmp_path):
+    """Only that is certain to exist."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [make("Identity", [table], [f"{name}_t"])], name, [], [value(f"{name}_t", None)]
+        )
+        for name, table in (("then", "table"), ("else", "flat"))
+    }
+    nodes = [
+        make("ReduceMax", ["x"], ["top"], keepdims=0),
+        cast("top", "condition", BOOL),
+        make("If", ["condition"], ["either"], **branches),
+        make("Gather", ["either", "n"], ["picked"], axis=1),
+    ]
+    inputs = [value("x", [3]), value("n", [2], INT64)]
+    outputs = [value("picked", ["a", "b"])]
+    flat = numpy_helper.from_array(np.zeros((2, 2, 2), np.float32), "flat")
+    network = OnnxNetwork(saved(model_of(nodes, inputs, outputs, [numbers("table", ROWS, 3), flat]), tmp_path))
+    assert network.facts.inputs[1].range == (0, 0)
+
+
 def test_a_mask_of_positions_is_that_of_full_lengths(tmp_path):
     nodes = [
         make("Unsqueeze", ["n", "one"], ["column"]),
