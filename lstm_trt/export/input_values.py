@@ -149,11 +149,15 @@ def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
         rows = min((size or 1 for size in indexed), default=1)
         yield Use(name, inputs[1], -rows, rows - 1)
     if kind in COMPARISONS:
-        first, second = ([size or 1 for size in known.get(each, ())] for each in inputs)
-        few, many = (inputs[0], second) if math.prod(first) < math.prod(second) else (inputs[1], first)
-        steps = max(many, default=1)
-        if math.prod(first) != math.prod(second):
-            yield Use(name, few, steps - 1, steps, lengths=True, certain=False)
+        yield from _compared(node, known)
+
+
+def _compared(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
+    """If more numbers stand on one side of a comparison, they may be the positions in sequences of these lengths."""
+    first, second = ([size or 1 for size in known.get(each, ())] for each in node.input)
+    few, many = (node.input[0], second) if math.prod(first) < math.prod(second) else (node.input[1], first)
+    if math.prod(first) != math.prod(second):
+        yield Use(label(node), few, max(many) - 1, max(many), lengths=True, certain=False)
 
 
 def _tried(uses: Sequence[Use], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -226,15 +226,7 @@ def network_facts(
         raise UsageError(f"{name} is not valid ONNX: {wrong}")
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
-    inputs = [Tensor(key, kind, shapes[key]) for key, kind in types.items()]
-    values = InputValues(derived, inputs)
-    meanings = values.meanings()
-    inputs = [_with_range(each, given.get(each.name), *meanings.get(each.name, (None, None))) for each in inputs]
-    arrays = {each.name: np.full(each.shape, each.range[0], each.type) for each in inputs if each.meaning == LENGTHS}
-    for node in onnx_checks.recurrent_nodes(derived):
-        lengths = values.value("".join(node.input[4:5]), arrays | {**given})
-        if lengths is not None:
-            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, float(lengths.mean())))
+    inputs = _inputs(derived, types, shapes, given)
     types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
@@ -264,13 +256,28 @@ def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> di
     return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
 
 
-def _with_range(tensor: Tensor, array: np.ndarray | None, drawn: tuple[int, int] | None, meaning: str | None) -> Tensor:
-    """An input with the numbers that it has: those given, if they are lengths or cannot be drawn."""
-    if meaning and array is not None and array.size:
-        drawn = int(array.min()), int(array.max())
-    if not meaning and np.dtype(tensor.type).kind in "iu":
-        drawn = drawn or (0, 1)
-    return replace(tensor, range=drawn, meaning=meaning)
+def _inputs(model: onnx.ModelProto, types: Mapping, shapes: Mapping, given: Mapping[str, np.ndarray]) -> list[Tensor]:
+    """The inputs with the numbers that they have: those given, if they are lengths or cannot be drawn.
+
+    Recurrent operators with sequences of known lengths get the mean of these as their attribute `MEAN_LENGTH`.
+    """
+    bare = [Tensor(name, kind, shapes[name]) for name, kind in types.items()]
+    values = InputValues(model, bare)
+    meanings, arrays, found = values.meanings(), dict(given), []
+    for tensor in bare:
+        whole = np.dtype(tensor.type).kind in "iu"
+        drawn, meaning = meanings.get(tensor.name, ((0, 1) if whole else None, None))
+        array = given.get(tensor.name)
+        if meaning and array is not None and array.size:
+            drawn = (int(array.min()), int(array.max()))
+        elif meaning == LENGTHS and drawn:
+            arrays[tensor.name] = np.full(tensor.shape, drawn[0], tensor.type)
+        found.append(replace(tensor, range=drawn, meaning=meaning))
+    for node in onnx_checks.recurrent_nodes(model):
+        lengths = values.value("".join(node.input[4:5]), arrays)
+        if lengths is not None:
+            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, float(lengths.mean())))
+    return found
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
