@@ -361,3 +361,23 @@ def test_the_limit_follows_the_rounding_errors_of_a_network(tmp_path):
         make("Cast", ["Y"], ["z"], to=1), make("Sub", ["z", "c"], ["s"]), make("Sigmoid", ["s"], ["y"]), c=7
     )
     assert limits(converted) == limits(small)  # a conversion to float32 is one to float64 in the evaluation
+
+
+def test_a_recording_states_the_lengths_of_its_sequences(tmp_path):
+    """Of a mask that reaches an LSTM by way of a sum, and of another network none."""
+    nodes = [
+        onnx.helper.make_node("Cast", ["mask"], ["ones"], to=onnx.TensorProto.INT32),
+        onnx.helper.make_node("ReduceSum", ["ones", "one"], ["lengths"], keepdims=0),
+        onnx.helper.make_node("LSTM", ["x", "W", "R", "", "lengths"], ["Y"], hidden_size=4),
+    ]
+    constants = [own_networks.numbers("W", 1, 16, 3), own_networks.numbers("R", 1, 16, 4)]
+    constants.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
+    mask = own_networks.value("mask", [1, 30], onnx.TensorProto.BOOL)
+    inputs, outputs = [own_networks.value("x", [30, 1, 3]), mask], [own_networks.value("Y", [30, 1, 1, 4])]
+    masked = OnnxNetwork(saved(own_networks.model_of(nodes, inputs, outputs, constants), tmp_path))
+    other = OnnxNetwork(saved(own_networks.dense(), tmp_path), sizes={"batch": 1})
+    for network, lengths in ((masked, {"mask": [1, 1]}), (other, None)):
+        lab.record(network, protocol=SHORT, control=False, out=tmp_path / "out")
+        (row,) = (row for row in lab.load(tmp_path / "out").recordings if row.configuration.workload == network)
+        assert row.provenance["lengths"] == lengths and row.configuration.workload.label == network.label
+        assert ("-mask1" in network.label) == bool(lengths)
