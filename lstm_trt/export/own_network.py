@@ -129,7 +129,7 @@ class OnnxNetwork(Workload):
     def length_texts(self, without: Sequence[str | None] = ()) -> dict[str, str]:
         """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left out."""
         time, texts = self.facts.time_symbol, {}
-        whole = {self.axes["sequence"], dict(self.sizes).get(time or "")} if time and time in without else set()
+        whole = {self.axes["sequence"], dict(self.sizes).get(time)} if time and time in without else set()
         for name, (low, high) in self.lengths.items():
             texts[name] = f"{low}to{high}" if low < high else "-full" if low in whole else str(low)
         return texts

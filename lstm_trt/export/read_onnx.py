@@ -438,7 +438,7 @@ def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], state
 
 def random_array(tensor: Tensor, generator: np.random.Generator) -> np.ndarray:
     """Standard normal numbers, or whole numbers in the tensor's range."""
-    if np.dtype(tensor.type).kind == "f" and tensor.range is None:
+    if np.dtype(tensor.type).kind == "f":
         return generator.standard_normal(tensor.shape).astype(tensor.type)
     low, high = tensor.range or (0, 1)
     return generator.integers(low, high, tensor.shape, endpoint=True).astype(tensor.type)
