@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,18 @@ from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
-from lstm_trt.export.read_onnx import NetworkFacts, from_inputs, network_facts, random_array, read_file
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.input_values import LENGTHS
+from lstm_trt.export.read_onnx import (
+    NetworkFacts,
+    Tensor,
+    deciding,
+    from_inputs,
+    network_facts,
+    random_array,
+    read_file,
+    read_shapes,
+)
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
 
@@ -69,6 +81,7 @@ class OnnxNetwork(Workload):
     flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
     constants = property(lambda self: dict(self.fixed))
+    lengths = property(lambda self: {each.name: each.range for each in self.facts.inputs if each.meaning == LENGTHS})
 
     def __init__(
         self,
@@ -110,8 +123,17 @@ class OnnxNetwork(Workload):
     def _named(self, without: Sequence[str | None] = ()) -> str:
         """Name, hashes, constants, and sizes except those in `without`."""
         sizes = "".join(f"-{name}{size}" for name, size in (*self.sizes, *self.fixed) if name not in without)
+        sizes += "".join(f"-{name}{text}" for name, text in self.length_texts(without).items())
         inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
         return f"{self.name}@{self.sha256[:8]}{sizes}{inputs}"
+
+    def length_texts(self, without: Sequence[str | None] = ()) -> dict[str, str]:
+        """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left out."""
+        time, texts = self.facts.time_symbol, {}
+        whole = {self.axes["sequence"], dict(self.sizes).get(time)} if time and time in without else set()
+        for name, (low, high) in self.lengths.items():
+            texts[name] = f"{low}to{high}" if low < high else "-full" if low in whole else str(low)
+        return texts
 
     @property
     def label(self) -> str:
@@ -120,7 +142,8 @@ class OnnxNetwork(Workload):
     @property
     def identity(self) -> dict:
         plain = {"kind": self.KIND, "sha256": self.sha256, "sizes": dict(self.sizes), "states": dict(self.carried)}
-        added = {"inputs_sha256": self.inputs_sha256, "constants": self.constants}
+        lengths = {name: list(range_) for name, range_ in self.lengths.items()}
+        added = {"inputs_sha256": self.inputs_sha256, "constants": self.constants, "lengths": lengths}
         return plain | {name: value for name, value in added.items() if value}
 
     def as_dict(self) -> dict:
@@ -153,7 +176,34 @@ class OnnxNetwork(Workload):
         """What is wrong in the file, but does not prevent that it runs."""
         wrong = [tensor for tensor in self.facts.outputs if tensor.declared is not None]
         states = f"{self.name}.onnx states another number of axes or other sizes for its output"
-        return tuple(f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong)
+        warnings = [f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong]
+        if self.likely_states:
+            pairs = [*self.carried, *self.likely_states.items()]
+            flags = " ".join(f"--state {before}={after}" for before, after in pairs)
+            inputs = f"{self.name}.onnx may have a state: an output has the shape and type of its input"
+            warnings.append(f"{inputs} {' and of '.join(self.likely_states)}; if so, carry it with {flags}")
+        return tuple(warnings)
+
+    @property
+    def likely_states(self) -> dict[str, str]:
+        """Input -> an output of its shape and type, of those that no name tells; empty if the user has named states.
+
+        Not all inputs, nor all outputs, can be states: the first are data.
+        """
+        found: dict[str, str] = {}
+        carried = dict(self.carried)
+        if carried != _found_states(self.facts):
+            return found
+        outputs = [tensor for tensor in self.facts.outputs if tensor.name not in carried.values()]
+        for tensor in reversed(self.facts.inputs):
+            same = [each for each in outputs if (each.shape, each.type) == (tensor.shape, tensor.type)]
+            if same and tensor.name not in carried:
+                found[tensor.name] = same[-1].name
+                outputs.remove(same[-1])
+        if found and (len(found) + len(carried) == len(self.facts.inputs) or not outputs):
+            found.popitem()
+        shapes = read_shapes(self.path) if found else {}
+        return {name: found[name] for name in shapes if name in found and self.facts.time_symbol not in shapes[name]}
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -177,7 +227,8 @@ class OnnxNetwork(Workload):
         sizes = {f"size {name}": size for name, size in self.sizes}
         sizes |= {f"value {name}": number for name, number in self.fixed}
         inputs = {"inputs": self.inputs_sha256[:8]} if self.inputs_sha256 else {}
-        return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **inputs}
+        lengths = {f"lengths {name}": text for name, text in self.length_texts().items()}
+        return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **lengths, **inputs}
 
     def group_fields(self, mode: str) -> dict[str, object]:
         """The network and its mode, and the sizes that are no axes."""
@@ -206,7 +257,17 @@ class OnnxNetwork(Workload):
         reason = self._why_no_stream() if mode == "stream" else ""
         if reason:
             raise UsageError(f"{self.name} has no mode stream: {reason}")
+        for tensor in self.facts.inputs:
+            if tensor.meaning and not tensor.range and tensor.name not in dict(self.carried):
+                raise UsageError(self._unknown(tensor))
         super().check_mode(mode)
+
+    def _unknown(self, tensor: Tensor) -> str:
+        """That an input has numbers that only the user knows, and how to give them."""
+        number = deciding(onnx_checks.read(self.path.read_bytes(), self.name)).get(tensor.name, "N")
+        value = f"--value {tensor.name}={number}, or with " if math.prod(tensor.shape) == 1 else ""
+        which = f"which numbers its input {tensor.name} has, and {tensor.meaning} depends on them"
+        return f"{self.name} does not say {which}: give them with {value}--inputs FILE.npz"
 
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""

@@ -7,20 +7,21 @@ runs first. Errors in a file are a `UsageError` of one line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.input_values import LENGTHS, InputValues
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
@@ -38,6 +39,9 @@ INT8 = (2, 3)
 #: Operators with products whose number, or whose rate, is not that of float32 products.
 UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLinearConv", "QLinearMatMul", "STFT")
 
+#: Beginnings of the operators that round to whole numbers of few bits.
+QUANTIZING = ("DynamicQuantize", "QGemm", "QLinear", "QuantizeLinear")
+
 _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
 
 #: What files of other formats are, their endings, their first bytes and where these begin, and how to get to ONNX.
@@ -48,15 +52,19 @@ FOREIGN = (
     ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
 )
 
+#: An attribute that operators get here.
+MEAN_LENGTH = "mean_length"
+
 #: The largest size that is tried for an example is 2 to the power of one less.
 EXAMPLE_DOUBLINGS = 11
 
 
 @dataclass(frozen=True)
 class Tensor(JsonFields):
-    """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input.
+    """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an input has.
 
-    `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
+    `meaning`: `LENGTHS` if these are the lengths of sequences; the operator that needs them if only the user can know
+    them. `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
     """
 
     name: str
@@ -64,9 +72,10 @@ class Tensor(JsonFields):
     shape: tuple[int, ...]
     range: tuple[int, int] | None = None
     declared: tuple[int | None, ...] | None = None
+    meaning: str | None = None
 
     def as_dict(self) -> dict:
-        """JSON values; `range` and `declared` only if there is one."""
+        """JSON values; `range`, `declared` and `meaning` only if there is one."""
         return {name: value for name, value in super().as_dict().items() if value is not None}
 
 
@@ -76,7 +85,8 @@ class NetworkFacts(JsonFields):
 
     `flops` is None if a size inside the graph, or how often a part of it is computed, is not known; `least_flops` is
     the part that is known. `half`: whether some of its numbers are float16, so that it computes in half precision
-    whatever is asked for.
+    whatever is asked for. `quantized`: whether it rounds numbers to few bits; those near the edge between two fall on
+    either side, depending on the order of a sum.
     `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
     operator.
     """
@@ -90,6 +100,7 @@ class NetworkFacts(JsonFields):
     batch_symbol: str | None = None
     half: bool = False
     least_flops: int | None = None
+    quantized: bool = field(default=False, metadata=ADDED)
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
@@ -208,16 +219,20 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        graph = with_sizes(model, shapes).graph
+        derived = with_sizes(model, shapes)
+    graph = derived.graph
+    wrong = onnx_checks.refusal(derived, onnx_checks.DEFINITION)
+    if wrong:
+        raise UsageError(f"{name} is not valid ONNX: {wrong}")
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
-    inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
+    inputs = _inputs(derived, types, shapes, given)
     types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
     stated: dict[str, Any] = known_sizes(model.graph)
-    wrong = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
-    outputs = [Tensor(key, kind, known[key], declared=wrong.get(key)) for key, kind in types.items()]
+    others = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
+    outputs = [Tensor(key, kind, known[key], declared=others.get(key)) for key, kind in types.items()]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:
@@ -231,6 +246,7 @@ def network_facts(
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
     layers, (least, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
     more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
+    more["quantized"] = any(node.op_type.startswith(QUANTIZING) for node in every)
     more |= _symbols_of_layers(model, symbols, sizes, layers)
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
 
@@ -238,6 +254,30 @@ def network_facts(
 def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Shapes with these values of their symbols."""
     return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
+
+
+def _inputs(model: onnx.ModelProto, types: Mapping, shapes: Mapping, given: Mapping[str, np.ndarray]) -> list[Tensor]:
+    """The inputs with the numbers that they have: those given, if they are lengths or cannot be drawn.
+
+    Recurrent operators with sequences of known lengths get the mean of these as their attribute `MEAN_LENGTH`.
+    """
+    bare = [Tensor(name, kind, shapes[name]) for name, kind in types.items()]
+    values = InputValues(model, bare)
+    meanings, arrays, found = values.meanings(), dict(given), []
+    for tensor in bare:
+        whole = np.dtype(tensor.type).kind in "iu"
+        drawn, meaning = meanings.get(tensor.name, ((0, 1) if whole else None, None))
+        array = given.get(tensor.name)
+        if meaning and array is not None and array.size:
+            drawn = (int(array.min()), int(array.max()))
+        elif meaning == LENGTHS and drawn:
+            arrays[tensor.name] = np.full(tensor.shape, drawn[0], tensor.type)
+        found.append(replace(tensor, range=drawn, meaning=meaning))
+    for node in onnx_checks.recurrent_nodes(model):
+        lengths = values.value("".join(node.input[4:5]), arrays)
+        if lengths is not None:
+            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, float(lengths.mean())))
+    return found
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
@@ -250,29 +290,6 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
 
 
-def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int] | None:
-    """The whole numbers that an input may have: indices of a table, or the full length where lengths are expected."""
-    if np.dtype(kind).kind not in "iu":
-        return None
-    for node, known, _ in _operators(graph):
-        if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = _three(known, node.input[0])[1 if attributes(node).get("layout") else 0]
-            return (length, length) if length else (1, 1)
-        if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = (known.get(node.input[0]) or (None,))[attributes(node).get("axis", 0)]
-            return (0, rows - 1) if rows else (0, 0)
-    return (0, 1)
-
-
-def _operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
-    """All operators, each with the sizes that are known where it is, and the body that it is in."""
-    known = {**(outer or {}), **known_sizes(graph)}
-    for node in graph.node:
-        yield node, known, within
-        for name, body in bodies(node).items():
-            yield from _operators(body, known, f"{onnx_checks.label(node)}, {name}")
-
-
 def _three(known: Sizes, name: str) -> Sequence[int | None]:
     """The sizes of a tensor of three axes, None where they are not known."""
     sizes = known.get(name, ())
@@ -280,7 +297,7 @@ def _three(known: Sizes, name: str) -> Sequence[int | None]:
 
 
 def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, (_layer(*found) for found in _operators(graph))))
+    return tuple(filter(None, (_layer(*found) for found in onnx_checks.operators(graph))))
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
@@ -294,7 +311,9 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
     bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
     sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
-    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within)
+    steps = has.get(MEAN_LENGTH)
+    steps = None if steps == sequence else steps
+    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within, steps)
 
 
 def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tuple[int, bool]:

@@ -123,7 +123,8 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 
     With P = cores x peak rate, T(w) = least time for reading w / cores bytes on each core
     (`MachineRates.read_ns`), and for each of `workload.recurrent_layers` and each direction
-    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps:
+    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps (of sequences of different lengths
+    their mean):
 
         inputs      max(2 * G * I * B * S / P,  T(4 * G * I))      all steps at once
         recurrence  S * max(2 * G * H * B / P,  T(4 * G * H))      step by step
@@ -150,7 +151,7 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        read = layer.directions * (layer.sequence or 0) * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        read = layer.directions * layer.computed * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read

@@ -14,9 +14,10 @@ import lstm_trt as lab
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError
 from lstm_trt.config.workload import State, workload_from_dict
+from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, TorchNetwork, torch_answers
 from lstm_trt.export.to_onnx import static_model
-from tests.support import own_networks
+from tests.support import own_networks, planted_graphs
 from tests.support.own_networks import saved, stream
 
 SIZES = {"time": 6, "batch": 2}
@@ -132,6 +133,60 @@ def test_states_are_refused_where_two_outputs_could_be_one(network):
         shared.check_mode("stream")
 
 
+def with_names(model, **names):
+    """The same network with other names of inputs and outputs."""
+    for item in (*model.graph.input, *model.graph.output):
+        item.name = names.get(item.name, item.name)
+    for node in model.graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "likely"),
+    [
+        ("GRU", {"h0": "h", "Y": "output0", "hn": "output1"}, {"h": "output1"}),
+        ("LSTM", {"h0": "h", "c0": "c", "hn": "output1", "cn": "output2"}, {"h": "output1", "c": "output2"}),
+        ("LSTM", {"c0": "memory", "cn": "output2"}, {"memory": "output2"}),
+        ("LSTM", {}, {}),
+    ],
+    ids=["all names are its own", "of an LSTM", "one of two", "known by name"],
+)
+def test_an_input_with_an_output_of_its_shape_is_named_as_a_likely_state(network, kind, names, likely):
+    found = network(with_names(stream(kind), **names), sizes=SIZES)
+    assert found.likely_states == likely
+    flags = {**dict(found.carried), **likely}
+    text = " ".join(f"--state {before}={after}" for before, after in flags.items())
+    assert [text in warning for warning in found.warnings] == [True] * bool(likely)
+    chosen = network(with_names(stream(kind), **names), sizes=SIZES, states=flags)
+    assert chosen.modes == ("forward", "stream") and chosen.likely_states == {} and not chosen.warnings
+
+
+def test_data_of_the_shape_of_an_answer_is_no_likely_state(network):
+    """Of one input; of the first of several, for there must be one; of a sequence; where the user has chosen."""
+    make, value = onnx.helper.make_node, own_networks.value
+    one = own_networks.model_of([make("Tanh", ["x"], ["y"])], [value("x", [1, 4])], [value("y", [1, 4])])
+    assert network(one).likely_states == {}
+    cell = [make("Add", ["x", "h"], ["s"]), make("Tanh", ["s"], ["y"]), make("Neg", ["s"], ["z"])]
+    sides = [[value(name, [1, 4]) for name in names] for names in ("xh", "yz")]
+    assert network(own_networks.model_of(cell, *sides)).likely_states == {"h": "z"}
+    sides = [[value(name, ["time", 1, 4]) for name in "yz"], [value("x", ["time", 1, 3])]]
+    layer = [
+        make("GRU", ["x", "W", "R"], ["Y"], hidden_size=4),
+        make("Squeeze", ["Y", "one"], ["flat"]),
+        make("Add", ["flat", "more"], ["y"]),
+        make("Neg", ["flat"], ["z"]),
+    ]
+    weights = [own_networks.numbers("W", 1, 12, 3), own_networks.numbers("R", 1, 12, 4)]
+    weights.append(own_networks.numpy_helper.from_array(np.array([1]), "one"))
+    inputs = [*sides[1], value("more", ["time", 1, 4])]
+    assert network(own_networks.model_of(layer, inputs, sides[0], weights), sizes={"time": 5}).likely_states == {}
+    model = with_names(stream("LSTM"), h0="h", hn="output1")
+    assert network(model, sizes=SIZES, states={"c0": "cn"}).likely_states == {"h": "output1"}
+    assert network(model, sizes=SIZES, states={}).likely_states == {}
+
+
 def test_an_output_of_another_shape_is_no_state(network):
     model = renamed_outputs("hn", "cn")
     model.graph.output[0].name = model.graph.node[0].output[0] = "h0_out"
@@ -168,6 +223,30 @@ def test_own_inputs_replace_the_random_ones(network, tmp_path):
     inputs = found.make_inputs(1)
     assert np.array_equal(inputs["X"], given) and set(inputs) == {"X", "h0", "c0"}
     assert set(found.make_inputs(1, "stream")) == {"X"}
+
+
+CONTRADICTORY = ["direction", "states of another size", "projection", "W", "B", "lengths", "two activations"]
+
+
+@pytest.mark.parametrize("case", [*CONTRADICTORY, "hidden_size"])
+def test_an_operator_that_contradicts_its_definition_is_refused_by_reading_with_the_reason_of_every_runtime(
+    network, case
+):
+    """Whatever reads it: C code once computed what all other runtimes refuse."""
+    plant, message = planted_graphs.REFUSED[case]
+    rules = (onnx_checks.TENSORRT, onnx_checks.ONNXRUNTIME, onnx_checks.OPENVINO)
+    (reason,) = {onnx_checks.refusal(plant(), each) for each in rules}
+    with pytest.raises(UsageError, match=r"^network is not valid") as refusal:
+        network(plant())
+    assert "\n" not in str(refusal.value)
+    assert message in reason and reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"layout": 1}, {"clip": 0.5}, {"directions": 2, "layout": 1}])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_what_one_runtime_lacks_is_no_reason_not_to_read_a_file(network, kind, attributes):
+    (layer,) = network(planted_graphs.recurrent(kind, **attributes)).recurrent_layers
+    assert (layer.sequence, layer.batch, layer.features, layer.hidden) == (5, 3, 6, 4)
 
 
 def test_a_constant_is_part_of_the_identity_and_of_the_command(network):

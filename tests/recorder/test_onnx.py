@@ -228,6 +228,40 @@ def test_a_file_in_half_precision_is_compared_as_such(tmp_path, runtime, mode):
     assert found["reference_checked_by"] == own.NUMPY
 
 
+@pytest.mark.parametrize("runtime", READERS)
+@pytest.mark.parametrize("opset", [13, 17, 21])
+def test_a_file_that_is_quantized_is_checked(tmp_path, runtime, opset):
+    pytest.importorskip(runtime)
+    network = OnnxNetwork(saved(own_networks.quantized(opset), tmp_path), sizes={"time": 40})
+    found = gated(describe(network, runtime, SHORT), tmp_path)
+    assert network.facts.quantized and found["reference_checked_by"] == own.NUMPY
+    assert found["error"] <= found["bound"] == 5e-2
+
+
+@pytest.mark.parametrize(("added", "scale", "refused"), [(0.02, 1, False), (0, 1.1, True)])
+def test_numbers_on_the_other_side_of_an_edge_are_no_fault_but_a_wrong_scale_is(
+    tmp_path, monkeypatch, added, scale, refused
+):
+    """Planted: ONNX Runtime with five of 200 numbers one step of 8 bits away; or with another scale."""
+    network = OnnxNetwork(saved(own_networks.quantized(), tmp_path), sizes={"time": 40})
+    run = own.run_onnxruntime
+
+    def planted(content, sets, states=()):
+        outputs = run(content, sets, states)
+        for each in outputs:
+            each["product_rounded"][:1] += np.float32(added)
+            each["product_rounded"] *= np.float32(scale)
+        return outputs
+
+    monkeypatch.setattr(own, "run_onnxruntime", planted)
+    model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
+    if refused:
+        with pytest.raises(ParityFailed, match="product_rounded of ONNX Runtime differs"):
+            own.reference_outputs(network, model, sets)
+    else:
+        assert own.reference_outputs(network, model, sets)[2] == own.NUMPY
+
+
 @pytest.mark.parametrize("make", [stream, own_networks.dense])
 def test_int8_is_refused_unless_every_recurrent_operator_is_quantized(tmp_path, make):
     sizes = {"time": 3, "batch": 1} if make is stream else {"batch": 1}
@@ -327,3 +361,23 @@ def test_the_limit_follows_the_rounding_errors_of_a_network(tmp_path):
         make("Cast", ["Y"], ["z"], to=1), make("Sub", ["z", "c"], ["s"]), make("Sigmoid", ["s"], ["y"]), c=7
     )
     assert limits(converted) == limits(small)  # a conversion to float32 is one to float64 in the evaluation
+
+
+def test_a_recording_states_the_lengths_of_its_sequences(tmp_path):
+    """Of a mask that reaches an LSTM by way of a sum, and of another network none."""
+    nodes = [
+        onnx.helper.make_node("Cast", ["mask"], ["ones"], to=onnx.TensorProto.INT32),
+        onnx.helper.make_node("ReduceSum", ["ones", "one"], ["lengths"], keepdims=0),
+        onnx.helper.make_node("LSTM", ["x", "W", "R", "", "lengths"], ["Y"], hidden_size=4),
+    ]
+    constants = [own_networks.numbers("W", 1, 16, 3), own_networks.numbers("R", 1, 16, 4)]
+    constants.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
+    mask = own_networks.value("mask", [1, 30], onnx.TensorProto.BOOL)
+    inputs, outputs = [own_networks.value("x", [30, 1, 3]), mask], [own_networks.value("Y", [30, 1, 1, 4])]
+    masked = OnnxNetwork(saved(own_networks.model_of(nodes, inputs, outputs, constants), tmp_path))
+    other = OnnxNetwork(saved(own_networks.dense(), tmp_path), sizes={"batch": 1})
+    for network, lengths in ((masked, {"mask": [1, 1]}), (other, None)):
+        lab.record(network, protocol=SHORT, control=False, out=tmp_path / "out")
+        (row,) = (row for row in lab.load(tmp_path / "out").recordings if row.configuration.workload == network)
+        assert row.provenance["lengths"] == lengths and row.configuration.workload.label == network.label
+        assert ("-mask1" in network.label) == bool(lengths)
