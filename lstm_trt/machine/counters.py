@@ -18,6 +18,12 @@ Counters (`difference` subtracts them):
   throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
   runnable_ns             time in which this thread could have run but waited for a core
                           (/proc/thread-self/schedstat), in trials and between them
+  thread_cpu_ns           CPU time of the thread that reads, which is the timed one
+  process_cpu_ns          CPU time of this process, also of threads that have ended
+CPU time of each of its other threads, by number: `threads_cpu_ns`. After the trials `split_cpu_time` replaces these and
+process_cpu_ns by pool_cpu_ns, of the threads that ran in every block, and unexplained_cpu_ns, the rest: a runtime's
+pool works in every call, whereas threads that do something else, such as sending usage data, run now and then, and may
+live too briefly for any list of threads.
 Time of others, from /proc/stat; one block's can be negative, since idle time is counted in ticks:
   others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
                           programs, the kernel or the hypervisor
@@ -31,6 +37,7 @@ Gauges:
 
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -44,9 +51,16 @@ TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
 
 #: Readings that never decrease; all others are gauges.
 COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods", "runnable_ns")
+COUNTERS += ("thread_cpu_ns", "process_cpu_ns")
 
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
+
+#: CPU time by thread; those that did not run are left out of a difference.
+BY_THREAD = "threads_cpu_ns"
+
+#: Less unexplained CPU time in a block is none: the clocks are read one after the other.
+EXACT_NS = 10_000
 
 #: A recording was not alone if others used more than this share of the pinned cores' time, or this share of one of the
 #: remaining cores, and in either case more than two ticks.
@@ -75,7 +89,37 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
             changed[name] = None
             if first is not None and last is not None and (name in OTHERS or last >= first):
                 changed[name] = last - first
+    if after.get(BY_THREAD) is not None:
+        earlier = before.get(BY_THREAD) or {}
+        spent = {thread: cpu_ns - earlier.get(thread, 0) for thread, cpu_ns in after[BY_THREAD].items()}
+        changed[BY_THREAD] = {thread: cpu_ns for thread, cpu_ns in spent.items() if cpu_ns > 0}
     return changed
+
+
+def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
+    """The blocks with `pool_cpu_ns` and `unexplained_cpu_ns` in place of the CPU times of process and threads.
+
+    None where a block lacks them. With several threads that of one block can be negative.
+    """
+    known = all(block.get(name) is not None for block in blocks for name in (BY_THREAD, "process_cpu_ns"))
+    pool = set.intersection(*(set(block[BY_THREAD]) for block in blocks)) if known else set()
+    found = []
+    for block in blocks:
+        split = {name: value for name, value in block.items() if name not in (BY_THREAD, "process_cpu_ns")}
+        if BY_THREAD in block:
+            split |= {"pool_cpu_ns": None, "unexplained_cpu_ns": None}
+        if known:
+            split["pool_cpu_ns"] = sum(block[BY_THREAD][thread] for thread in pool)
+            rest_ns = block["process_cpu_ns"] - block["thread_cpu_ns"] - split["pool_cpu_ns"]
+            split["unexplained_cpu_ns"] = 0 if abs(rest_ns) < EXACT_NS else rest_ns
+        found.append(split)
+    return found
+
+
+def unexplained(blocks: Sequence[Mapping]) -> int | None:
+    """CPU time in ns of threads that are neither the timed one nor of the runtime's pool; None if it is not known."""
+    times: list[Any] = [block.get("unexplained_cpu_ns") for block in blocks]
+    return None if None in times else max(0, sum(times))
 
 
 def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int | bool] | None:
@@ -89,6 +133,11 @@ def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int
     disturbed = pinned > max(ALONE_NS, ALONE_SHARE * cores * wall_ns)
     disturbed |= everywhere - pinned > max(ALONE_NS, ALONE_SHARE_ELSEWHERE * wall_ns)
     return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
+
+
+def cpu_clock(thread: int) -> int:
+    """The clock of a thread's CPU time, by its number (clock_getcpuclockid of the C library, for threads)."""
+    return ~thread << 3 | 6
 
 
 #: Handle of a file that cannot be read, or is too slow to read.
@@ -157,9 +206,9 @@ class Watcher:
         self._held.callback(os.close, handle)
         return handle
 
-    def read(self) -> dict[str, int | float | None]:
+    def read(self) -> dict[str, Any]:
         """All current readings, by name; None for those that the system lacks."""
-        values: dict[str, int | float | None] = dict.fromkeys((*COUNTERS, *OTHERS))
+        values: dict[str, Any] = dict.fromkeys((*COUNTERS, *OTHERS, BY_THREAD))
         self._read_stat(values)
         for name in ("interrupts", "softirqs"):
             values[name] = _columns_sum(_content(self._tables[name]), self.cores)
@@ -169,6 +218,7 @@ class Watcher:
         self._read_clocks(values)
         if self._nvml is not None:
             values |= self._nvml.read(self._gpu)
+        self._read_cpu_times(values)
         return values
 
     def gpu_state(self) -> dict[str, Any] | None:
@@ -193,6 +243,27 @@ class Watcher:
             # Not from the busy columns: they sample what runs at each tick, which errs if calls follow the timer.
             for name, cores in zip(OTHERS, (pinned, idle), strict=True):
                 values[name] = len(cores) * now_ns - sum(idle[core] for core in cores) * self._tick_ns - own_ns
+
+    def _read_cpu_times(self, values: dict) -> None:
+        """Clocks of all threads, then of the process: the kernel counts a running thread up to when its clock is read.
+
+        So what the process has beyond its threads is what ended threads had, to some microseconds.
+        """
+        try:
+            threads = set(map(int, os.listdir(self.root / "proc/self/task")))
+        except OSError:
+            return
+        own, times = threading.get_native_id(), {}
+        for thread in threads - {own}:
+            try:
+                times[thread] = time.clock_gettime_ns(cpu_clock(thread))
+            except OSError:  # it has ended
+                continue
+        if own in threads:
+            before_ns, process_ns, after_ns = time.thread_time_ns(), time.process_time_ns(), time.thread_time_ns()
+            values["thread_cpu_ns"] = (before_ns + after_ns) // 2
+            values["process_cpu_ns"] = process_ns
+            values[BY_THREAD] = times
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""
