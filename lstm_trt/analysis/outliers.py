@@ -412,10 +412,7 @@ def _explained(found: Outliers, samples: Sequence[Latencies]) -> Outliers:
 
 def _unexplained(sample: Latencies) -> str | None:
     text = unexplained_text(sample.unexplained_cpu_ns, float(np.mean(sample.timed_ns)))
-    if text is None:
-        return None
-    on = sample.telemetry not in (None, "off")
-    return f"round {sample.round}: {text}" + (f"; telemetry was on: {sample.telemetry}" if on else "")
+    return text and f"Round {sample.round}: {text} (telemetry: {sample.telemetry})"
 
 
 def _starts(sample: Latencies) -> np.ndarray:

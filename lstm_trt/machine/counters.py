@@ -20,10 +20,10 @@ Counters (`difference` subtracts them):
                           (/proc/thread-self/schedstat), in trials and between them
   thread_cpu_ns           CPU time of the thread that reads, which is the timed one
   process_cpu_ns          CPU time of this process, also of threads that have ended
-CPU time of each of its other threads, by number: `threads_cpu_ns`. After the trials `split_cpu_time` replaces these and
-process_cpu_ns by pool_cpu_ns, of the threads that ran in every block, and unexplained_cpu_ns, the rest: a runtime's
-pool works in every call, whereas threads that do something else, such as sending usage data, run now and then, and may
-live too briefly for any list of threads.
+CPU time of its other threads since the last reading, by number: `threads_cpu_ns`. After the trials `split_cpu_time`
+replaces these and process_cpu_ns by pool_cpu_ns, of the threads that ran in every block, and unexplained_cpu_ns, the
+rest: a runtime's pool works in every call, whereas threads that do something else, such as sending usage data, run now
+and then, and may live too briefly for any list of threads.
 Time of others, from /proc/stat; one block's can be negative, since idle time is counted in ticks:
   others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
                           programs, the kernel or the hypervisor
@@ -40,7 +40,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,7 +56,7 @@ COUNTERS += ("thread_cpu_ns", "process_cpu_ns")
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
 
-#: CPU time by thread; those that did not run are left out of a difference.
+#: CPU time of the other threads since the last reading, by thread, of those that ran.
 BY_THREAD = "threads_cpu_ns"
 
 #: Less unexplained CPU time in a block is none: the clocks are read one after the other.
@@ -89,37 +89,33 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
             changed[name] = None
             if first is not None and last is not None and (name in OTHERS or last >= first):
                 changed[name] = last - first
-    if after.get(BY_THREAD) is not None:
-        earlier = before.get(BY_THREAD) or {}
-        spent = {thread: cpu_ns - earlier.get(thread, 0) for thread, cpu_ns in after[BY_THREAD].items()}
-        changed[BY_THREAD] = {thread: cpu_ns for thread, cpu_ns in spent.items() if cpu_ns > 0}
     return changed
 
 
 def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
     """The blocks with `pool_cpu_ns` and `unexplained_cpu_ns` in place of the CPU times of process and threads.
 
-    None where a block lacks them. With several threads that of one block can be negative.
+    None where one of them is not known. With several threads that of one block can be negative.
     """
-    known = all(block.get(name) is not None for block in blocks for name in (BY_THREAD, "process_cpu_ns"))
-    pool = set.intersection(*(set(block[BY_THREAD]) for block in blocks)) if known else set()
+    tables = [block.get(BY_THREAD) for block in blocks]
+    pool = None if None in tables else set.intersection(*map(set, tables))
     found = []
     for block in blocks:
-        split = {name: value for name, value in block.items() if name not in (BY_THREAD, "process_cpu_ns")}
-        if BY_THREAD in block:
-            split |= {"pool_cpu_ns": None, "unexplained_cpu_ns": None}
-        if known:
-            split["pool_cpu_ns"] = sum(block[BY_THREAD][thread] for thread in pool)
-            rest_ns = block["process_cpu_ns"] - block["thread_cpu_ns"] - split["pool_cpu_ns"]
-            split["unexplained_cpu_ns"] = 0 if abs(rest_ns) < EXACT_NS else rest_ns
-        found.append(split)
+        pool_ns = unexplained_ns = None
+        if pool is not None:
+            pool_ns = sum(block[BY_THREAD][thread] for thread in pool)
+            unexplained_ns = block["process_cpu_ns"] - block["thread_cpu_ns"] - pool_ns
+            if abs(unexplained_ns) < EXACT_NS:
+                unexplained_ns = 0
+        kept = {name: value for name, value in block.items() if name not in (BY_THREAD, "process_cpu_ns")}
+        found.append({**kept, "pool_cpu_ns": pool_ns, "unexplained_cpu_ns": unexplained_ns})
     return found
 
 
-def unexplained(blocks: Sequence[Mapping]) -> int | None:
-    """CPU time in ns of threads that are neither the timed one nor of the runtime's pool; None if it is not known."""
-    times: list[Any] = [block.get("unexplained_cpu_ns") for block in blocks]
-    return None if None in times else max(0, sum(times))
+def total(blocks: Sequence[Mapping], name: str) -> int | None:
+    """The sum of a counter over blocks, at least 0; None if it is not known of all."""
+    values: list[Any] = [block.get(name) for block in blocks]
+    return None if None in values else max(0, sum(values))
 
 
 def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int | bool] | None:
@@ -127,9 +123,9 @@ def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int
 
     `blocks`: the differences of readings over `wall_ns` in total. None if the system does not count idle time.
     """
-    if any(block.get(name) is None for block in blocks for name in OTHERS):
+    pinned, everywhere = (total(blocks, name) for name in OTHERS)
+    if pinned is None or everywhere is None:
         return None
-    pinned, everywhere = (max(0, sum(block[name] for block in blocks)) for name in OTHERS)
     disturbed = pinned > max(ALONE_NS, ALONE_SHARE * cores * wall_ns)
     disturbed |= everywhere - pinned > max(ALONE_NS, ALONE_SHARE_ELSEWHERE * wall_ns)
     return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
@@ -181,6 +177,7 @@ class Watcher:
             self._nvml = gpu.Nvml()
 
     def __enter__(self) -> Self:
+        self._threads: dict[int, int] = {}
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
         tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
         large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]
@@ -249,21 +246,15 @@ class Watcher:
 
         So what the process has beyond its threads is what ended threads had, to some microseconds.
         """
-        try:
-            threads = set(map(int, os.listdir(self.root / "proc/self/task")))
-        except OSError:
-            return
-        own, times = threading.get_native_id(), {}
-        for thread in threads - {own}:
-            try:
-                times[thread] = time.clock_gettime_ns(cpu_clock(thread))
-            except OSError:  # it has ended
-                continue
-        if own in threads:
-            before_ns, process_ns, after_ns = time.thread_time_ns(), time.process_time_ns(), time.thread_time_ns()
-            values["thread_cpu_ns"] = (before_ns + after_ns) // 2
-            values["process_cpu_ns"] = process_ns
-            values[BY_THREAD] = times
+        before, self._threads = self._threads, {}
+        with suppress(OSError):  # there is no /proc
+            for thread in map(int, os.listdir(self.root / "proc/self/task")):
+                with suppress(OSError):  # it has ended
+                    self._threads[thread] = time.clock_gettime_ns(cpu_clock(thread))
+        if self._threads.pop(threading.get_native_id(), None) is not None:
+            values["process_cpu_ns"], values["thread_cpu_ns"] = time.process_time_ns(), time.thread_time_ns()
+            spent = {thread: now_ns - before.get(thread, 0) for thread, now_ns in self._threads.items()}
+            values[BY_THREAD] = {thread: spent_ns for thread, spent_ns in spent.items() if spent_ns > 0}
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""

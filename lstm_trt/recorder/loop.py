@@ -372,7 +372,8 @@ class Loop:
         self_check["outside_share"] = 1 - inside_ns / wall_ns
         blocks = counters.split_cpu_time(self.blocks)
         self_check["between_calls"] = between_calls(columns, blocks, inside_ns, wall_ns)
-        warnings = warnings_of(self._protocol, self.rows, inside_ns, self_check, counters.unexplained(blocks))
+        unexplained_ns = counters.total(blocks, "unexplained_cpu_ns")
+        warnings = warnings_of(self._protocol, self.rows, inside_ns, self_check, unexplained_ns)
         return Trials(columns, blocks, self_check, self.started_unix_ns, inside_ns, warnings)
 
 
@@ -384,14 +385,13 @@ def between_calls(
     Its CPU time, and its time of waiting for a core, are known for the whole loop, and within calls by its times off
     the core. None where either is not measured.
     """
-    cpu: list[Any] = [block.get("thread_cpu_ns") for block in blocks]
-    runnable: list[Any] = [block.get("runnable_ns") for block in blocks]
-    if "off_core_ns" not in columns or None in cpu + runnable:
+    cpu_ns, runnable_ns = counters.total(blocks, "thread_cpu_ns"), counters.total(blocks, "runnable_ns")
+    if "off_core_ns" not in columns or cpu_ns is None or runnable_ns is None:
         return None
     outside_ns = wall_ns - inside_ns
-    of_calls_ns = inside_ns - int(columns["off_core_ns"].sum())
-    recorder_ns = min(max(0, sum(cpu) - of_calls_ns), outside_ns)
-    runnable_ns = min(max(0, sum(runnable) - int(columns["preempted_ns"].sum())), outside_ns - recorder_ns)
+    cpu_of_calls_ns = inside_ns - columns["off_core_ns"].sum()
+    recorder_ns = int(np.clip(cpu_ns - cpu_of_calls_ns, 0, outside_ns))
+    runnable_ns = int(np.clip(runnable_ns - columns["preempted_ns"].sum(), 0, outside_ns - recorder_ns))
     waiting_ns = outside_ns - recorder_ns - runnable_ns
     return {"recorder_ns": recorder_ns, "runnable_ns": runnable_ns, "waiting_ns": waiting_ns}
 

@@ -94,7 +94,7 @@ class PreparedRun:
             "self_check": trials.self_check,
             "blocks": trials.blocks,
             "telemetry": telemetry(),
-            "unexplained_cpu_ns": counters.unexplained(trials.blocks),
+            "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
             "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
             "warnings": warnings,
             "control": control[1],

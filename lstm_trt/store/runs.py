@@ -267,6 +267,11 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
         pooled = f"{count(shared, 'configuration')} recorded in several of the paths: all recordings are rounds of one"
         warnings.append(f"{pooled}; lstm-trt compare compares two folders")
     groups = groups_of(items)
+    mixed = [group for group in groups if len({sample.telemetry for sample in group.samples}) > 1]
+    if mixed:
+        states = sorted({str(sample.telemetry) for sample in mixed[0].samples})
+        pooled = f"{count(len(mixed), 'configuration')} recorded with and without telemetry, the first with"
+        warnings.append(f"{pooled} {' and '.join(states)}: all recordings are rounds of one")
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")

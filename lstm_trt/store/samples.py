@@ -46,7 +46,7 @@ class Latencies:
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
-    `telemetry`: the libraries that sent usage data from the timed process, as text, or "off"; None if not known.
+    `telemetry`: "off", or "on" with the libraries that sent usage data from the timed process; None if not known.
     `unexplained_cpu_ns`: CPU time of its threads that were neither timed nor of the runtime's pool, None if not known.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
@@ -210,7 +210,7 @@ def of_recording(recording: Recording) -> Latencies:
 
 
 def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
-    """The libraries that sent usage data while this was recorded, as text, or "off"; None if no versions are stated.
+    """ "on (onnxruntime)" where such libraries sent usage data meanwhile, else "off"; None if no versions are stated.
 
     Recordings that do not state it had telemetry if a version that sends was installed as their runtime.
     """
@@ -219,7 +219,8 @@ def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
         return None
     if stated is None:
         stated = {name: "on" for name, version in versions.items() if version and sends(name, version)}
-    return ", ".join(name for name, state in stated.items() if state == "on") or "off"
+    on = ", ".join(name for name, state in stated.items() if state == "on")
+    return f"on ({on})" if on else "off"
 
 
 def groups_of(items: Iterable[Stored]) -> list[Group]:
