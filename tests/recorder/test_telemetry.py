@@ -7,6 +7,7 @@ same recordings with the telemetry that a user can turn on show that it would be
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from lstm_trt.analysis.outliers import outliers
 from lstm_trt.analysis.pairing import differences
@@ -29,7 +31,7 @@ from lstm_trt.machine import counters, linux
 from lstm_trt.machine.counters import Watcher, difference, split_cpu_time
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.loop import between_calls
-from lstm_trt.runtimes import load_runtime
+from lstm_trt.runtimes import load_runtime, torch_compile
 from lstm_trt.store import files
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Group, Latencies, telemetry_of
@@ -383,3 +385,13 @@ def test_time_between_calls_without_a_measurement_has_no_cause():
         assert between_calls(columns, [block], 70, 100) is None
     (text,) = warnings_of(Protocol(), 2, 70, {"loop_ns": 100, "between_calls": None})
     assert text == "30 % of the time passed between calls"
+
+
+def test_compiling_leaves_no_thread_that_runs_now_and_then(monkeypatch):
+    """Inductor shows its progress with tqdm, whose monitor runs every 10 s from then on."""
+    for name, value in (("monitor", None), ("monitor_interval", 10)):
+        monkeypatch.setattr(tqdm, name, value)
+    torch_compile.leave_nothing_running()
+    for _ in tqdm([1, 2, 3], file=io.StringIO()):
+        pass
+    assert tqdm.monitor is None
