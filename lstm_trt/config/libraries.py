@@ -51,14 +51,12 @@ def telemetry() -> dict[str, str]:
 
     ONNX Runtime also turns its own off where a variable such as CI is set; it is "on" here.
     """
+    ort_off = os.environ.get(ORT_VARIABLE, "").strip().lower() in ORT_OFF
+    off = {"onnxruntime": ort_off, "openvino": sys.modules.get(OPENVINO_MODULE) is None}
     found = {}
-    for library in SENDS_SINCE:
-        module = sys.modules.get(library)
-        if module is not None and sends(library, getattr(module, "__version__", "")):
-            off = os.environ.get(ORT_VARIABLE, "").strip().lower() in ORT_OFF
-            if library == "openvino":
-                off = sys.modules.get(OPENVINO_MODULE) is None
-            found[library] = "off" if off else "on"
+    for library, is_off in off.items():
+        if library in sys.modules and sends(library, getattr(sys.modules[library], "__version__", "")):
+            found[library] = "off" if is_off else "on"
     return found
 
 

@@ -269,9 +269,8 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
     groups = groups_of(items)
     mixed = [group for group in groups if len({sample.telemetry for sample in group.samples}) > 1]
     if mixed:
-        states = sorted({str(sample.telemetry) for sample in mixed[0].samples})
-        pooled = f"{count(len(mixed), 'configuration')} recorded with and without telemetry, the first with"
-        warnings.append(f"{pooled} {' and '.join(states)}: all recordings are rounds of one")
+        pooled = f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry on, which are pooled"
+        warnings.append(f"{pooled}; the first: {mixed[0].name}")
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")

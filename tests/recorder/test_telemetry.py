@@ -249,7 +249,7 @@ def test_rounds_with_and_without_telemetry_are_pooled_with_a_warning(tmp_path):
         recording = planted_recording(round=number)
         recording.provenance.update(versions={}, telemetry={"onnxruntime": state})
         files.write(recording, tmp_path)
-        found = [text for text in load(tmp_path).warnings if "off and on (onnxruntime)" in text]
+        found = [text for text in load(tmp_path).warnings if "with telemetry on" in text]
         assert len(found) == number
 
 
