@@ -25,6 +25,7 @@ from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, Segments, clock_step, segments_of, spread_ties
 from lstm_trt.analysis.series import timed_samples
+from lstm_trt.config.configuration import unexplained_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
@@ -40,6 +41,7 @@ CAUSE_NAMES = {
     "throttled_periods": "CPU throttling",
     "runnable_ns": "time waiting for a core",
     "pool_preempted_ns": "preemption of its pool",
+    "unexplained_cpu_ns": "CPU time of threads outside the runtime's pool",
     "cpu_khz": "clock",
 }
 
@@ -124,7 +126,8 @@ class Outliers:
     `labels`: for each sample an array with an entry per timed trial: -1 bulk, -2 tail, else the
     index in `clusters`; `partition` counts them. `levels_ns`: the local level of each trial.
     `slowest`: excess of the slowest calls over the others, `control`: of those of the control run; None if not
-    measured. `switches`: what each recording says of these measurements.
+    measured. `switches`: what each recording says of these measurements. `unexplained`: what is said of the CPU time of
+    threads that are neither timed nor of the runtime's pool, by round, where it matters.
     `period_by`: "timestamps", or "summed latencies" if there are no start times; None if no periods
     were searched.
     """
@@ -140,6 +143,7 @@ class Outliers:
     slowest: Excess | None = None
     control: Excess | None = None
     switches: tuple[Mapping[str, Any], ...] = ()
+    unexplained: tuple[str, ...] = ()
     labels: tuple[np.ndarray, ...] = field(repr=False)
     levels_ns: tuple[np.ndarray, ...] = field(repr=False)
 
@@ -402,7 +406,13 @@ def _explained(found: Outliers, samples: Sequence[Latencies]) -> Outliers:
         slowest=spent.slowest(),
         control=Spent.of_control(samples).slowest(),
         switches=tuple(sample.switches for sample in samples if sample.switches),
+        unexplained=tuple(filter(None, map(_unexplained, samples))),
     )
+
+
+def _unexplained(sample: Latencies) -> str | None:
+    text = unexplained_text(sample.unexplained_cpu_ns, float(np.mean(sample.timed_ns)))
+    return text and f"Round {sample.round}: {text} (telemetry: {sample.telemetry})"
 
 
 def _starts(sample: Latencies) -> np.ndarray:

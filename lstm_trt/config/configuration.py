@@ -300,15 +300,44 @@ def cell_key(plain: Mapping[str, Any]) -> str:
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.
 OUTSIDE_SHARE_LIMIT = 0.20
 
+#: What the timed thread did between calls, as `loop.between_calls` splits that time.
+BETWEEN_CALLS = {
+    "recorder_ns": "the recorder's own work",
+    "runnable_ns": "waiting for the core (other programs, or a CPU quota)",
+    "waiting_ns": "other waiting",
+}
 
-def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float) -> list[str]:
-    """Warnings about a loop of `rows` trials, which took `inside_ns` of its `wall_ns`."""
+#: Unexplained CPU time matters from this share of a mean call on, since less could not make even a single call longer
+#: by more than that, and from so many ns on, of which the readings are exact to a tenth.
+UNEXPLAINED_SHARE, UNEXPLAINED_NS = 0.1, 100_000
+
+
+def warnings_of(
+    protocol: Protocol, rows: int, inside_ns: float, self_check: Mapping[str, Any], unexplained_ns: int | None = None
+) -> list[str]:
+    """Warnings about a loop of `rows` trials, which took `inside_ns` of its time.
+
+    `self_check`: that of the loop. `unexplained_ns`: CPU time of threads that are neither timed nor of the pool.
+    """
+    wall_ns, between = self_check["loop_ns"], self_check.get("between_calls")
     outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        share = f"{100 * outside:.0f} % of the loop was spent outside the trials"
-        warnings.append(f"{share}: a call is short compared with the recorder's overhead")
+        text = f"{100 * outside:.0f} % of the time passed between calls"
+        if between:
+            parts = [f"{100 * between[name] / wall_ns:.0f} % {what}" for name, what in BETWEEN_CALLS.items()]
+            text += f": {', '.join(parts)}"
+        warnings.append(text)
     if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
         late = f"the mean call time of {microseconds(mean_us)} us exceeds the period of {protocol.period_us:g} us"
-        effect = "the backlog kept growing, so the latencies depend on the length of the recording"
+        effect = "the backlog was larger at the end, so the latencies depend on the length of the recording"
         warnings.append(f"{late}: {effect}")
-    return warnings
+    text = unexplained_text(unexplained_ns, 1e3 * mean_us)
+    return [*warnings, text] if text else warnings
+
+
+def unexplained_text(unexplained_ns: int | None, call_ns: float) -> str | None:
+    """What is said of unexplained CPU time beside calls of this length; None if it does not matter."""
+    if unexplained_ns is None or unexplained_ns < max(UNEXPLAINED_NS, UNEXPLAINED_SHARE * call_ns):
+        return None
+    used = f"used {microseconds(unexplained_ns / 1e3)} us of CPU time during the trials"
+    return f"threads that are neither timed nor of the runtime's pool {used}"

@@ -23,6 +23,7 @@ import numpy as np
 from lstm_trt.config.configuration import Configuration, Options, warnings_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
+from lstm_trt.config.libraries import telemetry
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.machine.switches import Switches
@@ -30,7 +31,7 @@ from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends,
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store import files
-from lstm_trt.store.schema import Recording
+from lstm_trt.store.schema import Recording, joined
 
 
 def pin(options: Options) -> None:
@@ -92,6 +93,8 @@ class PreparedRun:
             "clock": clock,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
+            "telemetry": telemetry(),
+            "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
             "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
             "warnings": warnings,
             "control": control[1],
@@ -234,6 +237,7 @@ def record_into(
     timed, rows, totals = 0, 0, Counter()
     loop: Any = None
     evidence = None
+    whole: dict[str, Any] = {}
     if protocol.until:
         from lstm_trt.analysis.sequential import Evidence  # which other recordings do not load
 
@@ -284,6 +288,8 @@ def record_into(
             if last:
                 send("stage", stage="store")
             recording = run.recording(trials, round, seconds, part if soaks else None, controlled, **more)
+            stated = {name: recording.provenance[name] for name in ("self_check", "unexplained_cpu_ns")}
+            whole = joined([whole, stated]) if part else stated
             warnings, stored = recording.provenance["warnings"], clock()
             path = files.write(recording, folder)
             totals.update({**seconds, "storing": (clock() - stored) / 1e9})
@@ -295,7 +301,7 @@ def record_into(
             loop.restart()
         loop = None  # it holds the step, which must be freed before the runtime leaves the device
     if soaks:
-        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], 1e9 * totals["timing"])
+        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], *whole.values())
     return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
 
 

@@ -95,9 +95,8 @@ class Answer:
     def warnings(self) -> list[str]:
         """Reasons to doubt the comparison, as text."""
         order = f"{self.first} were recorded one after the other, not alternately"
-        why = "because the folder already contained recordings: a difference may be due to the machine"
-        remedy = "record again into a new --out folder"
-        return [f"{version} and {order}, {why}; {remedy}" for version in self.not_in_turns]
+        remedy = "a difference may be due to the machine; record again into a new --out folder"
+        return [f"{version} and {order}: {remedy}" for version in self.not_in_turns]
 
     def as_dict(self) -> dict:
         """JSON values; a ratio is a version's latency divided by the first version's."""

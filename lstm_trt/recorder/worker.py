@@ -24,6 +24,7 @@ from typing import Any
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
+from lstm_trt.config.libraries import turn_telemetry_off
 from lstm_trt.config.workload import workload_from_dict
 from lstm_trt.machine.linux import allowed_cores
 
@@ -112,6 +113,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     with suppress(OSError):  # the OOM killer prefers this process to its parent
         Path("/proc/self/oom_score_adj").write_text("1000")
+    turn_telemetry_off()
     connection = Connection(int(sys.argv[1]))
 
     def send(event: str, **values: Any) -> None:

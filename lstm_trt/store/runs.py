@@ -333,6 +333,10 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
         again = f"{count(shared, 'configuration')} of more than one of these folders: their recordings are pooled"
         warnings.append(f"{again}; lstm-trt compare compares two folders")
     groups = groups_of(items)
+    mixed = [group for group in groups if len({sample.telemetry for sample in group.samples}) > 1]
+    if mixed:
+        pooled = f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry on, which are pooled"
+        warnings.append(f"{pooled}; the first: {mixed[0].name}")
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")

@@ -15,6 +15,7 @@ import numpy as np
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.labels import flat, labels, telling, version_text
+from lstm_trt.config.libraries import sends
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Whole
 
@@ -22,7 +23,7 @@ from lstm_trt.store.whole import Whole
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
 
 #: Counters that are read between blocks of trials; every trial has the count of its block.
-BLOCK_CAUSES = ("steal_ns", "throttled_periods")
+BLOCK_CAUSES = ("steal_ns", "throttled_periods", "unexplained_cpu_ns")
 
 
 #: Times off the core that are measured at each trial.
@@ -45,6 +46,8 @@ class Latencies:
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
+    `telemetry`: "off", or "on" with the libraries that sent usage data from the timed process; None if not known.
+    `unexplained_cpu_ns`: CPU time of its threads that were neither timed nor of the runtime's pool, None if not known.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 
@@ -67,6 +70,8 @@ class Latencies:
     alone: bool | None = None
     graph_captured: bool | None = None
     parity_error: float | None = None
+    telemetry: str | None = None
+    unexplained_cpu_ns: int | None = None
     whole: Whole | None = field(default=None, repr=False)
 
     @property
@@ -195,11 +200,27 @@ def of_recording(recording: Recording) -> Latencies:
         floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
         parity_error=(provenance.get("parity") or {}).get("error"),
+        telemetry=telemetry_of(provenance),
+        unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
         whole=recording.whole,
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
     return replace(sample, block_causes=sample.of_blocks(BLOCK_CAUSES))
+
+
+def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
+    """ "on (onnxruntime)" where such libraries sent usage data meanwhile, else "off"; None if no versions are stated.
+
+    Recordings that do not state it had telemetry if a version that sends was installed as their runtime.
+    """
+    versions, stated = provenance.get("versions"), provenance.get("telemetry")
+    if versions is None:
+        return None
+    if stated is None:
+        stated = {name: "on" for name, version in versions.items() if version and sends(name, version)}
+    on = ", ".join(name for name, state in stated.items() if state == "on")
+    return f"on ({on})" if on else "off"
 
 
 def groups_of(items: Iterable[Stored]) -> list[Group]:

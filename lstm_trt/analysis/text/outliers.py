@@ -63,7 +63,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
         lines += _uneven(outliers)
     else:
         lines.append("No clusters.")
-    lines += [*_tail(outliers), *_parts(outliers)]
+    lines += [*_tail(outliers), *_parts(outliers), *outliers.unexplained]
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
         events = "context switches, page faults, steal and throttling"
         lines.append(f"No events were counted: `lstm-trt record` counts {events}.")
