@@ -247,11 +247,14 @@ class OnnxNetwork(Workload):
         }
         return {flag: values for flag, values in found.items() if values}
 
+    @property
+    def gets_states(self) -> bool:
+        """Whether it is a network for windows, to which the mode "stream" adds states (`export.streamed`)."""
+        return not (self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()))
+
     def in_mode(self, mode: str) -> OnnxNetwork:
-        """Itself, or in the mode "stream" a network for windows with the added states (`export.streamed`)."""
-        if mode != "stream" or self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()):
-            return super().in_mode(mode)
-        return _with_states(self)
+        """Itself, or in the mode "stream" the network with added states."""
+        return _with_states(self) if mode == "stream" and self.gets_states else super().in_mode(mode)
 
     def check_mode(self, mode: str) -> None:
         reason = self._why_no_stream() if mode == "stream" else ""
@@ -300,17 +303,23 @@ class OnnxNetwork(Workload):
 
 
 @lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
-def _with_states(network: OnnxNetwork) -> OnnxNetwork:
-    """A network for windows as a stream; raises `UsageError` as `streamed.streamed`."""
+def stream_of(network: OnnxNetwork) -> Any:
+    """A network for windows as a `streamed.Streamed`; raises `UsageError` as `streamed.streamed`."""
     from lstm_trt.export import streamed
 
-    sizes: dict[Any, int] = dict(network.sizes)
     batch, more = network.facts.batch_symbol, {"name": network.name, "constants": network.constants}
-    one = sizes | ({batch: 1} if batch else {})
+    one = dict(network.sizes) | ({batch: 1} if batch else {})
     every = [{**one, network.facts.time_symbol: samples} for samples in streamed.SAMPLES]
-    content, states = streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
+    return streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
+
+
+def _with_states(network: OnnxNetwork) -> OnnxNetwork:
+    stream, sizes, symbol = stream_of(network), dict(network.sizes), network.facts.time_symbol
+    if sizes[symbol] % stream.stride:
+        multiple = f"takes {stream.stride} samples a call, or a multiple of them: give --size {symbol}={stream.stride}"
+        raise UsageError(f"{network.name} in the mode stream {multiple}")
     own = network.inputs_sha256 and _cached("inputs", network.inputs_sha256, ".npz", "its inputs are", "--inputs")
-    return OnnxNetwork(content, name=network.name, sizes=sizes, states=states, inputs=own)
+    return OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states, inputs=own)
 
 
 def TorchNetwork(
