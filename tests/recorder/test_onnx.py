@@ -175,6 +175,35 @@ def test_a_network_that_looks_beyond_a_call_is_no_stream(tmp_path):
     assert gated(describe(point, "onnxruntime", SHORT, mode="stream"), tmp_path)["error"] <= 1e-5
 
 
+@pytest.mark.parametrize("features", [1, 4])
+def test_a_network_that_answers_one_sample_without_an_axis_is_a_stream(tmp_path, features):
+    """Its answer is squeezed of all axes of size 1: that of the samples, which one run over all of them has."""
+    model = stream()
+    model.graph.initializer.append(own_networks.numbers("A", 4, features))
+    make = onnx.helper.make_node
+    model.graph.node.extend([make("MatMul", ["Y", "A"], ["scores"]), make("Squeeze", ["scores"], ["answer"])])
+    (place,) = (place for place, output in enumerate(model.graph.output) if output.name == "Y")
+    model.graph.output[place].CopyFrom(own_networks.value("answer", ["frames"]))
+    network = OnnxNetwork(saved(model, tmp_path), sizes={"time": 1, "batch": 1})
+    found = gated(describe(network, "onnxruntime", SHORT, mode="stream"), tmp_path)
+    assert found["error"] <= 1e-5 and network.output_shapes["answer"] == (() if features == 1 else (4,))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3), (3, 6), (2, 6, 3), (1, 6, 1), (6, 1, 1, 4)])
+def test_calls_of_a_stream_are_joined_as_one_run_gives_them(shape, samples):
+    """An answer to one sample may lack the axis of the samples, and all others of size 1."""
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    axis = shape.index(6)
+    calls = np.split(whole, 6 // samples, axis)
+    assert np.array_equal(own._joined(calls, shape), whole)
+    if samples == 1:
+        assert np.array_equal(own._joined([call.squeeze(axis) for call in calls], shape), whole)
+        assert np.array_equal(own._joined([call.squeeze() for call in calls], shape), whole)
+    assert own._joined(calls[:-1], shape) is None
+    assert own._joined([whole], shape) is whole
+
+
 def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
     model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)

@@ -209,13 +209,32 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
         (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
         return
-    for name, array in every[-1].items():
-        sizes = zip(array.shape, outputs[name].shape, strict=True)
-        grown = [axis for axis, (one, all_) in enumerate(sizes) if one != all_]
-        joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
-        error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
+    for name in every[-1]:
+        joined = _joined([call[name] for call in every], outputs[name].shape)
+        error = math.inf if joined is None else relative_error(joined, outputs[name])
         if not error <= limit:
             called = f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g}"
             why = "the network depends on earlier samples in other ways than through its states"
             whole_run = f"from one run over all {STREAM_SAMPLES} samples"
             raise ParityFailed(f"{called} {whole_run}: {why} (a convolution over time, for example)")
+
+
+def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:
+    """The outputs of several calls as one run over all their samples gives them, in its `shape`; None if it cannot be.
+
+    That of the last call if it has this shape, else all of them along the axis that is larger in the run. A network
+    can answer one sample without an axis for it.
+    """
+    last = calls[-1]
+    if last.shape == shape:
+        return last
+    if last.ndim == len(shape):
+        grown = next(axis for axis, size in enumerate(last.shape) if size != shape[axis])
+        joined = np.concatenate(calls, grown)
+        return joined if joined.shape == shape else None
+    wanted = [size for size in shape if size > 1]
+    for axis in range(last.ndim + 1):
+        joined = np.stack(calls, axis)
+        if [size for size in joined.shape if size > 1] == wanted:
+            return joined.reshape(shape)
+    return None
