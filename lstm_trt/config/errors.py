@@ -135,11 +135,12 @@ class RuntimeUnavailable(LabError):
 class ConfigurationFailed(LabError):
     """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
 
-    `invalid`: its protocol cannot be carried out with this network.
+    `invalid`: its protocol cannot be carried out with this network. `detail`: all that a library or a traceback says.
     """
 
     stage = "run"
     invalid = False
+    detail = ""
 
 
 class ExportFailed(ConfigurationFailed):
