@@ -64,6 +64,7 @@ class OnnxNetwork(Workload):
     facts: NetworkFacts = field(compare=False, repr=False)
 
     recurrent_layers: ClassVar[Any] = property(attrgetter("facts.layers"))
+    half: ClassVar[Any] = property(attrgetter("facts.half"))
     parameters: ClassVar[Any] = property(attrgetter("facts.parameters"))
     flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)

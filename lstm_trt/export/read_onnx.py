@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,12 @@ FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 
 #: Those of quantized weights, unsigned and signed.
 INT8 = (2, 3)
+
+#: Operators with products of two tensors.
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+
+#: `RecurrentLayer.within` of an operator that has constants only, which runtimes compute once.
+CONSTANTS = "constants"
 
 #: Operators with products whose number, or whose rate, is not that of float32 products.
 UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLinearConv", "QLinearMatMul", "STFT")
@@ -248,7 +254,8 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        graph = with_sizes(model, shapes).graph
+        derived = with_sizes(model, shapes)
+    graph = derived.graph
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
     inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
@@ -269,7 +276,9 @@ def network_facts(
     stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
     no_parameters = sum(kind in FLOATS.values() for kind in fills)
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
-    layers, (least, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
+    whole, (least, complete) = _layers(graph, shapes), _count_flops(graph, {}, set(shapes))
+    layers = _with_lengths(whole, derived, given)
+    least -= sum(layer.flops for layer in whole) - sum(layer.flops for layer in layers)
     more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
     more |= _symbols_of_layers(model, symbols, sizes, layers)
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
@@ -319,8 +328,39 @@ def _three(known: Sizes, name: str) -> Sequence[int | None]:
     return sizes if len(sizes) == 3 else (None, None, None)
 
 
-def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, (_layer(*found) for found in _operators(graph))))
+def _layers(graph: onnx.GraphProto, inputs: Iterable[str]) -> tuple[RecurrentLayer, ...]:
+    """The recurrent operators of a graph with these inputs; its other inputs are weights."""
+    varying, found = _varying(graph, set(inputs)), []
+    for node, known, within in _operators(graph):
+        constant = not within and not varying & {*node.input}
+        found.append(_layer(node, known, CONSTANTS if constant else within))
+    return tuple(filter(None, found))
+
+
+def _with_lengths(
+    layers: Sequence[RecurrentLayer], model: onnx.ModelProto, given: Mapping[str, np.ndarray]
+) -> tuple[RecurrentLayer, ...]:
+    """The layers with the number of samples that they compute, where lengths follow from constants and given inputs.
+
+    No samples are counted where lengths are given but not known. `model` is the result of `with_sizes`.
+    """
+    nodes = {_name(node): node.input[4] for node in onnx_checks.recurrent_nodes(model) if any(node.input[4:5])}
+    if not nodes:
+        return tuple(layers)
+    fixed = {name: array for name, array in given.items() if array.dtype.kind in "iu"}
+    graph, kept = model.graph, [value for value in model.graph.input if value.name not in fixed]
+    del graph.input[:]
+    graph.input.extend(kept)
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
+    known = {tensor.name: tensor for tensor in resolved(model).graph.initializer}
+    found = []
+    for layer in layers:
+        lengths = known.get(nodes.get(layer.name, ""))
+        samples = None if lengths is None else int(onnx.numpy_helper.to_array(lengths).sum())
+        if lengths is None and fixed and layer.name in nodes:
+            samples = 0
+        found.append(replace(layer, samples=samples))
+    return tuple(found)
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
@@ -332,9 +372,23 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
         w, r = (w[0], w[2], w[1]), (r[0], r[2], r[1])
     has = attributes(node)
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
-    bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
     sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
-    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within)
+    bias = any(node.input[3:4])
+    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), _name(node), bias, within)
+
+
+def _name(node: onnx.NodeProto) -> str:
+    """Of an operator, or of its first output."""
+    return node.name or next(filter(None, node.output))
+
+
+def _varying(graph: onnx.GraphProto, inputs: set[str]) -> set[str]:
+    """Tensors that are no constants, given the inputs that are none."""
+    varying = set(inputs)
+    for node in graph.node:
+        if bodies(node) or varying & {*node.input}:
+            varying |= {*filter(None, node.output)}
+    return varying
 
 
 def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tuple[int, bool]:
@@ -342,13 +396,15 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
 
     `varying`: tensors that are not constants. Those of constants are not counted, since runtimes compute them once.
     """
-    known, varying, least, complete = {**outer, **known_sizes(graph)}, set(varying), 0, True
+    known, varying, least, complete = {**outer, **known_sizes(graph)}, _varying(graph, varying), 0, True
+    whole = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     for node in graph.node:
         inner = bodies(node).values()
         if inner or varying & {*node.input}:
-            varying |= {*filter(None, node.output)}
             counts = [_count_flops(body, known, varying | {value.name for value in body.input}) for body in inner]
             counts, times = counts or [_flops(node, known)], _times(node, known)
+            if whole & {*node.input} and node.op_type in PRODUCTS:
+                counts = [(0, False)]  # runtimes multiply whole numbers instead
             fewest, _ = min(counts)
             least += (times or 0) * fewest
             complete &= all(count == (fewest, True) for count in counts) and (times is not None or not fewest)
@@ -371,7 +427,7 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
     if node.op_type in RECURRENT:
         layer = _layer(node, known)
         return (layer.flops, layer.counted) if layer else (0, False)
-    if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
+    if node.op_type not in PRODUCTS:
         return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
     per_place = first if node.op_type == "ConvTranspose" else result
@@ -392,7 +448,7 @@ def _symbols_of_layers(
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
         with suppress(Exception):  # not every size is possible: an addition of two inputs, for example
-            other = _layers(with_sizes(model, _sized(symbols, larger)).graph)[0]
+            other = _layers(with_sizes(model, _sized(symbols, larger)).graph, symbols)[0]
             if other.sequence != layers[0].sequence:
                 found["time_symbol"] = symbol
             elif other.batch != layers[0].batch:

@@ -13,11 +13,13 @@ MOST_ROWS = 20
 
 
 def markdown_text(report: Any) -> str:
-    """The answer, the verdicts by system, and the configurations that do not meet the deadline."""
+    """Warnings, the answer, the verdicts by system, and the configurations that do not meet the deadline."""
     reasons = (f"**Unfinished: {escaped(report.shown(reason))}.**" for reason in report.unfinished)
+    warnings = (f"**Warning: {escaped(report.shown(warning))}.**" for warning in report.runs.warnings)
     lines = [
         f"## {report.title}",
         *reasons,
+        *warnings,
         *(escaped(line) for line in report.answer),
         _table(report, *report.overview),
     ]
@@ -35,7 +37,10 @@ def _table(report: Any, header: list[str], rows: list[list[str]]) -> str:
 
 
 def junit(report: Any) -> str:
-    """A test case per configuration: a failure unless it meets the deadline, an error if it could not be recorded."""
+    """A test case per configuration: a failure unless it meets the deadline, an error if it could not be recorded.
+
+    The warnings are its output.
+    """
     suite, tags = ElementTree.Element("testsuite", name=report.title), []
     for (group, verdict), row in zip(report.verdicts.items(), report.rows, strict=True):
         place = ".".join(filter(None, (row.runtime, row.precision))) or "table"
@@ -52,5 +57,7 @@ def junit(report: Any) -> str:
             ElementTree.SubElement(case, tag, type=report.shown(kind), message=report.shown(message))
     numbers = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite.attrib |= {"tests": str(len(suite)), **{name: str(tags.count(tag)) for name, tag in numbers.items()}}
+    if report.runs.warnings:
+        ElementTree.SubElement(suite, "system-err").text = "\n".join(map(report.shown, report.runs.warnings))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

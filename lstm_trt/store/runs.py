@@ -20,7 +20,7 @@ from lstm_trt.config.libraries import pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use
-from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
+from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 from lstm_trt.store.whole import KEPT
@@ -152,11 +152,14 @@ def as_runs(source: Any) -> Runs:
     groups = [item for item in items if isinstance(item, Group)]
     if len(groups) == len(items):
         own = all(group.configuration is not None for group in groups)
-        return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
+        several = len(groups) > 1 or bool(groups and groups[0].group)
+        return Runs(tuple(groups), warnings=tuple(below_floor(groups)), grouped=several, own=own)
     wrong = next((item for item in items if not isinstance(item, Stored)), None)
     if wrong is not None:
         raise UsageError(f"expected paths, Runs, groups or recordings, not {type(wrong).__name__}; see lab.load")
-    return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
+    groups = groups_of(items)
+    warnings = tuple(below_floor(groups))
+    return Runs(tuple(groups), warnings=warnings, grouped=len(items) > 1, recordings=tuple(items))
 
 
 def load(
@@ -267,6 +270,7 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
         pooled = f"{count(shared, 'configuration')} recorded in several of the paths: all recordings are rounds of one"
         warnings.append(f"{pooled}; lstm-trt compare compares two folders")
     groups = groups_of(items)
+    warnings += below_floor(groups)
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")

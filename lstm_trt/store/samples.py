@@ -14,6 +14,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
+from lstm_trt.config.format import listed
 from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Whole
@@ -43,7 +44,7 @@ class Latencies:
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
-    relative difference of the outputs from those in float32, None if not checked or not known.
+    relative difference of the outputs from those in float32, None if not checked or not known; `not_checked`: why.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
@@ -67,6 +68,7 @@ class Latencies:
     alone: bool | None = None
     graph_captured: bool | None = None
     parity_error: float | None = None
+    not_checked: str | None = None
     whole: Whole | None = field(default=None, repr=False)
 
     @property
@@ -78,6 +80,11 @@ class Latencies:
     def most_ns(self) -> float:
         """The largest latency including warm-up."""
         return float(self.whole.most_ns if self.whole else np.nanmax(self.latency_ns))
+
+    @property
+    def share_of_floor(self) -> float | None:
+        """The median after warm-up as a share of the roofline bound; None without either."""
+        return float(np.median(self.timed_ns)) / (1e3 * self.floor_us) if self.floor_us and self.n else None
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -159,9 +166,26 @@ class Group:
         return largest_error(self.samples)
 
     @property
+    def share_of_floor(self) -> float | None:
+        """The smallest of all rounds; None without a bound."""
+        shares = (sample.share_of_floor for sample in self.samples)
+        return min((share for share in shares if share is not None), default=None)
+
+    @property
     def floor_missing(self) -> str | None:
         """Why a sample has no roofline bound; None if all have one, or where it has no meaning."""
         return next((sample.floor_missing for sample in self.samples if sample.floor_missing), None)
+
+
+def below_floor(groups: Iterable[Group]) -> list[str]:
+    """A warning if medians are below the roofline bound, which names the configurations."""
+    shares = {group.name: group.share_of_floor for group in groups}
+    found = {name: share for name, share in shares.items() if share is not None and share < 1}
+    if not found:
+        return []
+    names, least = listed(list(found), 3), f"{min(found.values()):.2g}"
+    what = f"faster than the arithmetic of the network, by a median of {least} of the roofline bound or more: {names}"
+    return [f"{what}; lengths, constants or weights of 0 may be why"]
 
 
 def largest_error(samples: Iterable[Latencies]) -> float | None:
@@ -178,6 +202,7 @@ def of_recording(recording: Recording) -> Latencies:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
+    parity = provenance.get("parity") or {}
     sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -194,7 +219,8 @@ def of_recording(recording: Recording) -> Latencies:
         versions=provenance.get("versions", {}),
         floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
-        parity_error=(provenance.get("parity") or {}).get("error"),
+        parity_error=parity.get("error"),
+        not_checked=parity.get("not_checked"),
         whole=recording.whole,
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),

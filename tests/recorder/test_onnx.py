@@ -235,10 +235,29 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     assert own.reference_outputs(network, model, sets)[2] is None
     found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
     assert found["error"] is None and found["reference_checked_by"] is None  # nothing independent: not checked
+    assert found["not_checked"] == "it would be compared with itself"
     if runtimes.load_runtime("openvino").availability("cpu").ready:
         assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
     monkeypatch.setattr(own, "run_onnxruntime", refuses)
     assert own.reference_outputs(network, model, sets) == (None, [], None, 1e-5)
+
+
+def test_outputs_that_do_not_follow_from_the_inputs_are_not_checked(tmp_path):
+    """A network that gives 0, one that forgets its inputs, and one that does not: whole numbers can be compared."""
+    make = onnx.helper.make_node
+    x, y = own_networks.value("x", [16, 6]), own_networks.value("y", [16, 6])
+    constants = [onnx.numpy_helper.from_array(np.float32(0), "zero"), own_networks.numbers("numbers", 6)]
+    times_0, plus = make("Mul", ["x", "zero"], ["z"]), make("Add", ["z", "numbers"], ["y"])
+    best = make("ArgMax", ["x"], ["best"], axis=1, keepdims=0)
+    cases = [
+        (([times_0, make("Identity", ["z"], ["y"])], [x], [y], constants[:1]), "all outputs are 0"),
+        (([times_0, plus], [x], [y], constants), "the outputs are the same for all inputs tried"),
+        (([best], [x], [own_networks.value("best", [16], onnx.TensorProto.INT64)]), None),
+    ]
+    for parts, reason in cases:
+        network = OnnxNetwork(own_networks.model_of(*parts).SerializeToString(), name="planted")
+        found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
+        assert found["not_checked"] == reason and found["error"] == (None if reason else 0)
 
 
 def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
