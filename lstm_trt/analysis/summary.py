@@ -22,7 +22,7 @@ from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.labels import flat
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
+from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error, least_of_floor
 from lstm_trt.store.schema import Failure
 
 
@@ -242,7 +242,7 @@ def _recorded(
     rounds = list(map(Series.of, samples))
     pooled = rounds[0] if len(rounds) == 1 else Series.of(*samples)
     alone = [sample.alone for sample in samples if sample.alone is not None]
-    of_floor = [share for sample in samples if (share := sample.share_of_floor) is not None]
+    of_floor = least_of_floor(samples)
     return SummaryRow(
         **_configured(group.configuration) | statistics_of(pooled),
         percentiles=tuple(map(pooled.percentile, shares)),
@@ -250,7 +250,7 @@ def _recorded(
         clusters=found[0],
         steady_state=found[1],
         max_with_warmup_us=max(sample.most_ns for sample in samples) / 1e3,
-        below_floor=min(of_floor) < 1 if of_floor else None,
+        below_floor=None if of_floor is None else of_floor < 1,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
         not_checked=next((sample.not_checked for sample in samples if sample.not_checked), None),

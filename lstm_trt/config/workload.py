@@ -7,10 +7,11 @@ is `shape.LstmShape`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -63,8 +64,7 @@ class RecurrentLayer(JsonFields):
     """One recurrent operator; `operator` is "LSTM", "GRU" or "RNN", or ends with it, `direction` as in ONNX.
 
     A size is None if it is not known. `bias`: whether it has the input B. `within`: the operator in the body of which
-    it is, and which body, so that it may be computed several times, or not at all. `samples`: those of all sequences
-    together, where lengths are given; None where each sequence is computed whole.
+    it is, and which body, so that it may be computed several times, or not at all.
     """
 
     operator: str
@@ -76,17 +76,11 @@ class RecurrentLayer(JsonFields):
     name: str = ""
     bias: bool = True
     within: str = ""
-    samples: int | None = field(default=None, metadata=ADDED)
-
-    @property
-    def steps(self) -> int:
-        """Steps of all sequences together; 0 if not known."""
-        return (self.sequence or 0) * (self.batch or 0) if self.samples is None else self.samples
 
     @property
     def counted(self) -> bool:
         """Whether it is known that, and how often, a forward pass computes it in the precision of the network."""
-        known = None not in (self.hidden, self.features, self.sequence, self.batch) and self.samples != 0
+        known = None not in (self.hidden, self.features, self.sequence, self.batch)
         return known and not self.within and self.operator in GATES
 
     @property
@@ -108,12 +102,12 @@ class RecurrentLayer(JsonFields):
     @property
     def input_flops(self) -> int:
         """Multiplications and additions (2 per weight) that do not depend on an earlier step; 0 if not known."""
-        return 2 * self.directions * self.gates * (self.features or 0) * self.steps
+        return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.features, self.sequence, self.batch))
 
     @property
     def recurrent_flops(self) -> int:
         """Multiplications and additions that depend on the previous step; 0 if not known."""
-        return 2 * self.directions * self.gates * (self.hidden or 0) * self.steps
+        return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.hidden, self.sequence, self.batch))
 
     @property
     def flops(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +254,7 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        derived = with_sizes(model, shapes)
-    graph = derived.graph
+        graph = with_sizes(model, shapes).graph
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
     inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
@@ -276,9 +275,7 @@ def network_facts(
     stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
     no_parameters = sum(kind in FLOATS.values() for kind in fills)
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
-    whole, (least, complete) = _layers(graph, shapes), _count_flops(graph, {}, set(shapes))
-    layers = _with_lengths(whole, derived, given)
-    least -= sum(layer.flops for layer in whole) - sum(layer.flops for layer in layers)
+    layers, (least, complete) = _layers(graph, shapes), _count_flops(graph, {}, set(shapes))
     more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
     more |= _symbols_of_layers(model, symbols, sizes, layers)
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
@@ -337,32 +334,6 @@ def _layers(graph: onnx.GraphProto, inputs: Iterable[str]) -> tuple[RecurrentLay
     return tuple(filter(None, found))
 
 
-def _with_lengths(
-    layers: Sequence[RecurrentLayer], model: onnx.ModelProto, given: Mapping[str, np.ndarray]
-) -> tuple[RecurrentLayer, ...]:
-    """The layers with the number of samples that they compute, where lengths follow from constants and given inputs.
-
-    No samples are counted where lengths are given but not known. `model` is the result of `with_sizes`.
-    """
-    nodes = {_name(node): node.input[4] for node in onnx_checks.recurrent_nodes(model) if any(node.input[4:5])}
-    if not nodes:
-        return tuple(layers)
-    fixed = {name: array for name, array in given.items() if array.dtype.kind in "iu"}
-    graph, kept = model.graph, [value for value in model.graph.input if value.name not in fixed]
-    del graph.input[:]
-    graph.input.extend(kept)
-    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
-    known = {tensor.name: tensor for tensor in resolved(model).graph.initializer}
-    found = []
-    for layer in layers:
-        lengths = known.get(nodes.get(layer.name, ""))
-        samples = None if lengths is None else int(onnx.numpy_helper.to_array(lengths).sum())
-        if lengths is None and fixed and layer.name in nodes:
-            samples = 0
-        found.append(replace(layer, samples=samples))
-    return tuple(found)
-
-
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
     """A recurrent operator with its sizes as far as they are known, those of ONNX Runtime included; None for others."""
     if not node.op_type.endswith(tuple(RECURRENT)) or node.domain not in ("", "ai.onnx", "com.microsoft"):
@@ -372,14 +343,9 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
         w, r = (w[0], w[2], w[1]), (r[0], r[2], r[1])
     has = attributes(node)
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
+    bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
     sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
-    bias = any(node.input[3:4])
-    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), _name(node), bias, within)
-
-
-def _name(node: onnx.NodeProto) -> str:
-    """Of an operator, or of its first output."""
-    return node.name or next(filter(None, node.output))
+    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within)
 
 
 def _varying(graph: onnx.GraphProto, inputs: set[str]) -> set[str]:

@@ -123,8 +123,7 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 
     With P = cores x peak rate, T(w) = least time for reading w / cores bytes on each core
     (`MachineRates.read_ns`), and for each of `workload.recurrent_layers` and each direction
-    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps (where lengths are given, their
-    mean):
+    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps:
 
         inputs      max(2 * G * I * B * S / P,  T(4 * G * I))      all steps at once
         recurrence  S * max(2 * G * H * B / P,  T(4 * G * H))      step by step
@@ -153,8 +152,7 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        longest = layer.steps / (layer.batch or 1)  # at least
-        read = layer.directions * longest * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        read = layer.directions * (layer.sequence or 0) * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read

@@ -166,26 +166,25 @@ class Group:
         return largest_error(self.samples)
 
     @property
-    def share_of_floor(self) -> float | None:
-        """The smallest of all rounds; None without a bound."""
-        shares = (sample.share_of_floor for sample in self.samples)
-        return min((share for share in shares if share is not None), default=None)
-
-    @property
     def floor_missing(self) -> str | None:
         """Why a sample has no roofline bound; None if all have one, or where it has no meaning."""
         return next((sample.floor_missing for sample in self.samples if sample.floor_missing), None)
 
 
+def least_of_floor(samples: Iterable[Latencies]) -> float | None:
+    """The smallest `share_of_floor`; None without a bound."""
+    shares = (sample.share_of_floor for sample in samples)
+    return min((share for share in shares if share is not None), default=None)
+
+
 def below_floor(groups: Iterable[Group]) -> list[str]:
     """A warning if medians are below the roofline bound, which names the configurations."""
-    shares = {group.name: group.share_of_floor for group in groups}
-    found = {name: share for name, share in shares.items() if share is not None and share < 1}
-    if not found:
+    shares = {group.name: least_of_floor(group.samples) for group in groups}
+    below = {name: share for name, share in shares.items() if share is not None and share < 1}
+    if not below:
         return []
-    names, least = listed(list(found), 3), f"{min(found.values()):.2g}"
-    what = f"faster than the arithmetic of the network, by a median of {least} of the roofline bound or more: {names}"
-    return [f"{what}; lengths, constants or weights of 0 may be why"]
+    what = f"a median of {min(below.values()):.2g} of the roofline bound or more: {listed(list(below), 3)}"
+    return [f"faster than the arithmetic of the network, by {what}; lengths, constants or weights of 0 may be why"]
 
 
 def largest_error(samples: Iterable[Latencies]) -> float | None:

@@ -5,7 +5,6 @@ Rates, bounds and latencies are planted, so that nothing here depends on the mac
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,36 +149,6 @@ def test_rates_measured_again_are_the_best_of_both_and_stay_in_the_cache(tmp_pat
 
 
 # What a network computes
-
-
-def test_the_bound_counts_the_lengths_that_are_given(tmp_path):
-    """PyTorch's lengths are int64, which a Cast makes int32; one of a constant counts as well."""
-    model = own_networks.words()
-    lengths = next(value for value in model.graph.input if value.name == "lengths")
-    lengths.type.tensor_type.elem_type = onnx.TensorProto.INT64
-    model.graph.node.insert(0, onnx.helper.make_node("Cast", ["lengths"], ["short"], to=onnx.TensorProto.INT32))
-    (lstm,) = (node for node in model.graph.node if node.op_type == "LSTM")
-    lstm.input[4] = "short"
-    path, sizes = saved(model, tmp_path), {"time": 10, "batch": 2}
-    whole = OnnxNetwork(path, sizes=sizes)
-    bounds, works = [], []
-    for given in ([10, 10], [10, 4], [2, 1], [0, 0]):
-        np.savez(tmp_path / "given.npz", lengths=np.array(given))
-        network = OnnxNetwork(path, sizes=sizes, inputs=tmp_path / "given.npz")
-        (layer,) = network.recurrent_layers
-        assert layer.steps == sum(given) and network.axes == whole.axes
-        assert layer.flops == 2 * 12 * (2 + 3) * sum(given)
-        works.append(network.least_flops)
-        bounds.append(roofline_bound(network, UNIT).total_ns)
-        assert OnnxNetwork.from_dict(json.loads(json.dumps(network.as_dict()))).facts == network.facts
-    dense = 2 * 2 * 7 * 3
-    assert works == [2 * 12 * (2 + 3) * steps + dense for steps in (20, 14, 3, 0)]
-    assert bounds[0] == roofline_bound(whole, UNIT).total_ns and bounds == sorted(bounds, reverse=True)
-    assert bounds[-1] == dense
-    lstm.input[4] = "constant"
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3, 4], np.int32), "constant"))
-    (layer,) = OnnxNetwork(saved(model, tmp_path, "constant"), sizes=sizes).recurrent_layers
-    assert layer.steps == 7
 
 
 def test_a_layer_of_constants_is_in_no_bound():
