@@ -196,7 +196,7 @@ def building(name: str, what: str) -> AbstractContextManager[None]:
 
 def run_failure(name: str, error: Exception) -> LabError:
     """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised while running."""
-    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name}: {first_line(error)}")
+    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name} failed in a call: {first_line(error)}")
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

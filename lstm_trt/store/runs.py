@@ -97,7 +97,9 @@ class Runs(Sequence[Group]):
         of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
         every = [(item, group_key(item)) for item in self.recordings]
         kept = [item for item, key in every if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)]
-        return replace(self, groups=groups, recordings=tuple(kept))
+        of_all = below_floor(self.groups)
+        others = [text for text in self.warnings if text not in of_all]
+        return replace(self, groups=groups, recordings=tuple(kept), warnings=(*others, *below_floor(groups)))
 
 
 def group_fields(group: Group) -> dict:

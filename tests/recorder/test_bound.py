@@ -236,6 +236,9 @@ def test_one_round_below_its_own_bound_is_marked():
     several = as_runs([*rounds, bounded(0.7, runtime="another"), bounded(None, runtime="a third")])
     (text,) = several.warnings
     assert "0.7 of the roofline bound or more" in text and "a third" not in text and text.count(" on ") == 2
+    assert several.where(runtime="a third").warnings == () and len(several.where(runtime="another").warnings) == 1
+    (text,) = several.where(runtime=["planted", "a third"]).warnings
+    assert "0.9 of the roofline bound or more" in text and "another" not in text
 
 
 def test_recordings_that_ship_are_not_marked():
