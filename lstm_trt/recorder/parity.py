@@ -88,7 +88,7 @@ def hollow(gate: Gate, bound: float) -> str | None:
     if all(array.size > 1 and (array == array.flat[0]).all() for array in outputs):
         return "all outputs are one number"
     if gate.every and all(relative_error(np.broadcast_to(array[0], array.shape), array) <= bound for array in outputs):
-        return "the outputs are the same for all inputs tried"
+        return "the outputs hardly vary with the inputs"
     return None
 
 

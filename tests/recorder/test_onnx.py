@@ -251,7 +251,7 @@ def test_outputs_that_do_not_follow_from_the_inputs_are_not_checked(tmp_path):
     best = make("ArgMax", ["x"], ["best"], axis=1, keepdims=0)
     cases = [
         (([times_0, make("Identity", ["z"], ["y"])], [x], [y], constants[:1]), "all outputs are 0"),
-        (([times_0, plus], [x], [y], constants), "the outputs are the same for all inputs tried"),
+        (([times_0, plus], [x], [y], constants), "the outputs hardly vary with the inputs"),
         (([best], [x], [own_networks.value("best", [16], onnx.TensorProto.INT64)]), None),
     ]
     for parts, reason in cases:
