@@ -188,7 +188,7 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
     assert answer.state == REFUSED and "BitwiseNot" in answer.reason
 
 
-@pytest.mark.parametrize("reason", ["all outputs are 0", "it would be compared with itself"])
+@pytest.mark.parametrize("reason", ["all outputs are 0", "it is its own reference"])
 def test_a_comparison_that_was_not_made_says_why(tmp_path, ready, monkeypatch, reason):
     def attempt(pool, network, row, folder, listener):
         return inspection.RuntimeAnswer(row.runtime, row.device, row.version, RUNS, not_checked=reason)

@@ -235,7 +235,7 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     assert own.reference_outputs(network, model, sets)[2] is None
     found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
     assert found["error"] is None and found["reference_checked_by"] is None  # nothing independent: not checked
-    assert found["not_checked"] == "it would be compared with itself"
+    assert found["not_checked"] == "it is its own reference"
     if runtimes.load_runtime("openvino").availability("cpu").ready:
         assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
     monkeypatch.setattr(own, "run_onnxruntime", refuses)

@@ -86,7 +86,7 @@ class OwnPreparer(Preparer):
         if not every:
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
         elif same and checked_by is None:
-            named["not_checked"] = "it would be compared with itself"
+            named["not_checked"] = "it is its own reference"
         provenance = {"network_sha256": network.sha256, **bound}
         return {"onnx_path": str(path), "provenance": provenance, "named": named}
 
