@@ -159,7 +159,8 @@ def _external_file(path: Path, location: str) -> Path:
     inside = [place for place in places if any(place.is_relative_to(folder) for folder in folders)]
     found = next(filter(Path.is_file, inside), None)
     if found is None:
-        where = "is missing" if inside else "is outside its folder, which is not allowed"
+        outside = not inside or any(map(Path.is_file, places))
+        where = "is outside its folder, which is not allowed" if outside else "is missing"
         raise UsageError(f"the external data {location!r} of {path} {where}")
     return found
 
