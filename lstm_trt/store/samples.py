@@ -14,7 +14,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
-from lstm_trt.config.format import listed
+from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Whole
@@ -183,8 +183,10 @@ def below_floor(groups: Iterable[Group]) -> list[str]:
     below = {name: share for name, share in shares.items() if share is not None and share < 1}
     if not below:
         return []
-    what = f"a median of {min(below.values()):.2g} of the roofline bound or more: {listed(list(below), 3)}"
-    return [f"faster than the arithmetic of the network, by {what}; lengths, constants or weights of 0 may be why"]
+    configurations, least = count(len(below), "configuration"), f"{min(below.values()):.2g}"
+    bound = f"a median of {least} of the roofline bound or more"
+    faster = f"{configurations} faster than the arithmetic of the network ({bound})"
+    return [f"{faster}: {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"]
 
 
 def largest_error(samples: Iterable[Latencies]) -> float | None:
