@@ -46,13 +46,13 @@ UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLin
 
 _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
 
-_CONVERTED = "which cannot be converted back: give the ONNX file from which it was made"
+_CONVERTED = "it cannot be converted back, give the ONNX file from which it was made"
 
 #: What files of other formats are, their endings, their first bytes, if any, and where these begin, and how to get to
 #: ONNX.
 FOREIGN = (
     ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
-    ("a program of torch.export", (".pt2",), b"", 0, 'torch.onnx.export(torch.export.load(FILE), (), "model.onnx")'),
+    ("a program of torch.export", (".pt2",), b"", 0, 'torch.onnx.export(torch.export.load(FILE), (), "a.onnx")'),
     ("a file in ONNX Runtime's own format", (".ort",), b"ORTM", 4, _CONVERTED),
     ("a network in OpenVINO's format", (".xml",), b"<net ", 22, _CONVERTED),
     ("a TensorRT engine", (".engine", ".plan", ".trt"), b"ftrt", 0, _CONVERTED),
