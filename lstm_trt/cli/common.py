@@ -121,7 +121,7 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
             sys.path.insert(0, here)
         return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
-    from lstm_trt.export.read_onnx import read_shapes, symbols_in
+    from lstm_trt.export.read_onnx import fixed_text, read_shapes, symbols_in
 
     sizes = _size_values(arguments.size)
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
@@ -134,7 +134,10 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
         every = dict.fromkeys(itertools.chain(*each.values()))
         for name in names:
             if name not in every:
-                raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: there are {listed(every)}")
+                has = f"there are {listed(every)}"
+                if not every:
+                    has = f"in {files[0].name} {fixed_text(shapes[files[0]], name)}"
+                raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: {has}")
     fixed = {path: {name: number for name, number in numbers.items() if name in shapes[path]} for path in files}
     how: dict[str, Any] = {"states": states or None, "inputs": arguments.inputs}
     networks = [

@@ -151,11 +151,12 @@ class RuntimeUnavailable(LabError):
 class ConfigurationFailed(LabError):
     """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
 
-    `invalid`: its protocol cannot be carried out with this network.
+    `invalid`: its protocol cannot be carried out with this network. `detail`: all that a library or a traceback says.
     """
 
     stage = "run"
     invalid = False
+    detail = ""
 
 
 class ExportFailed(ConfigurationFailed):
@@ -211,7 +212,7 @@ def building(name: str, what: str) -> AbstractContextManager[None]:
 
 def run_failure(name: str, error: Exception) -> LabError:
     """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised while running."""
-    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name}: {first_line(error)}")
+    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name} failed in a call: {first_line(error)}")
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

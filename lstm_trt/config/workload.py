@@ -173,6 +173,9 @@ class Workload(ABC):
     #: The recurrent operators in the order of the graph; empty if not known.
     recurrent_layers: tuple[RecurrentLayer, ...] = ()
 
+    #: Whether numbers of the network itself have half precision.
+    half: bool = False
+
     #: Number of parameters; None if not known.
     parameters: int | None = None
 

@@ -77,6 +77,7 @@ class OnnxNetwork(Workload):
     facts: NetworkFacts = field(compare=False, repr=False)
 
     recurrent_layers: ClassVar[Any] = property(attrgetter("facts.layers"))
+    half: ClassVar[Any] = property(attrgetter("facts.half"))
     parameters: ClassVar[Any] = property(attrgetter("facts.parameters"))
     flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
@@ -365,7 +366,7 @@ def TorchNetwork(
     try:
         with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
             probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
-            with torch.inference_mode():
+            with torch.no_grad():
                 runs = [_pytree.tree_leaves(module(*probe)) for _ in range(2)]
             results, again = ([leaf for leaf in run if isinstance(leaf, torch.Tensor)] for run in runs)
             if not all(a.float().allclose(b.float(), equal_nan=True) for a, b in zip(results, again, strict=True)):
@@ -378,7 +379,12 @@ def TorchNetwork(
             tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
             own = _sizes_of_symbols(axes, tensors, named)
             more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": axes}
-            content = export_module(module, example, name, **more)
+            try:
+                content = export_module(module, example, name, **more)
+            except ExportFailed as error:
+                text = error.detail.encode()
+                log = cache.keep("exporter", cache.sha256(text), ".txt", text).path
+                raise ExportFailed(f"{error}; the exporter's own text: {log}") from None
     finally:
         module.train(training)
     network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)

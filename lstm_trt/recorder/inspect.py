@@ -50,7 +50,7 @@ class RuntimeAnswer:
     """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
 
     `mode`: in which it was tried; "stream" if the runtime takes the network in that mode only. `error`: the relative
-    error of its outputs by norm, None if nothing was compared; `reference`, `reference_checked_by`, and
+    error of its outputs by norm, None if nothing was compared; `reference`, `reference_checked_by`, `not_checked` and
     `nan_reaches_output` as in the provenance of recordings.
     """
 
@@ -64,6 +64,7 @@ class RuntimeAnswer:
     reference_checked_by: str | None = None
     nan_reaches_output: bool | None = None
     mode: str = "forward"
+    not_checked: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _attempt(
             outcome = pool.record_configuration(configuration, 0, folder, listener)
             if not outcome.failure:
                 parity = files.read(outcome.path).provenance["parity"]
-                names = ("error", "reference", "reference_checked_by", "nan_reaches_output")
+                names = ("error", "reference", "reference_checked_by", "nan_reaches_output", "not_checked")
                 return RuntimeAnswer(*who, RUNS, mode=mode, **{name: parity[name] for name in names})
             refused.append(RuntimeAnswer(*who, REFUSED, outcome.failure.reason))
     return refused[0]
@@ -262,7 +263,7 @@ def _remark(answer: RuntimeAnswer) -> str:
     if answer.state != RUNS:
         return answer.reason
     checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
-    compared = "not checked: there is nothing to compare its outputs with"
+    compared = f"not checked: {answer.not_checked}"
     if answer.error is not None:
         compared = f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
     only = "" if answer.mode == "forward" else f"in the mode {answer.mode} only"

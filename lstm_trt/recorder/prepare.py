@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options, warnings_of
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import latency
+from lstm_trt.config.errors import LabError, RunFailed, UsageError
+from lstm_trt.config.format import latency, percent
 from lstm_trt.config.libraries import telemetry
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
@@ -280,6 +280,10 @@ def record_into(
                 controlled = run_control(protocol, timed, trials.median_ns, run.switches)
                 seconds["control"] = (clock() - now) / 1e9
                 end += int(1e9 * seconds["control"])
+            if part == 0:
+                asked_at = clock()
+                trials.warnings.extend(against_bound(run, trials.median_ns))
+                end += clock() - asked_at
             last = not soaks or clock() >= end
             if evidence:
                 more["until"] = evidence.as_dict()
@@ -303,6 +307,42 @@ def record_into(
     if soaks:
         warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], *whole.values())
     return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
+
+
+#: Share of the roofline bound below which a median is not that of the network's arithmetic.
+LEAST_OF_BOUND = 0.5
+
+
+def against_bound(run: PreparedRun, median_ns: float) -> list[str]:
+    """Warnings of a median below the roofline bound, which is then computed from rates that are measured again.
+
+    Nothing may be timed meanwhile. Raises `RunFailed` below half of the bound, unless weights that are 0 or repeat
+    explain it: the step did not compute what the network states.
+    """
+    bound_ns, workload = run.provenance.get("floor_ns"), run.configuration.workload
+    if bound_ns is None or median_ns >= bound_ns:
+        return []
+    from lstm_trt.machine import roofline
+
+    try:
+        rates = roofline.renewed_rates(run.configuration.options.threads)
+    except (LabError, OSError):  # its text has the path of the cache, which no recording may have
+        return [f"{_faster(median_ns, bound_ns)}; the rates could not be measured again"]
+    bound_ns = run.provenance["floor_ns"] = roofline.roofline_bound(workload, rates).total_ns
+    if median_ns >= bound_ns:
+        return []
+    found = _faster(median_ns, bound_ns)
+    if median_ns >= LEAST_OF_BOUND * bound_ns:
+        return [found]
+    multiplied = preparer_of(workload).multiplied_share(workload)
+    if median_ns >= LEAST_OF_BOUND * multiplied * bound_ns:
+        return [f"{found}; {percent(1 - multiplied)} of its weights are 0 or repeat one number"]
+    raise RunFailed(f"{found}; the step computes only a part of the network, as with lengths or counts of 0")
+
+
+def _faster(median_ns: float, bound_ns: float) -> str:
+    took = f"a median of {latency(median_ns / 1e3)} is {median_ns / bound_ns:.2g} of its roofline bound"
+    return f"faster than this network's arithmetic: {took}, {latency(bound_ns / 1e3)}"
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:

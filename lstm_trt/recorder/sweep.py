@@ -402,7 +402,8 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
     except _ENDED:
         raise
     except Exception as error:  # every executor has its own, such as Dask's if several workers died of this
-        failure = schema.Failure(cell.configuration, cell.round, "run", one_line(error))
+        reason = f"the executor did not return its result: {one_line(error)}"
+        failure = schema.Failure(cell.configuration, cell.round, "run", reason)
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
     if (result.key, result.round) != (cell.key, cell.round):
         raise StoreError(f"{result.path.name} arrived a second time")

@@ -88,6 +88,10 @@ def describe_job(job: dict, send: Send) -> None:
     send("done", **loaded, **found)
 
 
+#: What a job was doing, for errors that nobody expected.
+DOING = {"reference": "making the reference outputs", "record": "recording", "describe": "reading the version"}
+
+
 def failure(error: Exception, job: dict) -> dict:
     """What the parent is told of an error; `spent`: this process can no longer be relied on, and ends."""
     stage, reason, detail, spent = getattr(error, "stage", None), str(error), "", not isinstance(error, LabError)
@@ -98,7 +102,10 @@ def failure(error: Exception, job: dict) -> dict:
     elif isinstance(error, MemoryError):
         stage, reason = "memory", f"not enough host memory: {error}".rstrip(": ")
     elif spent:
-        reason = ": ".join([type(error).__name__, *reason.strip().splitlines()[:1]])
+        *_, where = traceback.extract_tb(error.__traceback__)
+        raised = ": ".join([type(error).__name__, *reason.strip().splitlines()[:1]])
+        place = f"{Path(where.filename).name}, line {where.lineno}"
+        reason = f"{DOING[job['kind']]} failed unexpectedly in {place}: {raised}"
         stage, detail = None, traceback.format_exc()
     invalid = getattr(error, "invalid", False)
     return {"stage": stage, "reason": reason, "detail": detail, "invalid": invalid, "spent": spent}

@@ -13,11 +13,13 @@ MOST_ROWS, NEAR = 20, 2
 
 
 def markdown_text(report: Any) -> str:
-    """The answer, the verdicts by system, the comparison, and the configurations that are undecided or near it."""
+    """Warnings, the answer, verdicts by system, the comparison, and what is undecided or near the deadline."""
     reasons = (f"**Unfinished: {escaped(report.shown(reason))}.**" for reason in report.unfinished)
+    warnings = (f"**Warning: {escaped(report.shown(warning))}.**" for warning in report.runs.remarks)
     lines = [
         f"## {report.title}",
         *reasons,
+        *warnings,
         *(escaped(report.shown(line)) for line in report.answer),
         _table(report, *report.overview),
     ]
@@ -67,6 +69,7 @@ def junit(report: Any) -> str:
     """A test case per configuration: a failure unless it meets the deadline, an error if it could not be recorded.
 
     With a baseline one more for each that is in both: a failure if it is SLOWER. What is undecided is `undecided`.
+    The warnings are its error output.
     """
     cases = []
     for (group, verdict), row in zip(report.verdicts.items(), report.rows, strict=True):
@@ -100,5 +103,7 @@ def junit(report: Any) -> str:
     ElementTree.SubElement(suite, "system-out").text = "\n".join(map(report.shown, report.basis))
     numbers = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite.attrib |= {"tests": str(len(cases)), **{name: str(tags.count(tag)) for name, tag in numbers.items()}}
+    if report.runs.remarks:
+        ElementTree.SubElement(suite, "system-err").text = "\n".join(map(report.shown, report.runs.remarks))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -22,7 +22,7 @@ from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use
-from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
+from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
 from lstm_trt.store.whole import KEPT
@@ -119,7 +119,9 @@ class Runs(Sequence[Group]):
         of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
         every = [(item, group_key(item)) for item in self.recordings]
         kept = [item for item, key in every if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)]
-        return replace(self, groups=groups, recordings=tuple(kept))
+        of_all = below_floor(self.groups)
+        others = [text for text in self.warnings if text not in of_all]
+        return replace(self, groups=groups, recordings=tuple(kept), warnings=(*others, *below_floor(groups)))
 
 
 def other_versions(groups: Iterable[Group]) -> list[str]:
@@ -217,11 +219,14 @@ def as_runs(source: Any) -> Runs:
     groups = [item for item in items if isinstance(item, Group)]
     if len(groups) == len(items):
         own = all(group.configuration is not None for group in groups)
-        return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
+        several = len(groups) > 1 or bool(groups and groups[0].group)
+        return Runs(tuple(groups), warnings=tuple(below_floor(groups)), grouped=several, own=own)
     wrong = next((item for item in items if not isinstance(item, Stored)), None)
     if wrong is not None:
         raise UsageError(f"expected paths, Runs, groups or recordings, not {type(wrong).__name__}; see lab.load")
-    return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
+    groups = groups_of(items)
+    warnings = tuple(below_floor(groups))
+    return Runs(tuple(groups), warnings=warnings, grouped=len(items) > 1, recordings=tuple(items))
 
 
 def load(
@@ -337,6 +342,7 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
     if mixed:
         pooled = f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry on, which are pooled"
         warnings.append(f"{pooled}; the first: {mixed[0].name}")
+    warnings += below_floor(groups)
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")

@@ -14,6 +14,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
+from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import flat, labels, telling, version_text
 from lstm_trt.config.libraries import sends
 from lstm_trt.store.schema import Failure, Recording, Stored
@@ -44,7 +45,7 @@ class Latencies:
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
-    relative difference of the outputs from those in float32, None if not checked or not known.
+    relative difference of the outputs from those in float32, None if not checked or not known; `not_checked`: why.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
     `telemetry`: "off", or "on" with the libraries that sent usage data from the timed process; None if not known.
     `unexplained_cpu_ns`: CPU time of its threads that were neither timed nor of the runtime's pool, None if not known.
@@ -72,6 +73,7 @@ class Latencies:
     parity_error: float | None = None
     telemetry: str | None = None
     unexplained_cpu_ns: int | None = None
+    not_checked: str | None = None
     whole: Whole | None = field(default=None, repr=False)
 
     @property
@@ -83,6 +85,11 @@ class Latencies:
     def most_ns(self) -> float:
         """The largest latency including warm-up."""
         return float(self.whole.most_ns if self.whole else np.nanmax(self.latency_ns))
+
+    @property
+    def share_of_floor(self) -> float | None:
+        """The median after warm-up as a share of the roofline bound; None without either."""
+        return float(np.median(self.timed_ns)) / (1e3 * self.floor_us) if self.floor_us and self.n else None
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -169,6 +176,24 @@ class Group:
         return next((sample.floor_missing for sample in self.samples if sample.floor_missing), None)
 
 
+def least_of_floor(samples: Iterable[Latencies]) -> float | None:
+    """The smallest `share_of_floor`; None without a bound."""
+    shares = (sample.share_of_floor for sample in samples)
+    return min((share for share in shares if share is not None), default=None)
+
+
+def below_floor(groups: Iterable[Group]) -> list[str]:
+    """A warning if medians are below the roofline bound, which names the configurations."""
+    shares = {group.name: least_of_floor(group.samples) for group in groups}
+    below = {name: share for name, share in shares.items() if share is not None and share < 1}
+    if not below:
+        return []
+    configurations, least = count(len(below), "configuration"), f"{min(below.values()):.2g}"
+    bound = f"a median of {least} of the roofline bound or more"
+    faster = f"{configurations} faster than the arithmetic of the network ({bound})"
+    return [f"{faster}: {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"]
+
+
 def largest_error(samples: Iterable[Latencies]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
     errors: list[Any] = [sample.parity_error for sample in samples]
@@ -183,6 +208,7 @@ def of_recording(recording: Recording) -> Latencies:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
+    parity = provenance.get("parity") or {}
     sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -199,7 +225,8 @@ def of_recording(recording: Recording) -> Latencies:
         versions=provenance.get("versions", {}),
         floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
-        parity_error=(provenance.get("parity") or {}).get("error"),
+        parity_error=parity.get("error"),
+        not_checked=parity.get("not_checked"),
         telemetry=telemetry_of(provenance),
         unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
         whole=recording.whole,

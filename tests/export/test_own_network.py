@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -353,6 +354,14 @@ TORCH, KERAS = "lab.TorchNetwork", "model.export"
         ("A.H5", b"\x89HDF\r\n\x1a\n", KERAS),
         ("a.bin", b"\x89HDF\r\n\x1a\n", KERAS),
         ("a.tflite", b"\x1c\0\0\0TFL3", "tf2onnx"),
+        ("a.pt2", b"PK\x03\x04 a zip", "torch.export.load"),
+        ("a.ort", b"\x14\0\0\0ORTM\x0c\0", "in ONNX Runtime's own format.* give the ONNX file"),
+        ("model", b"\x14\0\0\0ORTM\x0c\0", "in ONNX Runtime's own format"),
+        ("a.xml", b'<?xml version="1.0"?>\n<net name="a">', "in OpenVINO's format.* give the ONNX file"),
+        ("a.engine", b"ftrt\0\0", "a TensorRT engine.* give the ONNX file"),
+        ("a.plan", b"\0", "a TensorRT engine"),
+        ("a.onnx", b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
+        ("b.onnx", b"<!DOCTYPE html><html>", "a web page"),
         ("a.zip", b"PK\x03\x04 a zip", "not an ONNX file"),
     ],
 )
@@ -461,6 +470,91 @@ def test_external_data_stays_inside_the_folder_of_the_file(tmp_path):
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UsageError, match="is outside its folder"):
         OnnxNetwork(path, sizes=SIZES)
+
+
+def _external(folder, location="weights.bin"):
+    """The file of a network and the content of its external data, which is not written."""
+    folder.mkdir()
+    path = folder / "network.onnx"
+    onnx.save(stream(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    content = (folder / "weights.bin").read_bytes()
+    (folder / "weights.bin").unlink()
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = location
+    path.write_bytes(model.SerializeToString())
+    return path, content
+
+
+@pytest.mark.parametrize(
+    ("data", "location", "reads", "onnxruntime_reads"),
+    [
+        ({"link/weights.bin": "../store/blob"}, "weights.bin", True, True),  # as in Hugging Face's cache
+        ({"link/weights.bin": None}, "weights.bin", True, True),
+        ({"store/weights.bin": None}, "weights.bin", True, False),
+        ({"link/weights.bin": None, "store/weights.bin": "damaged"}, "weights.bin", True, True),
+        ({"store/deep/weights.bin": None}, "deep/weights.bin", True, False),
+        ({"other/weights.bin": None}, "../other/weights.bin", False, False),
+        ({"other/weights.bin": None}, "{folder}/other/weights.bin", False, False),
+        ({"other/blob": None, "link/weights.bin": "../other/blob"}, "weights.bin", False, False),
+        ({"other/blob": None, "store/weights.bin": "../other/blob"}, "weights.bin", False, False),
+        ({}, "weights.bin", False, False),
+    ],
+    ids=["both", "beside", "target", "first", "deeper", "up", "absolute", "out", "out-of-target", "missing"],
+)
+def test_external_data_is_beside_a_link_or_its_target_and_nowhere_else(
+    tmp_path, data, location, reads, onnxruntime_reads
+):
+    """Each name is a file, or a link to what is given; ONNX Runtime does not look beside the target."""
+    _, content = _external(tmp_path / "store", location.format(folder=tmp_path))
+    (tmp_path / "link").mkdir()
+    os.symlink("../store/network.onnx", tmp_path / "link" / "network.onnx")
+    (tmp_path / "store" / "blob").write_bytes(content)
+    for name, what in data.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        if what is None:
+            file.write_bytes(content)
+        elif what == "damaged":
+            file.write_bytes(content[::-1])
+        else:
+            os.symlink(what, file)
+    link = tmp_path / "link" / "network.onnx"
+    if reads:
+        found, whole = OnnxNetwork(link, sizes=SIZES), OnnxNetwork(stream().SerializeToString(), sizes=SIZES)
+        inputs = whole.make_inputs(3)
+        assert all(map(np.array_equal, *(_outputs(each, inputs) for each in (found, whole))))
+    else:
+        with pytest.raises(UsageError, match="is outside its folder" if data else "is missing") as caught:
+            OnnxNetwork(link, sizes=SIZES)
+        assert "\n" not in str(caught.value)
+    if onnxruntime_reads:
+        onnxruntime.InferenceSession(link)
+
+
+def test_external_data_ends_where_the_file_ends(tmp_path):
+    path, content = _external(tmp_path / "store")
+    path.with_name("weights.bin").write_bytes(content)
+    model = onnx.load(path, load_external_data=False)
+    for key, value in (("offset", "-4"), ("offset", str(len(content))), ("length", str(len(content) + 1))):
+        changed = onnx.ModelProto()
+        changed.CopyFrom(model)
+        (entry,) = (each for each in changed.graph.initializer[0].external_data if each.key == key)
+        entry.value = value
+        path.write_bytes(changed.SerializeToString())
+        with pytest.raises(UsageError, match=r"external data of .* cannot be loaded: ") as caught:
+            OnnxNetwork(path, sizes=SIZES)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_symbolic_sizes_says_what_it_fixes():
+    model = stream()
+    for tensor in (*model.graph.input, *model.graph.output):
+        for dim, size in zip(tensor.type.tensor_type.shape.dim, (5, 1, 3), strict=False):
+            dim.dim_value = dim.dim_value or size
+    with pytest.raises(UsageError, match=r"\(X is 5 x 1 x 3.*dynamic_axes=.*\"time\".*dynamic_shapes") as caught:
+        OnnxNetwork(model.SerializeToString(), sizes={"time": 8})
+    assert "\n" not in str(caught.value)
 
 
 def _outputs(network, inputs):
@@ -574,6 +668,61 @@ def test_modules_as_people_have_them():
         with pytest.raises(kind, match=words) as caught:
             TorchNetwork(wrong, samples, **how)
         assert "\n" not in str(caught.value)
+
+
+def test_what_pytorch_cannot_export_is_one_line_and_its_text_is_in_a_file(capfd):
+    import torch
+
+    class Spectrum(torch.nn.Module):
+        def forward(self, samples):
+            return torch.stft(samples, 64, window=torch.ones(64), return_complex=True).abs()
+
+    class Projected(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = torch.nn.LSTM(3, 16, proj_size=4)
+
+        def forward(self, samples):
+            return self.lstm(samples)[0]
+
+    class Eigenvalues(torch.nn.Module):
+        def forward(self, samples):
+            return torch.linalg.eigh(samples @ samples.T)[0]
+
+    steps = torch.randn(5, 1, 3)
+    for module, example, reason in (
+        (Spectrum(), torch.randn(1, 400), "STFT does not currently support complex types"),
+        (torch.jit.trace(Projected(), steps), steps, "LSTMs with projections"),
+        (Eigenvalues(), torch.randn(3, 3), "aten::linalg_eigh"),
+    ):
+        with pytest.raises(ExportFailed, match=reason) as caught:
+            TorchNetwork(module, example, name="planted")
+        said, _, path = str(caught.value).partition("; the exporter's own text: ")
+        assert len(said) < 350 and "\n" not in path and "Caused by" not in said
+        assert reason in Path(path).read_text() and "graph(" in Path(path).read_text()
+    assert capfd.readouterr().out == ""
+
+
+def test_a_scripted_loop_is_exported():
+    """PyTorch interprets its condition while it exports, where tensors of an inference mode cannot be used."""
+    import torch
+
+    class Steps(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.LSTMCell(3, 4)
+
+        def forward(self, samples):
+            h, c = torch.zeros(1, 4), torch.zeros(1, 4)
+            outputs = []
+            for step in range(samples.size(0)):
+                h, c = self.cell(samples[step], (h, c))
+                outputs.append(h)
+            return torch.stack(outputs)
+
+    network = TorchNetwork(torch.jit.script(Steps()), torch.randn(5, 1, 3), name="loop")
+    inputs, expected = torch_answers(network)
+    assert np.allclose(_outputs(network, inputs)[0], expected["output"], atol=1e-6)
 
 
 @pytest.mark.heavy

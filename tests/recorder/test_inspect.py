@@ -225,6 +225,18 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
     assert answer.state == REFUSED and "BitwiseNot" in answer.reason
 
 
+@pytest.mark.parametrize("reason", ["all outputs are 0", "it is its own reference"])
+def test_a_comparison_that_was_not_made_says_why(tmp_path, ready, monkeypatch, reason):
+    def attempt(pool, network, row, folder, listener):
+        return inspection.RuntimeAnswer(row.runtime, row.device, row.version, RUNS, not_checked=reason)
+
+    monkeypatch.setattr(inspection, "_attempt", attempt)
+    found = inspection.inspect(saved(lstm(), tmp_path))
+    tried = [row for row in found.as_dict()["runtimes"] if row["state"] == RUNS]
+    assert tried and {row["not_checked"] for row in tried} == {reason}
+    assert " ".join(str(found).split()).count(f"not checked: {reason}") == len(tried)
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [

@@ -37,6 +37,8 @@ def text(rows: Rows) -> str:
     headings = [column.heading for column in columns]
     star = any("*" in cell for cells in lines for cell in cells)
     legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
+    if any(row.below_floor for row in rows):
+        legends.append("!: the median is below the bound")
     counts = headings.index("outliers")
     legend = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
@@ -156,7 +158,9 @@ ROUNDS = Column("rounds", _rounds, shown=lambda rows: any(row.rounds > 1 or row.
 
 
 def _error(row: SummaryRow) -> str:
-    return "not checked" if row.parity_error is None else scientific(row.parity_error)
+    if row.parity_error is not None:
+        return scientific(row.parity_error)
+    return f"not checked: {row.not_checked}" if row.not_checked else "not checked"
 
 
 def _clusters(row: SummaryRow) -> str | None:
@@ -170,6 +174,10 @@ def _us(name: str) -> Callable[[SummaryRow], str]:
 
 def _starred(value_us: float | None, high_us: float | None) -> str:
     return microseconds(value_us) + "*" * (high_us is None)
+
+
+def _floor(row: SummaryRow) -> str:
+    return f"{microseconds(row.floor_us)}!" if row.below_floor else microseconds(row.floor_us)
 
 
 _NOT_ALONE = "not alone: recordings during which other programs used the CPU"
@@ -187,7 +195,7 @@ OTHERS = (
     Column("std", _us("std_us"), drop=1),
     Column("min", _us("min_us"), drop=2),
     Column("parity error", _error, "parity error: relative to float32", drop=8, shown=_inexact),
-    Column("roofline", _us("floor_us"), "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
+    Column("roofline", _floor, "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
     Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
     Column("not alone", lambda row: row.not_alone, _NOT_ALONE, shown=_any("not_alone")),
     Column("clusters", _clusters, "clusters: share of the calls at a multiple of the local median", drop=7),
