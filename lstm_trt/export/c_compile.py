@@ -180,7 +180,7 @@ class LoadedNetwork:
                 threading.Thread(target=_help, args=(call, core, self._memory), daemon=True).start()
             weakref.finalize(self, self._library[f"{file.name}_stop"], ctypes.c_void_p(self._address))
 
-    def bound(self, function: str, *arrays: np.ndarray) -> Callable[[], None]:
+    def bound(self, function: str, *arrays: np.ndarray) -> Callable[..., None]:
         """The function NAME_`function` with this instance and these arrays, which it does not keep alive.
 
         It is called without a Python frame.

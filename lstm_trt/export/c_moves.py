@@ -114,7 +114,7 @@ def _segments(block: np.ndarray) -> list[tuple[int, int]]:
     """First place and number of places of each segment of the first axis; the last one is left out if they are many."""
     rows = block.reshape(*block.shape[:2], -1)
     steps = np.diff(rows[0], axis=0)
-    apart = np.diff(rows[1:], axis=1).any(axis=(0, 2))
+    apart = np.any(np.diff(rows[1:], axis=1), axis=(0, 2))
     breaks = np.flatnonzero(np.diff(steps, axis=0).any(axis=1) | apart[1:]) + 1
     found, start = [], 0
     while start < rows.shape[1] and len(found) <= MOST_SEGMENTS:

@@ -228,7 +228,7 @@ def _not_float(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> str:
             return f"{refused}, and it is an index of the {label(node)}"
         if node.op_type in ("Cast", *MOVES) and node.input[0] in names:
             names.update(node.output)
-    if math.prod(sizes_of(value)) > 1:
+    if any(size != 1 for size in sizes_of(value)):
         return refused
     return f"{refused}; if it is a setting, give its value with --value {value.name}=N"
 
@@ -306,7 +306,7 @@ class Reader:
         for before, name in carried.items():
             after = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
             same = isinstance(self.values[name], Data) and after == self.values[name].at.ravel().tolist()
-            first = self.values.get(firsts.get(before))
+            first = self.values[firsts[before]] if before in firsts else None
             if before not in kept and (not same or isinstance(first, Data)):
                 self.others.append(before)
             elif first is not None:
@@ -539,7 +539,7 @@ class Reader:
             y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
         return [y, *states]
 
-    def _begin_from(self, state: np.ndarray, after: int) -> None:
+    def _begin_from(self, state: np.ndarray, after: Any) -> None:
         """The state from which a layer begins, which `reset` puts where it ends."""
         self.firsts[self.bases[after // BASE]] = state.astype(np.float32).ravel()
 

@@ -315,7 +315,9 @@ def stream_of(network: OnnxNetwork) -> Any:
 
 
 def _with_states(network: OnnxNetwork) -> OnnxNetwork:
-    stream, sizes, symbol = stream_of(network), dict(network.sizes), network.facts.time_symbol
+    stream = stream_of(network)
+    sizes: dict[Any, int] = dict(network.sizes)
+    symbol = network.facts.time_symbol
     if sizes[symbol] % stream.stride:
         multiple = f"takes {stream.stride} samples a call, or a multiple of them: give --size {symbol}={stream.stride}"
         raise UsageError(f"{network.name} in the mode stream {multiple}")

@@ -129,7 +129,8 @@ def _carry(
         kind, has, source = node.op_type, onnx_checks.attributes(node), next(iter(node.input), "")
         sizes = zip(long[source].shape, short[source].shape, strict=True) if source in short else ()
         axis = next((axis for axis, (one, other) in enumerate(sizes) if one != other), -1)
-        count = 0
+        count = place = around = 0
+        stride = 1
         if kind not in ("Shape", "Size") and not varying.isdisjoint(node.input):
             varying.update(node.output)
         if axis >= 0 and kind in ("Conv", "Pad"):
@@ -162,7 +163,7 @@ def _carry(
             node.input.extend([""] * (6 + place - len(node.input)))
             node.output.extend([""] * (2 + place - len(node.output)))
             begin = node.input[5 + place]
-            from_zero = not begin or not known.get(begin, long.get(begin)).any()
+            from_zero = not begin or not np.any(known.get(begin, long.get(begin)))
             if begin in varying and not from_zero:
                 continue
             state = added(source, axis, 1, has["hidden_size"])

@@ -204,7 +204,7 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
         stream = stream_of(network)
     except UsageError as error:
         return _Models(window, no_step=str(error))
-    sizes = dict(network.sizes) | {network.facts.time_symbol: stream.stride}
+    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stream.stride}
     tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
     step = static_model(tick.path, tick)
     any_length = stream.stride == 1 and _in_order(window, step)

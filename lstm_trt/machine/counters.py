@@ -97,8 +97,8 @@ def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
 
     None where one of them is not known. With several threads that of one block can be negative.
     """
-    tables = [block.get(BY_THREAD) for block in blocks]
-    pool = None if None in tables else set.intersection(*map(set, tables))
+    tables: list[Any] = [block.get(BY_THREAD) for block in blocks]
+    pool = None if None in tables else set.intersection(*(set(table) for table in tables))
     found = []
     for block in blocks:
         pool_ns = unexplained_ns = None

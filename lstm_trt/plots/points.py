@@ -326,7 +326,7 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
     devices: dict[Any, list[dict[str, Any]]] = {}
     for point in points:
         fields = _system(point.group) | dict.fromkeys(without)
-        fields["version"] = with_version(fields.pop("runtime"), point.group.configuration.runtime_version)
+        fields["version"] = with_version(str(fields.pop("runtime")), point.group.configuration.runtime_version)
         devices.setdefault(str(fields.pop("device_name")), []).append(fields)
     texts = []
     for device, systems in devices.items():

@@ -170,7 +170,7 @@ class Report:
         """How many configurations meet the deadline, and what the others do; `calls`: what of its calls that says."""
         found = self.counts
         if len(self.runs) == 1:
-            texts = {
+            texts: dict[str, str] = {
                 Outcome.MET: f"The one configuration meets it: at least {calls}.",
                 Outcome.MISSED: f"The one configuration misses it: fewer than {calls}.",
                 Outcome.NOT_ENOUGH_EVIDENCE: f"Whether at least {calls} is undecided for the one configuration.",

@@ -60,7 +60,9 @@ def _missing(device: str) -> tuple[str, str] | None:
 
 def leave_nothing_running() -> None:
     """Before compiling: Inductor keeps a pool of processes that compile, and tqdm a thread that runs every 10 s."""
-    torch._inductor.config.compile_threads = 1
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1
     tqdm.monitor_interval = 0
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -213,7 +213,7 @@ def _sums(parts: list[dict], *names: str) -> dict:
 def _self_check(parts: list[dict]) -> dict:
     """Sums of durations, the mean share, and the largest difference of the clocks."""
     sums = _sums(parts, "loop_ns", "loop_raw_ns")
-    between = [part.get("between_calls") for part in parts]
+    between: list[Any] = [part.get("between_calls") for part in parts]
     return {
         **sums,
         "between_calls": None if None in between else _sums(between, *between[0]),
@@ -222,7 +222,7 @@ def _self_check(parts: list[dict]) -> dict:
     }
 
 
-def _sum(parts: list[int | None]) -> int | None:
+def _sum(parts: list[Any]) -> int | None:
     return None if None in parts else sum(parts)
 
 
