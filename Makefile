@@ -25,7 +25,7 @@ PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -
 .PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
 
 help:
-	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
+	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), draw it, print which meet DEADLINE_US=$(DEADLINE_US)"
 	@echo "make gpu              install what the driver of an NVIDIA GPU needs: TensorRT and PyCUDA, without the CUDA toolkit"
 	@echo "make test             run the tests, in 3 minutes on 2 cores"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"

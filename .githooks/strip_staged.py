@@ -27,15 +27,37 @@ import subprocess
 import sys
 from pathlib import Path
 
+# What a run or a service writes, besides outputs and execution counts: times, names and ids of users and sessions.
 # Cell ids, tags and the kernelspec stay: they belong to the notebook, not to a run of it.
-EXTRA_KEYS = [f"metadata.{key}" for key in ("language_info", "papermill", "signature", "widgets")] + [
-    f"cell.metadata.{key}"
-    for key in ("ExecuteTime", "collapsed", "execution", "heading_collapsed", "hidden", "papermill", "scrolled")
-]
+NOTEBOOK_KEYS = (
+    *("language_info", "papermill", "signature", "widgets"),
+    *("colab.authorship_tag", "colab.collapsed_sections", "colab.last_runtime", "colab.provenance"),  # Colab
+    "notebookId",  # Databricks
+    *("deepnote_execution_queue", "deepnote_notebook_id", "deepnote_persisted_session"),  # Deepnote
+    "lastEditStatus",  # Snowflake: name and address of the author, times
+    "vscode.interpreter",  # VS Code: a hash of the path of Python
+)
+CELL_KEYS = (
+    *("ExecuteTime", "collapsed", "execution", "heading_collapsed", "hidden", "papermill", "scrolled", "trusted"),
+    *("executionInfo", "outputId"),  # Colab: times, name and id of the user
+    *(f"colab.{key}" for key in ("background_save", "base_uri", "height", "referenced_widgets", "resources")),
+    *("_cell_guid", "_uuid"),  # Kaggle
+    *("execution_context_id", "execution_millis", "execution_start", "source_hash"),  # Deepnote
+    *("deepnote_table_loading", "deepnote_table_state", "deepnote_to_be_reexecuted"),
+)
+EXTRA_KEYS = [*(f"metadata.{key}" for key in NOTEBOOK_KEYS), *(f"cell.metadata.{key}" for key in CELL_KEYS)]
+EMPTIED = ("tags", "colab", "vscode")  # left out if nothing remains in them
+# Databricks keeps the titles of cells beside its ids and times, under a name with dots, which nbstripout cannot enter.
+DATABRICKS = "application/vnd.databricks.v1+"
+DATABRICKS_KEYS = {
+    *("cellMetadata", "finishTime", "inputWidgets", "nuid", "startTime", "submitTime", "tableResultSettingsMap"),
+    *("currentValue", "mostRecentlyExecutedCommandWithImplicitDF", "notebookOrigID"),
+}
 ADDED_CELLS = {"injected-parameters", "papermill-error-cell-tag"}  # tags of the cells that papermill adds
 # With rfc3987_syntax (installed by JupyterLab), importing nbformat takes two seconds longer: jsonschema then
 # compiles a grammar of web addresses, which notebooks do not need. None in sys.modules makes that import fail.
 UNNEEDED = "rfc3987_syntax"
+CONFLICT = re.compile(rb"[<|=>]{7,}( |\r?$)")  # how git begins a line of a conflict that it leaves in a file
 REGULAR_FILES = (b"100644", b"100755")  # not links (120000) or submodules (160000), whatever their names
 ATTEMPTS = 3
 
@@ -77,6 +99,22 @@ def tags(cell: dict) -> list[str]:
     return cell.get("metadata", {}).get("tags", [])
 
 
+def tidy(metadata: dict) -> None:
+    """Leave out what nbstripout cannot: the ids and times of Databricks, and entries in which nothing is left."""
+    for key, value in list(metadata.items()):
+        if key.startswith(DATABRICKS):
+            metadata[key] = without(value, DATABRICKS_KEYS)
+        elif key in EMPTIED and not value:
+            del metadata[key]
+
+
+def without(value: object, keys: set[str]) -> object:
+    """JSON values without these keys, at any depth of objects."""
+    if not isinstance(value, dict):
+        return value
+    return {key: without(each, keys) for key, each in value.items() if key not in keys}
+
+
 def stripped(path: bytes, content: bytes) -> bytes:
     """A notebook without outputs; the same bytes if nbstripout has nothing to strip."""
     name, remedy = printable(path), "repair it and stage it again, or leave it out of the commit"
@@ -85,6 +123,9 @@ def stripped(path: bytes, content: bytes) -> bytes:
     try:
         notebook = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
+        for number, line in enumerate(content.split(b"\n"), 1):
+            if CONFLICT.match(line):
+                raise Refusal(f"{name} has conflict markers in line {number}: {remedy}") from None
         # A filter such as Git LFS stages a pointer instead of the notebook.
         raise Refusal(f"{name} is not valid JSON as git stores it ({error}): {remedy}") from None
     if not isinstance(notebook, dict) or not notebook.keys() & {"cells", "worksheets"}:
@@ -99,10 +140,10 @@ def stripped(path: bytes, content: bytes) -> bytes:
             before = copy.deepcopy(notebook)
             for sheet in notebook.get("worksheets", [notebook]):
                 sheet.cells = [cell for cell in sheet.cells if not ADDED_CELLS.intersection(tags(cell))]
-                for cell in sheet.cells:
-                    if not tags(cell):
-                        cell.get("metadata", {}).pop("tags", None)
             strip_output(notebook, keep_output=None, keep_count=False, keep_id=True, extra_keys=EXTRA_KEYS)
+            for sheet in notebook.get("worksheets", [notebook]):
+                for part in (notebook, *sheet.cells):
+                    tidy(part.get("metadata", {}))
             return content if notebook == before else (nbformat.writes(notebook) + "\n").encode()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -39,6 +39,7 @@ import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.analysis.quantiles import percentile, share_of
 from lstm_trt.config.format import microseconds, table
+from lstm_trt.config.libraries import OPENVINO_MODULE, turn_telemetry_off
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.machine.facts import cpu_name, installed_version, versions
@@ -160,6 +161,7 @@ def timed(text: str) -> None:
     """In a new process: time the job and print the answer. pyperf reads further arguments of the command line."""
     job = Job(**json.loads(text))
     sys.argv.remove(TIMED)
+    turn_telemetry_off()
     function = PEERS[job.tool].function
     if answer := function and function(job):
         print(json.dumps(answer))
@@ -173,7 +175,8 @@ def command(job: Job) -> list[str]:
     settings = Path(job.model).with_name("settings.json")  # with -hint, benchmark_app takes these from a file only
     settings.write_text(json.dumps({"CPU": APP_SETTINGS}))
     files = ["-m", job.model, "-i", job.inputs, "-load_config", str(settings)]
-    program = "from openvino.tools.benchmark.main import main; main()"
+    program = f"import sys; sys.modules['{OPENVINO_MODULE}'] = None; "
+    program += "from openvino.tools.benchmark.main import main; main()"
     how = ["-d", "CPU", "-api", "sync", "-hint", "latency", "-niter", str(job.trials)]
     return [sys.executable, "-c", program, *how, *files]
 

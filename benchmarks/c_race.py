@@ -8,11 +8,15 @@ of several processes gives the ratios of the medians to that of the code in fp32
 ratios, the middle one with the lowest and the highest. Where the weights exceed the first-level cache a call is bound
 by reading them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; with peers it
 takes twenty minutes.
+
+`--before CHECKOUT --onnx FILE --size NAME=N` compares the code for a window of a file with that of another checkout of
+this repository: bytes of source, seconds of the compiler, and the ratio of the times of calls that alternate.
 """
 
 import argparse
 import ctypes
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -207,12 +211,83 @@ def medians_us(shape: lab.LstmShape, peers: Path | None) -> dict[str, float]:
     return {name: statistics.median(times) / 1e3 for name, times in times_ns.items()}
 
 
+#: Writes the code of a window with the package that is on the path: folder, file, sizes.
+GENERATE = """
+import json, sys
+from lstm_trt.export.c_file import c_file, native_target
+from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.sizes import static_model
+
+network = OnnxNetwork(sys.argv[2], sizes=json.loads(sys.argv[3]))
+file = c_file(static_model(network.path, network), None, native_target(), "network", include_weights=False)
+file.write(sys.argv[1])
+print(json.dumps([list(file.compile_flags), list(file.passes["run"].arguments.items())], default=int))
+"""
+
+
+def window_of(checkout: Path, path: Path, sizes: dict[str, int]) -> tuple[Callable, list[np.ndarray], str]:
+    """A call of the code for a window of a file by the package of a checkout, its outputs, and what it costs."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", GENERATE, folder, str(path.resolve()), json.dumps(sizes)]
+        variables = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+        flags, arguments = json.loads(subprocess.check_output(command, cwd=folder, env=variables))
+        source = Path(folder, "network.c")
+        text = source.read_text()
+        source.write_text(f"{text}const unsigned long network_size = sizeof(struct network);\n")
+        began = time.perf_counter()
+        subprocess.run(["cc", *flags, "-fPIC", "-shared", "network.c", "-o", "network.so"], cwd=folder, check=True)
+        costs = f"{len(text)} bytes of source, compiled in {time.perf_counter() - began:.1f} s"
+        library, weights = ctypes.PyDLL(f"{folder}/network.so"), Path(folder, "network.bin").read_bytes()
+    place = -(-ctypes.c_ulong.in_dll(library, "network_size").value // 64) * 64
+    memory = mmap.mmap(-1, place + len(weights))  # at the beginning of a page
+    memory[place:] = weights
+    net = np.frombuffer(memory, np.uint8).ctypes.data
+    if library.network_init(ctypes.c_void_p(net), ctypes.c_void_p(net + place)):
+        raise SystemExit("the code cannot be run here")
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal(size).astype(np.float32) for name, size in arguments}
+    KEPT.extend([np.frombuffer(memory, np.uint8), *arrays.values()])
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays.values()]
+    outputs = [array for name, array in arrays.items() if name.startswith("y")]
+    return partial(library.network_run, ctypes.c_void_p(net), *pointers), outputs, costs
+
+
+def race_versions(before: Path, path: Path, sizes: dict[str, int], rounds: int = 150) -> None:
+    """Print how the code of this checkout compares with that of another one, for a window of a file."""
+    here = Path(__file__).resolve().parent.parent
+    windows = {"before": window_of(before, path, sizes), "now": window_of(here, path, sizes)}
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    times_ns: dict[str, list[int]] = defaultdict(list)
+    for round_number in range(rounds):
+        for name in sorted(windows, reverse=bool(round_number % 2)):
+            start = time.perf_counter_ns()
+            windows[name][0]()
+            times_ns[name].append(time.perf_counter_ns() - start)
+    for name, (_, _, costs) in windows.items():
+        print(f"{name}: {costs}, median {statistics.median(times_ns[name]) / 1e6:.2f} ms")
+    (_, old, _), (_, new, _) = windows.values()
+    same = all(np.array_equal(one, other) for one, other in zip(old, new, strict=True))
+    ratios = sorted(one / other for one, other in zip(times_ns["before"], times_ns["now"], strict=True))
+    quarter = len(ratios) // 4
+    print(
+        f"before / now: {statistics.median(ratios):.2f} ({ratios[quarter]:.2f} to {ratios[-quarter - 1]:.2f} in half of"
+        f" {rounds} rounds); the answers are {'the same' if same else 'different'}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5, metavar="N")
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="checkouts of RTNeural, keras2c and onnx2c")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of this repository")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="with --before: the network")
+    parser.add_argument("--size", nargs="*", default=[], metavar="NAME=N", help="with --before: its symbolic sizes")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.before:
+        sizes = {name: int(size) for name, size in (each.split("=") for each in arguments.size)}
+        race_versions(arguments.before, arguments.onnx, sizes)
+        return 0
     if arguments.one:
         print(json.dumps(medians_us(lab.LstmShape(*json.loads(arguments.one)), arguments.peers)))
         return 0

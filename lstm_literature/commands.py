@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_literature import completeness, metrics, schedule
-from lstm_literature.preparer import describe_benchmark, interpreters, listing, protocol_of, ready_implementations
+from lstm_literature.preparer import describe_benchmark, interpreters, protocol_of, ready_implementations
 from lstm_literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.cli import common, versions
 from lstm_trt.cli.common import print_answer, print_files, print_progress
@@ -101,7 +101,11 @@ def table(arguments: argparse.Namespace) -> int:
     if arguments.format == "md":
         raise UsageError("--format md needs --coverage")
     found = _metrics(arguments.out, lambda item: _wanted(arguments, item.workload.name, item.runtime, item.mode))
-    return _print_metrics(arguments, found)
+    recorded = {*found.frame["workload"], *found.frame["implementation"], "all"}
+    missing = [name for name in (*arguments.workload, *(arguments.implementation or ())) if name not in recorded]
+    if missing:
+        common.warn([f"{listed(arguments.out)} has no matching recording of {listed(missing)}"])
+    return _print_metrics(arguments, found) or 3 * bool(missing)
 
 
 def list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +121,8 @@ def _own_argument(parser: argparse.ArgumentParser) -> None:
 
 def show_list(arguments: argparse.Namespace) -> int:
     """Run `list`; returns the exit status."""
+    from lstm_literature.states import listing  # with doctor, which recordings do not need
+
     print_answer(listing(arguments.workload, _own_implementations(arguments)), arguments.format)
     return 0
 

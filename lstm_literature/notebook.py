@@ -11,7 +11,8 @@ from lstm_literature.preparer import availability, describe_benchmark, interpret
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.campaign import record_missing
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.folders import find_folder
@@ -48,6 +49,7 @@ def load(
     (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
     workload. Raises `UsageError` for unknown names, and if there are no such recordings.
     """
+    workloads, implementations = as_list(workloads), as_list(implementations)
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
     printed = pd.concat([published.of(document) for document in documents], ignore_index=True)
@@ -75,6 +77,11 @@ def load(
             and item.configuration.workload.name in workloads
         ]
         runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
-    if not runs:
-        raise UsageError(f"{runs.source} has no recording of {listed(workloads)}: set record = True to record here")
+    recorded = {item.configuration.workload.name for item in runs.recordings}
+    missing = {name: {"workload": name} for name in workloads if name not in recorded}
+    if missing:
+        lacks = f"{runs.source} has no recording of {listed(missing)}: set record = True to record here"
+        if not runs:
+            raise UsageError(lacks)
+        runs = replace(runs, missing=missing, warnings=(*runs.warnings, Incomplete(lacks)))
     return Literature(runs, metrics.table(runs.recordings), printed, variants)

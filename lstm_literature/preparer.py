@@ -8,7 +8,6 @@ PyTorch's `nn.LSTM`: in their outputs, or in the loss of the first training step
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +15,13 @@ import numpy as np
 from lstm_literature import implementations
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.training import TrainingObserver
-from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
+from lstm_literature.workloads import LiteratureWorkload, find
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import table
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import availability as runtime_availability, describe
 from lstm_trt.recorder.environments import Tell, described
-from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, ReportSection, Request
+from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, Request
 
 #: The implementation that all others must agree with.
 REFERENCE = "pytorch-one-call-eager"
@@ -82,11 +80,6 @@ class LiteraturePreparer(Preparer):
 
     def observer(self, step: PreparedStep, configuration: Configuration) -> Observer:
         return TrainingObserver(step) if configuration.mode == "training" else Observer()
-
-    def doctor(self) -> ReportSection:
-        from lstm_literature import states  # with doctor, which recordings do not need
-
-        return states.section([states.row_of(name) for name in implementations.names()])
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         implementation = self.runtime(configuration.runtime)
@@ -149,78 +142,6 @@ def interpreters(
                 continue
         found |= {configuration.id: interpreter for configuration in group}
     return found
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Workloads, and for each implementation (by name) whether it is ready on this machine."""
-
-    workloads: tuple[LiteratureWorkload, ...]
-    implementations: Mapping[str, Availability]
-
-    def able(self, workload: LiteratureWorkload) -> dict[str, list[str]]:
-        """Mode of the workload -> the implementations that support it, ready or not."""
-        return {
-            mode: [name for name in self.implementations if can_run(name, workload, mode)] for mode in workload.modes
-        }
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        shown = ("ready", "reason", "remedy")
-        states = {name: {key: getattr(state, key) for key in shown} for name, state in self.implementations.items()}
-        return {"workloads": [self._plain(workload) for workload in self.workloads], "implementations": states}
-
-    def _plain(self, workload: LiteratureWorkload) -> dict:
-        def described(variant: LiteratureWorkload, *more: str) -> dict:
-            return {**variant.as_dict(), **{name: getattr(variant, name) for name in ("note", "label", *more)}}
-
-        variants = [described(variant) for variant in VARIANTS[workload.name]]
-        found = described(workload, "parameters", "flops")
-        return {**found, "implementations": self.able(workload), "variants": variants}
-
-    def __str__(self) -> str:
-        states = [
-            (name, "ready" if state.ready else f"not ready: {state.reason}")
-            for name, state in self.implementations.items()
-        ]
-        last = (
-            "implementations (see lstm-trt doctor on how to install missing ones):\n"
-            f"{table(None, states, indent=2, wrap=True)}\n"
-            "names: framework-style-execution; styles: basic (the cell written out, in a Python loop),\n"
-            "  fine-grained (the same, gate by gate), fused and static (PyTorch's and Keras' cell in a Python loop),\n"
-            "  while (the cell written out, in a loop of the graph), one-call (the framework's LSTM layer)"
-        )
-        return "\n\n".join([*map(self._block, self.workloads), last])
-
-    def _block(self, workload: LiteratureWorkload) -> str:
-        variants = len(VARIANTS[workload.name])
-        batches = f"{workload.warmup} warm-up and {workload.batches} timed batches"
-        if workload.loss:
-            batches += f"; {workload.loss}, {workload.optimizer} {workload.learning_rate:g}"
-        lines = [
-            f"{workload.name}  (document {workload.document}; {', '.join(workload.modes)})",
-            f"  {workload.sizes}; {workload.parameters} parameters, {workload.flops / 1e9:.3g} GFLOP forward",
-            f"  {batches}" + (f"; {variants} sizes with published figures" if variants > 1 else ""),
-            *(f"  {mode}: {', '.join(names)}" for mode, names in self.able(workload).items()),
-        ]
-        return "\n".join([*lines, f"  note: {workload.note}"] if workload.note else lines)
-
-
-def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
-    """The workloads with these names (default: all), and which implementations can run them.
-
-    `more`: further implementations, by module name with a dot. Raises `UsageError` for an unknown workload; an
-    implementation that cannot be loaded is listed as not ready.
-    """
-    workloads = tuple(find(name) for name in names or WORKLOADS)
-    return Listing(workloads, {name: _state(name) for name in implementations.names(more)})
-
-
-def _state(name: str) -> Availability:
-    try:
-        return availability(name)
-    except UsageError as error:
-        return Availability(False, reason=str(error))
 
 
 def protocol_of(

@@ -21,10 +21,10 @@ from typing import Any
 from lstm_trt.analysis.deadline import Verdicts, verdict
 from lstm_trt.analysis.pairing import later_recording
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import Tells, about
+from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.fields import Tells, about, as_list
 from lstm_trt.config.format import count, listed, warning_lines, wrapped
-from lstm_trt.config.labels import record_command, telling
+from lstm_trt.config.labels import record_command, telling, with_version
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
@@ -34,7 +34,7 @@ from lstm_trt.recorder.sweep import plan_configurations, run_sweep
 from lstm_trt.runtimes import load_runtime
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
 from lstm_trt.store.folders import find_folder, project_folder, read_many
-from lstm_trt.store.runs import Runs, as_runs, load
+from lstm_trt.store.runs import MOST_MISSING, Runs, as_runs, load
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
@@ -144,30 +144,31 @@ def load_or_record(
     `runtimes` they can be of any. `mode` is by default the first of each workload. With `record` all of this is
     recorded here first, into `out`, which resumes if interrupted; `control` adds a control run of an empty step to
     each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it.
-    Raises `UsageError` for unknown names, invalid sizes, and if there are no such recordings.
+    What is asked for and not recorded is in `missing` of the runs, and a warning names it. Where a list belongs, a
+    single value is a list of one. Raises `UsageError` for unknown names, invalid sizes, and if there are no such
+    recordings.
     """
-    sources = [data] if isinstance(data, str | Path) else list(data)
+    sources, runtimes, protocols = as_list(data), as_list(runtimes), as_list(protocols)
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
-    of_grids = (Grid(**{axis: tuple(values) for axis, values in grid.items()}) for grid in grids)
-    shapes = dict.fromkeys(itertools.chain(*of_grids, workloads))
-    wanted = [options] if isinstance(options, Options) else list(options or ())
+    shapes = dict.fromkeys(itertools.chain(*(Grid(**grid) for grid in as_list(grids)), as_list(workloads)))
+    wanted = as_list(options or ())
     if record:
-        found, skipped = plan_configurations(shapes, runtimes, protocols or None, wanted or None, mode)
+        found, skipped = plan_configurations(list(shapes), runtimes, protocols or None, wanted or None, mode)
         how = {"rounds": rounds, "control": control, "show_progress": show_progress}
         return record_missing(found, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
     if not runs.own:
         return runs
-    items = [
-        item
-        for item in runs.recordings
-        if item.configuration.workload in shapes
-        and item.configuration.mode == (mode or item.configuration.workload.modes[0])
-        and (not runtimes or item.configuration.runtime in runtimes)
-        and (not protocols or _TIMING(item.configuration.protocol) in map(_TIMING, protocols))
-        and (not wanted or any(_chosen(item.configuration.options, each) for each in wanted))
-    ]
+    systems: list[Any] = list(itertools.product(runtimes or [None], protocols or [None], wanted or [None]))
+    items, found = [], set()
+    for item in runs.recordings:
+        configuration, workload = item.configuration, item.configuration.workload
+        if workload in shapes and configuration.mode == (mode or workload.modes[0]):
+            of_item = [(workload, system) for system in systems if _is_on(configuration, *system)]
+            if of_item:
+                items.append(item)
+                found.update(of_item)
     for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
         load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
@@ -177,7 +178,21 @@ def load_or_record(
         precisions = dict.fromkeys(each.precision for each in wanted)
         lacking += f" in {listed(precisions)}{' with a graph' * wanted[0].graph}" if wanted else ""
         raise UsageError(f"{runs.source} has {lacking}: set record = True to record them here")
-    return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
+    source, warnings = listed(sources, 3), list(runs.warnings)
+    asked = list(itertools.product(shapes, systems))
+    lacking = [pair for pair in asked if pair not in found]
+    missing: dict[str, dict] = {}
+    for workload, (runtime, _, of_system) in lacking:
+        name = workload.label
+        if len(runtimes) > 1:
+            name += f" on {runtime}"
+        if len(wanted) > 1:
+            name += f" in {of_system.precision}"
+        missing[name] = workload.axes | ({"runtime": runtime} if runtime else {})
+    if missing:
+        named = f"{len(lacking)} of {len(asked)} are not in {source}: {listed(missing, MOST_MISSING)}"
+        warnings.append(Incomplete(f"{named}; record = True records them"))
+    return replace(as_runs(items), source=source, warnings=tuple(warnings), unfinished=runs.unfinished, missing=missing)
 
 
 def gpu_runs(topic: str, **where: Any) -> Runs:
@@ -210,14 +225,21 @@ def own_networks(
     path = find_folder(path)
     network = OnnxNetwork(path, sizes=sizes, states=states or None)
     symbol = network.facts.time_symbol
-    every = [{**sizes, symbol: length} for length in lengths if symbol]
+    every = [{**sizes, symbol: length} for length in as_list(lengths) if symbol]
     return [network, *(OnnxNetwork(path, sizes=each, states=states or None) for each in every)]
 
 
-def _chosen(options: Options, wanted: Options) -> bool:
-    """Whether options have this precision and graph, and this device unless it is None."""
-    same = (options.precision, options.graph) == (wanted.precision, wanted.graph)
-    return same and wanted.device in (None, options.device)
+def _is_on(
+    configuration: Configuration, runtime: str | None, protocol: Protocol | None, options: Options | None
+) -> bool:
+    """Whether it is of this runtime, with these trials and arrivals, precision, graph and device; None: any."""
+    if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
+        return False
+    if options:
+        same = (configuration.options.precision, configuration.options.graph) == (options.precision, options.graph)
+        if not same or options.device not in (None, configuration.options.device):
+            return False
+    return runtime in (None, configuration.runtime)
 
 
 def record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
@@ -241,8 +263,8 @@ def show(answer: Any) -> None:
 
 
 def describe_runs(runs: Runs) -> str:
-    """One line about the runs: number of trials, what was read, and source; then the warnings."""
-    return "\n".join([_described(runs), *warning_lines(runs.warnings)])
+    """One line about the runs: number of trials, what was read, and source; then the warnings and other versions."""
+    return "\n".join([_described(runs), *warning_lines(runs.remarks)])
 
 
 def _described(runs: Runs) -> str:
@@ -253,8 +275,9 @@ def _described(runs: Runs) -> str:
     recordings = [item for item in items if isinstance(item, Recording)]
     failures = sum(isinstance(item, Failure) for item in items)
     lengths = sorted({len(recording.timed_ns) for recording in recordings})
-    systems = sorted({f"{item.configuration.runtime} {item.configuration.runtime_version}" for item in items})
-    devices = sorted({item.configuration.device_name for item in items})
+    configurations = [item.configuration for item in items]
+    systems = sorted({with_version(each.runtime, each.runtime_version) for each in configurations})
+    devices = sorted({each.device_name for each in configurations})
     parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
     parts += [count(failures, "failure")] if failures else []
     return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"

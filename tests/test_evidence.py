@@ -39,7 +39,7 @@ MEASURED = re.compile(
 NO_MEASUREMENT = (
     "calls of at most 560 s each",
     # Deadlines and arrivals.
-    *("deadline of 1 ms", "control cycle of 1 ms", "p99.9 within 1000 us", "every 1000 us", "every 1 ms"),
+    *("deadline of 1 ms", "control cycle of 1 ms", "99.9 % of calls within 1000 us", "every 1000 us", "every 1 ms"),
     *(
         "every 32 ms",
         "of the 32 ms",

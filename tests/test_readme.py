@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from lstm_trt import registry
+from lstm_trt.store.runs import load
 from tests.conftest import ROOT
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", ROOT / "data/published/README.md"]
 
 
-#: Sections of the README that are run in the heavy part, and how many commands and programs they have.
-HEAVY = {"## Your own network\n": (6, 1), "## Benchmarks from the literature\n": (4, 0)}
+#: Sections of the README that are run in the heavy part, and how many commands they have.
+HEAVY = {"## Your own network\n": 6, "## Benchmarks from the literature\n": 4}
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -72,19 +75,73 @@ def run_page(text: str, folder: Path, lab, shell: bool = False) -> dict[str, int
     return counts
 
 
-def test_the_blocks_of_the_readme_run(tmp_path, lab):
+def run_script(script: str, folder: Path, lab) -> list[int]:
+    """Run a script in bash under `set -e`; returns the exit statuses of its lstm-trt and lstm-literature commands.
+
+    These run in this process, which has loaded what they need: the script asks for them through a pipe. `make` does
+    nothing, since what it does has tests of its own. Fails unless the script ends with 0.
+    """
+    asked, answered = folder / ".asked", folder / ".answered"
+    for pipe in (asked, answered):
+        os.mkfifo(pipe)
+    commands = "".join(
+        f'{name}() {{ printf "%s\\0" {name} "$@" > .asked; read -r status < .answered; return $status; }}\n'
+        for name in ("lstm-trt", "lstm-literature")
+    )
+    others = f'make() {{ :; }}\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
+    script = f"set -e\ntrap 'echo end > .asked' EXIT\n{commands}{others}{script}"
+    statuses = []
+    with subprocess.Popen(["bash", "-c", script], cwd=folder) as process:
+        try:
+            while (line := asked.read_text()) != "end\n":
+                result = lab(*line.split("\0")[:-1], cwd=folder)
+                statuses.append(result.returncode)
+                assert result.returncode in (0, 1, 3), (line, result.stderr)
+                answered.write_text(f"{result.returncode}\n")
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, (script, statuses)
+    for pipe in (asked, answered):
+        pipe.unlink()
+    return statuses
+
+
+def run_readme_twice(text: str, folder: Path, lab) -> int:
+    """Run the blocks of the README, or of a part of it, in order, and those of the shell again; returns their commands.
+
+    Their number is that of one time.
+    """
+    for name in ("data", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    commands = 0
+    for language, block in blocks(text):
+        if language == "sh":
+            commands += len(run_script(block, folder, lab))
+        elif language == "console":
+            command, output = block.removeprefix("$ ").split("\n", 1)
+            assert lab(*shlex.split(command), cwd=folder).stdout == output
+        else:
+            assert language == "python", f"cannot run {language}"
+            run_program(block, folder)
+    again = [len(run_script(block, folder, lab)) for language, block in blocks(text) if language == "sh"]
+    assert sum(again) == commands
+    return commands
+
+
+def test_the_blocks_of_the_readme_run_twice(tmp_path, lab):
     text = README.read_text()
     for heading in HEAVY:
         text = text.replace(section(heading), "")
-    counts = run_page(text, tmp_path, lab)
-    assert counts["commands"] >= 12 and counts["programs"] == 2 and counts["outputs"] == 1
+    assert run_readme_twice(text, tmp_path, lab) == 13
+    for folder, rounds in (("recordings", 1), ("pytorch", 2)):  # the sweep was complete
+        assert set(load(tmp_path / folder).frame["rounds"]) == {rounds}
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("heading", HEAVY)
-def test_the_long_sections_of_the_readme_run(heading, tmp_path, lab):
-    counts = run_page(section(heading), tmp_path, lab)
-    assert (counts["commands"], counts["programs"]) == HEAVY[heading]
+def test_the_long_sections_of_the_readme_run_twice(heading, tmp_path, lab):
+    assert run_readme_twice(section(heading), tmp_path, lab) == HEAVY[heading]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ pytest.importorskip("papermill")
 from lstm_trt.cli import rerun as command  # noqa: E402
 from lstm_trt.config.errors import UsageError  # noqa: E402
 from lstm_trt.rerun import (  # noqa: E402
+    assigned,
     check_notebooks,
+    fitted,
     parse_value,
 )
 from tests.conftest import ROOT  # noqa: E402
@@ -36,6 +38,7 @@ hidden = [
     64,
     128,
 ]
+deep = {"hidden": [200]}
 runtime = "onnxruntime"
 record_anew = False
 seed = int("3")
@@ -94,6 +97,38 @@ def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
     assert path.read_bytes() == before
 
 
+def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
+    source = "foo: None | str = None  # foo = 1 in words\nlow, high = 1, 2\nhidden = [8]\nother = hidden = [8, 16]"
+    path = notebook(
+        tmp_path / "a.ipynb",
+        (source, ["parameters"]),
+        "assert (foo, low, high, hidden, other) == ('BAR', 5, 2, [32], [8, 16])",
+        tags=("an ordinary cell",),
+    )
+    given = ("-p", "foo", "BAR", "-p", "low", 5, "-y", "hidden: [32]")
+    assert command.run(parse(path, *given, "--out", tmp_path / "runs")) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("foo: None | str = None", "foo"),
+        ("low, (high, *rest) = 1, (2, 3)", "low high rest"),
+        ("a = 1  # a == 2, b = 3\n# c = 4", "a"),
+        ("a = (\n    1,  # = one\n    2)\nb = {'x': 'y = 1'}", "a b"),
+        ("text = '''\nb = 5\n'''", "text"),
+        ("import os\na = b = os.sep", "a b"),
+        ("if True:\n    a = 1\nelse:\n    b: int = 2", "a b"),
+        ("def f(x):\n    y = x\n    return y\na = [z for z in ()]", "a f"),
+        ("%matplotlib inline\n!true\na = 1", "a"),
+        ("%%time\na = 1", "a"),
+        ("x <- 1\ny = 2", "y"),  # of another language what papermill reads
+    ],
+)
+def test_the_names_that_a_cell_assigns(source, names):
+    assert sorted(assigned({"source": source})) == sorted(names.split())
+
+
 #: Cells after the parameters, the one at which the run ends, and the start of its line.
 ENDS = {
     "exit": (("1", "import sys\nsys.exit(0)", "open('after', 'w')"), 4, '"import sys" raised SystemExit: 0'),
@@ -134,6 +169,23 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
     assert sorted(str(p.relative_to(tmp_path)) for p in (tmp_path / "runs").iterdir()) == sorted(
         run["output"] for run in runs
     )
+
+
+def test_a_failure_quotes_the_line_and_an_error_of_ours_is_one_line(tmp_path):
+    """In a cell that begins with an empty line, of a call over several lines, and where a package is missing."""
+    shapes = "import lstm_trt as lab\n\ndef shapes(layers):\n    return lab.Grid((layers,), (8,), (4,))"
+    ours = notebook(tmp_path / "ours.ipynb", shapes, "\nfirst = 1\n\nlist(\n    shapes(0)\n)\nlast = 2")
+    lacks = notebook(tmp_path / "lacks.ipynb", "import json\nimport no_such_package")
+    process = in_a_process(ours, lacks, "--out", tmp_path / "runs")
+    _, errors = process.communicate(timeout=600)
+    first, second = errors.splitlines()
+    assert ': cell 4: "shapes(0)" raised UsageError: layers must be ' in first
+    raised = f"raised ModuleNotFoundError: No module named 'no_such_package' in {sys.executable}: install it there"
+    assert f'cell 3: "import no_such_package" {raised}' in second
+    (output,) = (tmp_path / "runs").glob("ours-*")
+    shown = [each for cell in nbformat.read(output, 4).cells for each in cell.get("outputs", [])]
+    (text,) = [line for each in shown if each.output_type == "error" for line in each.traceback]
+    assert text.startswith("line 4: UsageError: layers must be ") and "\n" not in text
 
 
 @pytest.mark.heavy
@@ -191,6 +243,11 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path):
         ({"trial": 1}, "unknown parameter 'trial'; its parameters cell assigns trials, deadline_us, "),
         ({"x": 1}, "unknown parameter 'x'"),
         ({"record_anew": "false"}, "record_anew must be True or False"),
+        ({"deadline_us": "five"}, "deadline_us must be a number, not 'five'"),
+        ({"trials": [1, 2]}, "trials must be a number, not [1, 2]"),
+        ({"hidden": "large"}, "hidden must be a number, not 'large'"),
+        ({"hidden": [64, "large"]}, "hidden must be a number, not 'large'"),
+        ({"deep": 5}, "deep must be an object"),
     ],
 )
 def test_a_parameter_of_the_wrong_type(tmp_path, parameters, message):
@@ -203,12 +260,16 @@ def test_a_parameter_of_the_wrong_type(tmp_path, parameters, message):
 def test_parameters_that_are_fine(tmp_path):
     path = notebook(tmp_path / "a.ipynb")
     given = {"trials": 5.5, "deadline_us": None, "record": 1, "name": 5, "hidden": [1], "seed": "x", "record_anew": 0}
-    assert check_notebooks([path, path], given) == {path: 2}
+    assert check_notebooks([path, path], given) == {path: (2, given)}
+    assert check_notebooks([path], {"hidden": 64}) == {path: (2, {"hidden": [64]})}
+    assert fitted("runtimes", [], "c") == ["c"] and fitted("runtimes", ["c"], ("c", "d")) == ["c", "d"]
+    assert fitted("deep", {}, {"x": 1}) == {"x": 1}
+    assert [fitted("x", default, None) for default in ([8], 1, False, {}, "")] == [None] * 5
     with_magic = notebook(tmp_path / "b.ipynb")
     book = nbformat.read(with_magic, 4)
     book.cells[1].source = "%matplotlib inline\n!true\ntrials = 3"
     nbformat.write(book, with_magic)
-    assert check_notebooks([with_magic], {"trials": 4}) == {with_magic: 2}
+    assert check_notebooks([with_magic], {"trials": 4}) == {with_magic: (2, {"trials": 4})}
 
 
 def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
@@ -244,7 +305,7 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
         assert str(caught.value) in errors
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
-    assert check_notebooks([nameless], {}, kernel="python3") == {nameless: 2}
+    assert check_notebooks([nameless], {}, kernel="python3") == {nameless: (2, {})}
 
 
 def test_a_missing_papermill_names_the_extra(monkeypatch):

@@ -156,7 +156,7 @@ class _TorchStep(FrameworkStep):
 
         torch._dynamo.reset()
         torch._dynamo.config.allow_rnn = True  # without it an nn.LSTM stays eager
-        torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling
+        torch_compile.leave_nothing_running()
         before = torch_compile.compiled_so_far()
         module.compile(fullgraph=True, dynamic=False, options={} if self._trains else {"freezing": True})
         with self._tracing(), tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, fresh_cache(dir=folder):

@@ -22,8 +22,8 @@ from lstm_trt.store.samples import Group, NoTrials
 class Answers(Sequence):
     """`answers[i]` is the result for `runs[i]`, or a `NoTrials` if the configuration failed.
 
-    `str` gives the text that the command prints, `as_dict` its JSON. `warnings` are lines of text, from reading the
-    runs and from the analysis; every object of the JSON has them.
+    `str` gives the text that the command prints, which names what is missing from the runs, `as_dict` its JSON.
+    `warnings` are lines of text, from reading the runs and from the analysis; every object of the JSON has them.
     """
 
     runs: Runs
@@ -49,7 +49,7 @@ class Answers(Sequence):
         return 0
 
     def __str__(self) -> str:
-        return registry.load_entry("TEXTS", type(self).__name__).text(self)
+        return "\n".join([registry.load_entry("TEXTS", type(self).__name__).text(self), *self.runs.lacks])
 
     def texts(self, text: Callable[[Any, str], str]) -> list[str]:
         """For each configuration `text(answer, name)`, or the reason of its failure."""

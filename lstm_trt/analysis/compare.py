@@ -24,7 +24,7 @@ from lstm_trt.analysis.outliers import Cluster, Outliers, quick_of
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
 from lstm_trt.analysis.parallel import computed, remembered
 from lstm_trt.analysis.series import Series, rounds_of
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
 from lstm_trt.config.libraries import pd
@@ -203,23 +203,23 @@ class _Question:
         apart = max(ratio, 1 / ratio)
         if apart <= smallest:
             inconclusive = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive"
-            return Change.AMBIGUOUS, f"with {rounds}, {inconclusive}; record {quantiles.ROUNDS} per side"
+            return Change.AMBIGUOUS, f"{inconclusive} with {rounds}; record {quantiles.ROUNDS} per side"
         within = max(float(value.max() / value.min()) for value in values)
         if apart <= within:
             return Change.AMBIGUOUS, f"rounds of one side already differ by a ratio of {within:.2f}"
         slow = int(ratio > 1)
         state = max(1.0, self.machine if slow else 1 / self.machine)
         if apart <= smallest * state:
-            also = f"and the control runs (an empty step) also differ by a ratio of {state:.2f}"
-            return Change.AMBIGUOUS, f"{rounds}, {also}"
+            also = f"the control runs (an empty step) also differ by a ratio of {state:.2f}"
+            return Change.AMBIGUOUS, f"{also}, with {rounds}"
         part = self._effective_share(share, values)
         lows, highs = (
             [quantiles.interval(process.ordered_ns, share, self.confidence, part)[end] for process in self.sides[side]]
             for side, end in ((slow, 0), (1 - slow, 1))
         )
         if None in (*lows, *highs):
-            correlated = f"trials are too correlated for an interval (effective sample size {100 * part:.0f} % of n)"
-            return Change.AMBIGUOUS, f"with {rounds}, {correlated}"
+            effective = f"effective sample size {100 * part:.0f} % of n"
+            return Change.AMBIGUOUS, f"trials are too correlated for an interval with {rounds} ({effective})"
         low, high = np.array(lows), np.array(highs)
         if high.max() >= low.min():
             return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
@@ -227,11 +227,11 @@ class _Question:
         chance = (math.log((values[slow] / low).max()), math.log((high / values[1 - slow]).max()))
         needed = math.exp(math.hypot(math.log(smallest), *chance))
         if apart <= needed:
-            uncertain = f"and the uncertainty within each process, a ratio below {needed:.2f} is inconclusive"
-            return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
+            inconclusive = f"a ratio below {needed:.2f} is inconclusive"
+            return Change.AMBIGUOUS, f"{inconclusive} with {rounds} and the uncertainty within each process"
         assumed = f"processes of one configuration differ by less than {100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
         change = Change.SLOWER if slow else Change.FASTER
-        return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; assumes that {assumed}"
+        return change, f"disjoint intervals and a ratio above {needed:.2f}, of {rounds}; assumes that {assumed}"
 
     def _effective_share(self, share: Fraction, values: list[np.ndarray]) -> float:
         """Effective sample size over the number of trials, the minimum of all processes.
@@ -379,8 +379,8 @@ def _comparison(
 def check_question(effect: float, confidence: float) -> None:
     """Raise `UsageError` if the effect is not at least 0 and below 1, or the confidence is out of range."""
     quantiles.check_confidence(confidence)
-    if not 0 <= effect < 1:  # also for NaN
-        raise UsageError(f"the effect must be a share such as 0.02, at least 0 and below 1, not {effect:g}")
+    must = "the effect must be a share such as 0.02, at least 0 and below 1"
+    check_number(must, effect, lambda share: 0 <= share < 1)
 
 
 def _timed(side: Group) -> tuple[Series, ...]:
@@ -512,4 +512,4 @@ def compare(
     else:
         found = iter(computed(partial(compared, clusters=False), *looked))
     answers = [answer or next(found) for answer in answers]
-    return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)
+    return Comparisons(a, tuple(answers), (*a.remarks, *b.remarks), other=b, pairs=pairs)

@@ -17,12 +17,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from lstm_trt import registry
 from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
@@ -32,20 +34,20 @@ from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, not_judged, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
 from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
-from lstm_trt.store.runs import Runs
+from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Latencies
 from lstm_trt.store.whole import Bins
 
 #: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}
 
-#: A ratio of median to deadline outside these bounds suggests a wrong unit.
+#: A ratio of median to deadline outside these bounds suggests a wrong deadline or unit.
 FAR_ABOVE, FAR_BELOW = 100, 2e-3
 
 #: Window lengths k of the (m,k)-firm statistics, in trials.
@@ -103,18 +105,14 @@ class Question:
     burst_ms: float | None = None
 
     def __post_init__(self) -> None:
-        try:
+        with suppress(TypeError, ValueError):
             self.deadline_us = float(self.deadline_us)
-        except (TypeError, ValueError):
-            raise UsageError(f"the deadline must be a positive time in us, not {self.deadline_us!r}") from None
-        if not (math.isfinite(self.deadline_us) and self.deadline_us > 0):
-            raise UsageError(f"the deadline must be a positive time in us, not {self.deadline_us:g}")
+        check_number("the deadline must be a positive time in us", self.deadline_us, lambda us: us > 0)
         self.share = quantiles.share_of(self.percentile)
         quantiles.check_confidence(self.confidence)
-        if not (math.isfinite(self.burst_length) and self.burst_length >= 1):
-            raise UsageError(f"the length of bursts must be at least 1 call, not {self.burst_length:g}")
-        if self.burst_ms is not None and not (math.isfinite(self.burst_ms) and self.burst_ms > 0):
-            raise UsageError(f"the length of bursts must be a positive time in ms, not {self.burst_ms:g}")
+        check_number("the length of bursts must be at least 1 call", self.burst_length, lambda calls: calls >= 1)
+        if self.burst_ms is not None:
+            check_number("the length of bursts must be a positive time in ms", self.burst_ms, lambda ms: ms > 0)
         if self.burst_ms is not None and self.burst_length != 1:
             raise UsageError("give the length of bursts in calls or in ms, not both")
 
@@ -212,9 +210,9 @@ class Verdict(JsonFields):
     length of a new recording that would prove MET, given the observed miss rate and dependence
     (only that of misses if there are too few trials to distinguish a drift from bursts);
     `trials_needed_if_independent` ignores the dependence. Both are None if the miss rate is not
-    below the allowed rate, or the length is above 1e9. `verdict_if_independent` uses n trials,
-    `verdict_if_effective` the effective sample size; both ignore drift. `reasons`: what
-    prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
+    below the allowed rate, the length is above 1e9, or the configuration failed.
+    `verdict_if_independent` uses n trials, `verdict_if_effective` the effective sample size; both
+    ignore drift. `reasons`: what prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
 
     `burst_length`: the mean length of bursts of misses, in calls, that MET was tested for. `assumed_burst_length`: the
     longest for which these trials prove MET; None unless the verdict is MET. `tau`: the number of misses that count as
@@ -247,8 +245,8 @@ class Verdict(JsonFields):
     max_certifies: float | None = None
     miss_rate_low: float | None = None
     miss_rate_high: float | None = None
-    trials_needed: int | None
-    trials_needed_if_independent: int | None
+    trials_needed: int | None = None
+    trials_needed_if_independent: int | None = None
     verdict_if_independent: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
     verdict_if_effective: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
     effective_n: int = 0
@@ -291,6 +289,11 @@ class Verdicts(Answers):
     @property
     def exit_status(self) -> int:
         return min({EXIT_STATUS[answer.verdict] for answer in self.answers} - {0}, default=0)
+
+    @property
+    def conclusion(self) -> str:
+        """How many configurations meet the deadline, what others lack, and the largest network that meets it."""
+        return registry.load_entry("TEXTS", "Verdicts").conclusion(self)
 
     def largest(self, by: str = "flops", places: Iterable[int] | None = None) -> int | None:
         """The place of the largest network (`by`: see `size_of`) that is MET, of all or of some `places`; or None.
@@ -349,26 +352,37 @@ def verdict(
         _explained(next(judged), group.samples) if group.failure is None else failed(group.failure, question)
         for group in runs
     )
-    return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question.deadline_us)))
+    return Verdicts(runs, verdicts, (*runs.remarks, *_far_deadline(runs, question.deadline_us)))
 
 
-def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
-    """A warning if a median is so far from the deadline that the unit may be wrong.
+def provable(runs: Any, deadline_us: float) -> Verdicts | None:
+    """The verdicts at the highest percentile that each of the recordings can prove, p99 if they are too short for any.
 
-    Only for tables from elsewhere, and unless reading them gave a warning about the unit already.
+    None if no configuration failed or has two trials. `runs` and errors: as for `verdict`.
     """
-    if runs.own:
-        return []
+    runs = as_runs(runs)
+    judged = tuple(group for group in runs if group.failure or group.n > 1)
+    percentile = evidence_percentile(min((group.n for group in judged if group.n), default=0))
+    return verdict(replace(runs, groups=judged), deadline_us, percentile or "99") if judged else None
+
+
+def _far_deadline(runs: Runs, deadline_us: float) -> list[str]:
+    """A warning if all medians are so far from the deadline that it, or the unit of a table, may be wrong.
+
+    Networks of a grid can differ by more than that: the nearest median decides. There is no warning if reading a table
+    gave one about the unit already.
+    """
     groups = [group for group in runs if group.failure is None]
     medians = [group.median_ns for group in groups]
-    if any(not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS for median_ns in medians):
+    if not runs.own and any(not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS for median_ns in medians):
         return []
-    for group, median_ns in zip(groups, medians, strict=True):
-        ratio = median_ns / 1e3 / deadline_us
-        if not FAR_BELOW <= ratio <= FAR_ABOVE:
-            unit = runs.how.get("unit", "us")
-            return [f"the median of {group.name} is {ratio:.3g} times the deadline: is {unit} the right unit?"]
-    return []
+    ratios = [median_ns / 1e3 / deadline_us for median_ns in medians]
+    if not ratios or (min(ratios) <= FAR_ABOVE and max(ratios) >= FAR_BELOW):
+        return []
+    ratio = min(ratios) if min(ratios) > FAR_ABOVE else max(ratios)
+    unit = f"{runs.how.get('unit', 'us')} the right unit"
+    doubt = f"{short_number(deadline_us)} us the right deadline" if runs.own else unit
+    return [f"the median of {groups[ratios.index(ratio)].name} is {ratio:.3g} times the deadline: is {doubt}?"]
 
 
 #: Of one configuration its samples, what is tested, and `until` of `judge`.
@@ -570,9 +584,8 @@ def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome
 
 
 def failed(reason: object, question: Question) -> Verdict:
-    """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
-    clean = quantiles.trials_for_share(0, 1, *question.test)
-    return Verdict(**question.stated, trials_needed=clean, trials_needed_if_independent=clean, reasons=(str(reason),))
+    """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason; more would not help."""
+    return Verdict(**question.stated, reasons=(str(reason),))
 
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:

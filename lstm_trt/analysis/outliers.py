@@ -25,6 +25,7 @@ from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, Segments, clock_step, segments_of, spread_ties
 from lstm_trt.analysis.series import timed_samples
+from lstm_trt.config.configuration import unexplained_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
@@ -40,6 +41,7 @@ CAUSE_NAMES = {
     "throttled_periods": "CPU throttling",
     "runnable_ns": "time waiting for a core",
     "pool_preempted_ns": "preemption of its pool",
+    "unexplained_cpu_ns": "CPU time of threads outside the runtime's pool",
     "cpu_khz": "clock",
 }
 
@@ -124,7 +126,8 @@ class Outliers:
     `labels`: for each sample an array with an entry per timed trial: -1 bulk, -2 tail, else the
     index in `clusters`; `partition` counts them. `levels_ns`: the local level of each trial.
     `slowest`: excess of the slowest calls over the others, `control`: of those of the control run; None if not
-    measured. `switches`: what each recording says of these measurements.
+    measured. `switches`: what each recording says of these measurements. `unexplained`: what is said of the CPU time of
+    threads that are neither timed nor of the runtime's pool, by round, where it matters.
     `period_by`: "timestamps", or "summed latencies" if there are no start times; None if no periods
     were searched.
     """
@@ -140,6 +143,7 @@ class Outliers:
     slowest: Excess | None = None
     control: Excess | None = None
     switches: tuple[Mapping[str, Any], ...] = ()
+    unexplained: tuple[str, ...] = ()
     labels: tuple[np.ndarray, ...] = field(repr=False)
     levels_ns: tuple[np.ndarray, ...] = field(repr=False)
 
@@ -210,14 +214,14 @@ class OutlierAnswers(Answers):
 
 
 def clusters_line(clusters: Sequence) -> str:
-    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`."""
-    return ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters) or "none"
+    """`2.0 % at 1.25x, 1.0 % at 2.01x`, or `none`."""
+    return ", ".join(f"{percent(cluster.share)} at {multiple(cluster.multiplier)}" for cluster in clusters) or "none"
 
 
 def clusters_cell(clusters: Sequence) -> str:
-    """The most frequent cluster and the number of others: `1.25x 2.0 %, +2`, `1.25x 2.0 %`, or `none`."""
+    """The most frequent cluster and the number of others: `2.0 % at 1.25x; 2 more`, `2.0 % at 1.25x`, or `none`."""
     line = clusters_line(sorted(clusters, key=lambda cluster: -cluster.share)[:1])
-    return f"{line}, +{len(clusters) - 1}" if len(clusters) > 1 else line
+    return f"{line}; {len(clusters) - 1} more" if len(clusters) > 1 else line
 
 
 def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
@@ -251,7 +255,7 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     look, known = (explain_of, measured) if causes else (quick_of, [group.plain for group in measured])
     found = iter(computed(look, [group.samples for group in known], [group.n for group in known]))
     answers = tuple(next(found) if group.failure is None else group.failure for group in runs)
-    return OutlierAnswers(runs, answers, runs.warnings)
+    return OutlierAnswers(runs, answers, runs.remarks)
 
 
 def quick_of(several: Sequence[Sequence[Latencies]]) -> list[Outliers]:
@@ -402,7 +406,13 @@ def _explained(found: Outliers, samples: Sequence[Latencies]) -> Outliers:
         slowest=spent.slowest(),
         control=Spent.of_control(samples).slowest(),
         switches=tuple(sample.switches for sample in samples if sample.switches),
+        unexplained=tuple(filter(None, map(_unexplained, samples))),
     )
+
+
+def _unexplained(sample: Latencies) -> str | None:
+    text = unexplained_text(sample.unexplained_cpu_ns, float(np.mean(sample.timed_ns)))
+    return text and f"Round {sample.round}: {text} (telemetry: {sample.telemetry})"
 
 
 def _starts(sample: Latencies) -> np.ndarray:

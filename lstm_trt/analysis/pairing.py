@@ -108,7 +108,7 @@ def differences(a: Group, b: Group) -> list[str]:
         found += [f"{name} differs between rounds of {side}" for name, values in all_values.items() if len(values) > 1]
     ratio = control_ratio(a, b)
     if not 1 / ONE_PROCESS_RATIO <= ratio <= ONE_PROCESS_RATIO:
-        found.append(f"control run (an empty step): B / A {ratio:.2f}, so the state of the machine changed")
+        found.append(f"control run (an empty step): B / A {ratio:.2f}")
     first = recorded_first(a, b)
     if first is not None:
         found.append(f"order: all rounds of {first} were recorded before those of {'B' if first == 'A' else 'A'}")
@@ -135,7 +135,8 @@ def _values_of(side: Group) -> dict[str, set[str]]:
     parts = [side.group if side.configuration is None else flat(side.configuration)]
     for sample in side.samples:
         versions = {VERSION + name: version or None for name, version in sample.versions.items()}
-        parts.append({"machine": sample.machine, **versions, "trials per process": sample.n})
+        more = {"trials per process": sample.n, "telemetry": sample.telemetry}
+        parts.append({"machine": sample.machine, **versions, **more})
     found: dict[str, set[str]] = {}
     for name, value in itertools.chain(*(part.items() for part in parts)):
         if value is not None and name != "trials":  # as configured; "trials per process" is as recorded

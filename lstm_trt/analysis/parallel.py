@@ -75,8 +75,8 @@ def _answered(under_way: dict[Any, range], keep: Callable[[range, list], None]) 
     try:
         answer = connection.recv()
     except (EOFError, OSError):
-        killed = "a process of the analysis was killed, most likely because memory ran out"
-        raise MemoryExhausted(f"{killed}: analyze fewer recordings at once") from None
+        remedy = "if memory ran out, analyze fewer recordings at once"
+        raise MemoryExhausted(f"a process of the analysis ended: {remedy}") from None
     if isinstance(answer, Exception):
         raise answer
     keep(under_way.pop(connection), answer)

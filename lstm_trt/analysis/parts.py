@@ -22,14 +22,14 @@ PARTS = {
     "late": ("late wake-up", "spinning until the call is due, or shallower idle states, would help"),
     "behind": ("behind the previous call", "a longer period or shorter calls would help"),
     "preempted": ("preempted", "an isolated core or a higher priority would help"),
-    "waiting": ("waiting by itself", "it waits for the runtime's threads or the device"),
+    "waiting": ("waiting by itself", "it waits, as for the runtime's threads, the device or a page of memory"),
     "on_core": ("on the core", "another runtime or network would help, unless an empty step is delayed too"),
     "not_split": ("not split", "the times off the core were not measured"),
 }
 
 #: Counters of each trial, and readings of each block, that are compared.
 OF_TRIALS = ("minor_faults", "major_faults", "pool_preempted_ns")
-OF_BLOCKS = ("interrupts", "softirqs", "steal_ns", "runnable_ns", "cpu_khz")
+OF_BLOCKS = ("interrupts", "softirqs", "steal_ns", "runnable_ns", "unexplained_cpu_ns", "cpu_khz")
 
 #: A counter is stated if it is higher by at least this factor and not rarer than the second, and the clock if it is
 #: lower by the first.

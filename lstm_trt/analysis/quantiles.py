@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.errors import UsageError, check_number
+from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.libraries import special
 from lstm_trt.store.whole import Whole
 
@@ -150,20 +150,21 @@ def share_of(percentile: str | float | Fraction) -> Fraction:
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"a percentile must be a number such as 99.9, not {percentile!r}") from None
     if not Fraction(1, 2) <= share < 1:
-        meant = f", not a share: did you mean {float(10000 * share):g}?" if Fraction(1, 2) <= 100 * share < 1 else ""
-        raise UsageError(f"a percentile is in percent, at least 50 and below 100, and not {percentile}{meant}")
+        if Fraction(1, 2) <= 100 * share < 1:
+            raise UsageError(f"{percentile} is a share; percentiles are in percent: {float(10000 * share):g}?")
+        raise UsageError(f"{percentile} is no percentile: they are in percent, at least 50 and below 100")
     return share
 
 
 def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
     """Percentiles as exact shares, the highest first; raises as `share_of`."""
-    return sorted(set(map(share_of, percentiles)), reverse=True)
+    return sorted(set(map(share_of, as_list(percentiles))), reverse=True)
 
 
 def check_confidence(confidence: float) -> float:
     """The confidence; raises `UsageError` if it is not at least 0.5 and below 1."""
-    if not 0.5 <= confidence < 1:
-        raise UsageError(f"the confidence must be a share such as 0.95, at least 0.5 and below 1, not {confidence:g}")
+    must = "the confidence must be a share such as 0.95, at least 0.5 and below 1"
+    check_number(must, confidence, lambda share: 0.5 <= share < 1)
     return confidence
 
 

@@ -21,7 +21,7 @@ from lstm_trt.analysis.deadline import longest_run
 from lstm_trt.analysis.quantiles import AskedPercentiles, Percentile, shares_of
 from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.analysis.series import Series
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.store.samples import Group, NoTrials
 
@@ -91,7 +91,7 @@ def replay(
             answers.append(NoTrials(None, str(error)))
     if all(isinstance(answer, NoTrials) for answer in answers):
         raise UsageError(f"{runs[0].name}: {answers[0]}")
-    return Replays(runs, tuple(answers), runs.warnings)
+    return Replays(runs, tuple(answers), runs.remarks)
 
 
 def replay_group(
@@ -119,9 +119,8 @@ def replay_group(
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
-        short = f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us"
-        remedy = f"use a period of at least {_smallest_us(mean_ns)} us"
-        raise UsageError(f"{short}, so the backlog would keep growing: {remedy}")
+        slow = f"cannot keep up with a call every {period_us:g} us, as the mean latency is {mean_ns / 1e3:.6g} us"
+        raise UsageError(f"{slow}: use a period of at least {_smallest_us(mean_ns)} us")
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
@@ -173,8 +172,7 @@ def _latencies(parts: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fra
 
 def _ns(name: str, value_us: float) -> float:
     """Decimal us to ns without rounding errors: 100.1 us are 100100 ns."""
-    if not (math.isfinite(value_us) and value_us > 0):
-        raise UsageError(f"the {name} must be a positive time in us, not {value_us:g}")
+    check_number(f"the {name} must be a positive time in us", value_us, lambda us: us > 0)
     return float(Fraction(str(value_us)) * 1000)
 
 

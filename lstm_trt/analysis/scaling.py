@@ -19,7 +19,7 @@ from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import EFFECT, MEDIAN, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
 from lstm_trt.analysis.times import ShapeTime, Times, read_times
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import check_number
 from lstm_trt.config.libraries import special
 from lstm_trt.store.runs import Runs, as_runs, is_path
 
@@ -231,8 +231,7 @@ def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
     Neighbours are adjacent among the sizes that were measured on their line. Inversions with a ratio
     (slower / faster) below `min_ratio` are ignored. Raises `UsageError` for a `min_ratio` below 1.
     """
-    if not (math.isfinite(min_ratio) and min_ratio >= 1):
-        raise UsageError(f"--min-ratio (slower / faster) must be at least 1, not {min_ratio:g}")
+    check_number("--min-ratio (slower / faster) must be at least 1", min_ratio, lambda ratio: ratio >= 1)
     found = Findings(times, [], [], [], [], dict.fromkeys((*times.axes, "batch 1 and 2"), 0), min_ratio)
     for system, axis, fixed, line in lines(times):
         if len(line) >= POINTS:

@@ -30,7 +30,7 @@ from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.labels import flat
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
+from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error, least_of_floor
 from lstm_trt.store.schema import Failure
 
 
@@ -47,7 +47,10 @@ class SummaryRow(AskedPercentiles):
     processes* differ by more than this interval; only several rounds show by how much.
 
     `parity_error`: relative difference of the outputs from those in float32 for the same inputs, by norm, before
-    timing (in training: of the first loss); the largest of all rounds. None in a recording: not checked.
+    timing (in training: of the first loss); the largest of all rounds. None in a recording: not checked, for the reason
+    `not_checked`, which older recordings lack.
+
+    `below_floor`: whether the median of a round is below its roofline bound `floor_us`; None without one.
 
     `graph_captured`: whether a CUDA graph was timed; False with `graph` if it was refused. `not_alone`: number of the
     rounds during which other programs used the CPU. Both are None if not known.
@@ -93,7 +96,9 @@ class SummaryRow(AskedPercentiles):
     steady_state: SteadyState | None = None
     max_with_warmup_us: float | None = None
     parity_error: float | None = None
+    not_checked: str | None = None
     floor_us: float | None = None
+    below_floor: bool | None = None
     graph: bool | None = None
     graph_captured: bool | None = None
     device_clocks: str | None = None
@@ -177,7 +182,7 @@ def summarize(
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
     reasons = [not_judged(group.samples) for group in runs] if clusters else []
     unjudged = dict.fromkeys(f"clusters and steady state are not judged: {why}" for why in reasons if why)
-    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing, *unjudged))
+    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.remarks, *missing, *unjudged))
 
 
 def summarize_groups(
@@ -250,6 +255,7 @@ def _recorded(
     rounds = list(map(Series.of, samples))
     pooled = rounds[0] if len(rounds) == 1 else Series.of(*samples)
     alone = [sample.alone for sample in samples if sample.alone is not None]
+    of_floor = least_of_floor(samples)
     return SummaryRow(
         **_configured(group.configuration) | statistics_of(pooled),
         percentiles=tuple(map(pooled.percentile, shares)),
@@ -257,8 +263,10 @@ def _recorded(
         clusters=found[0],
         steady_state=found[1],
         max_with_warmup_us=finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
+        below_floor=None if of_floor is None else of_floor < 1,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
+        not_checked=next((sample.not_checked for sample in samples if sample.not_checked), None),
         not_alone=alone.count(False) if alone else None,
         graph_captured=samples[0].graph_captured,
         rounds=len(samples),

@@ -150,7 +150,7 @@ def from_runs(runs: Runs) -> Times:
     counts.blank = samples - counts.used
     if not (axes and counts.used):
         raise UsageError(f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM")
-    return _times(found, counts, where=where, axes=axes, how=runs.how, warnings=runs.warnings)
+    return _times(found, counts, where=where, axes=axes, how=runs.how, warnings=runs.remarks)
 
 
 def _fields(group: Group) -> dict:
@@ -213,7 +213,8 @@ def from_tables(
     medians_us = {key: statistics.median(map(statistics.median, us.values())) for key, us in several_us.items()}
     measured: list[Measured] = [(dict(key[0]), key[1], ShapeTime(us)) for key, us in medians_us.items()]
     source = listed((table.where for table in several), 3)
-    chosen = matching([row[0] | dict(zip(axes, row[1], strict=True)) for row in measured], where or {}, source)
+    rows = [row[0] | dict(zip(axes, row[1], strict=True)) for row in measured]
+    chosen, _ = matching(rows, where or {}, source, warned)
     return _times(
         list(itertools.compress(measured, chosen)),
         counts,

@@ -121,7 +121,7 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
             sys.path.insert(0, here)
         return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
-    from lstm_trt.export.read_onnx import read_shapes, symbols_in
+    from lstm_trt.export.read_onnx import fixed_text, read_shapes, symbols_in
 
     sizes = _size_values(arguments.size)
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
@@ -134,7 +134,10 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
         every = dict.fromkeys(itertools.chain(*each.values()))
         for name in names:
             if name not in every:
-                raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: there are {listed(every)}")
+                has = f"there are {listed(every)}"
+                if not every:
+                    has = f"in {files[0].name} {fixed_text(shapes[files[0]], name)}"
+                raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: {has}")
     fixed = {path: {name: number for name, number in numbers.items() if name in shapes[path]} for path in files}
     how: dict[str, Any] = {"states": states or None, "inputs": arguments.inputs}
     networks = [
@@ -190,7 +193,8 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     cores = "cores to run on, one per thread, such as 2,3 or 0-3 (default: the last that are allowed)"
     options.add_argument("--cores", type=_cores, metavar="LIST", help=cores)
     protocol = parser.add_argument_group("protocol")
-    deadline_argument(protocol, "deadline of --until decided" + ", also shown in the figures" * several)
+    also = ", or that a sweep ends with which configurations meet it" if several else ""
+    deadline_argument(protocol, f"deadline of --until decided{also}")
     field_arguments(protocol, Protocol)
     most = f"the same as --trials, for --until decided (default {UNDECIDED_TRIALS})"
     protocol.add_argument("--at-most", type=int, dest="trials", metavar="N", help=most)
@@ -378,7 +382,12 @@ def print_answers(arguments: argparse.Namespace, answers: Answers, figures: str 
         from lstm_trt import plots
 
         print_files(getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how))
-    return answers.exit_status or 3 * any(isinstance(warning, Incomplete) for warning in answers.warnings)
+    return answers.exit_status or incomplete_status(answers.warnings)
+
+
+def incomplete_status(warnings: Iterable[str]) -> int:
+    """3 if recordings are missing from an answer, else 0."""
+    return 3 if any(isinstance(warning, Incomplete) for warning in warnings) else 0
 
 
 def print_progress(line: str) -> None:
@@ -412,6 +421,17 @@ def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
     show(f"stopped; {before}resume with:\n  {shlex.join(given)}", sys.stderr)
     return EXIT_STOPPED
+
+
+def conclude(runs: Any, deadline_us: float | None, form: str) -> None:
+    """Print which configurations meet a deadline, if one is given; to standard error unless `form` is text."""
+    from lstm_trt.analysis.deadline import provable
+    from lstm_trt.analysis.text.verdict import names_text
+
+    answers = None if deadline_us is None else provable(runs, deadline_us)
+    if answers:
+        warn(answers.warnings[len(runs.remarks) :])
+        show(names_text(answers), sys.stdout if form == "text" else sys.stderr)
 
 
 def verdict_status(runs: Any, protocol: Protocol) -> int:

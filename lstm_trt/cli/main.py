@@ -1,9 +1,10 @@
 """Command lines, of which `lstm-trt` is one: parse, call, print. Each command is one call of the package.
 
 Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is missed, or B is
-slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison, or a
-recording that cannot be read beside others that can; 70 a bug, with its traceback; 130 stopped by Ctrl-C; 141 the
-reader of the output closed the pipe (as a shell shows SIGPIPE).
+slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison, a
+recording that cannot be read beside others that can, or a value that was selected and is not recorded beside others
+that are; 70 a bug, with its traceback; 130 stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a
+shell shows SIGPIPE).
 """
 
 import argparse

@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
     found = report(runs, **given, baseline=baseline)
-    common.print_answer(found, arguments.format, runs.warnings)
+    warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
+    common.print_answer(found, arguments.format, warnings)
     common.print_files(arguments.out)
-    return found.exit_status
+    return found.exit_status or common.incomplete_status(warnings)

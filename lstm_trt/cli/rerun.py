@@ -19,7 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("notebooks", type=Path, nargs="+", metavar="NOTEBOOK", help="notebooks, run one after the other")
     pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
-    add("-p", "--parameter", **pair, help="set a parameter to a number, True, False, None or text")
+    add(
+        "-p",
+        "--parameter",
+        **pair,
+        help="set a parameter to a number, True, False, None or text; one value in place of a list is a list of one",
+    )
     add("-r", "--raw", **pair, help="set a parameter to this text, without conversion")
     add("-y", "--yaml", action="append", default=[], help="set parameters, for example 'hidden: [64, 128]'")
     add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")

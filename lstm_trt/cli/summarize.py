@@ -2,6 +2,7 @@
 
 import argparse
 
+from lstm_trt.analysis.deadline import Question
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
@@ -17,15 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.clusters_argument(parser, "search for clusters and a steady state")
     common.percentiles_argument(parser)
     common.figure_arguments(parser, "draw the figures into this folder")
-    common.deadline_argument(parser, "deadline to show in the figures")
+    common.deadline_argument(parser, "also print which configurations meet this deadline, and draw it")
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
+    if arguments.deadline_us is not None:
+        Question(arguments.deadline_us)  # refused before the recordings are loaded, which may take long
     runs = common.load_runs(arguments, arguments.path, latencies=True)
     if arguments.figures and not runs.own:
         instead = "omit it, or draw tables with lstm-trt outliers, verdict or scaling --figures"
         raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: {instead}")
     answers = summarize(runs, arguments.by_round, arguments.clusters == "yes", arguments.percentiles)
-    return common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)
+    status = common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)
+    common.conclude(runs, arguments.deadline_us, arguments.format)
+    return status

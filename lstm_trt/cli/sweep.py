@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from lstm_trt import plots
+from lstm_trt.analysis.deadline import Question
 from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
 from lstm_trt.config.configuration import Options
@@ -54,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
     deadline_us = arguments.deadline_us
+    if deadline_us is not None:
+        Question(deadline_us)
     if arguments.until is None:
         arguments.deadline_us = None  # only for the figures
     protocol = common.protocol_of(arguments)
@@ -83,11 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     common.print_answer(report, arguments.format)
     if report.stopped:
         return common.stopped(arguments.given)
-    if arguments.figures:
-        runs, folder = load(report.folders), arguments.figures
-        common.print_files(plots.draw_sweep(runs, folder, deadline_us, formats=arguments.formats))
-    if protocol.until:
-        return common.verdict_status(load(report.folders, until=protocol.until, deadline_us=deadline_us), protocol)
+    if arguments.figures or deadline_us is not None:
+        runs = load(report.folders)
+        if arguments.figures:
+            common.print_files(plots.draw_sweep(runs, arguments.figures, deadline_us, formats=arguments.formats))
+        if protocol.until:
+            return common.verdict_status(runs.where(until=protocol.until, deadline_us=deadline_us), protocol)
+        common.conclude(runs, deadline_us, arguments.format)
     return exit_status(report)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
-from lstm_trt.config.fields import JsonFields, Tells, described, identity_fields, known_fields
+from lstm_trt.config.fields import JsonFields, Tells, as_list, described, identity_fields, known_fields
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
@@ -81,7 +81,7 @@ class Options(JsonFields):
     reduce_range: bool = described(False, heading="weights", values={True: "7 bits", False: "full"}, added=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cores", tuple(self.cores))
+        object.__setattr__(self, "cores", tuple(as_list(self.cores)))
         kind, colon, index = (self.device or "").partition(":")
         if colon and kind == "cuda" and index.isdecimal():
             object.__setattr__(self, "device", kind)
@@ -95,8 +95,7 @@ class Options(JsonFields):
     @classmethod
     def each(cls, precision: str | Sequence[str], **others: Any) -> list[Self]:
         """Options with one precision, or with each of several, and otherwise the same."""
-        names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
-        return [cls(precision=name, **others) for name in names]
+        return [cls(precision=name, **others) for name in dict.fromkeys(as_list(precision))]
 
 
 #: A field of recordings that end when they are decided.
@@ -301,15 +300,44 @@ def cell_key(plain: Mapping[str, Any]) -> str:
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.
 OUTSIDE_SHARE_LIMIT = 0.20
 
+#: What the timed thread did between calls, as `loop.between_calls` splits that time.
+BETWEEN_CALLS = {
+    "recorder_ns": "the recorder's own work",
+    "runnable_ns": "waiting for the core (other programs, or a CPU quota)",
+    "waiting_ns": "other waiting",
+}
 
-def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float) -> list[str]:
-    """Warnings about a loop of `rows` trials, which took `inside_ns` of its `wall_ns`."""
+#: Unexplained CPU time matters from this share of a mean call on, since less could not make even a single call longer
+#: by more than that, and from so many ns on, of which the readings are exact to a tenth.
+UNEXPLAINED_SHARE, UNEXPLAINED_NS = 0.1, 100_000
+
+
+def warnings_of(
+    protocol: Protocol, rows: int, inside_ns: float, self_check: Mapping[str, Any], unexplained_ns: int | None = None
+) -> list[str]:
+    """Warnings about a loop of `rows` trials, which took `inside_ns` of its time.
+
+    `self_check`: that of the loop. `unexplained_ns`: CPU time of threads that are neither timed nor of the pool.
+    """
+    wall_ns, between = self_check["loop_ns"], self_check.get("between_calls")
     outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        share = f"{100 * outside:.0f} % of the loop was spent outside the trials"
-        warnings.append(f"{share}: a call is short compared with the recorder's overhead")
+        text = f"{100 * outside:.0f} % of the time passed between calls"
+        if between:
+            parts = [f"{100 * between[name] / wall_ns:.0f} % {what}" for name, what in BETWEEN_CALLS.items()]
+            text += f": {', '.join(parts)}"
+        warnings.append(text)
     if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
         late = f"the mean call time of {microseconds(mean_us)} us exceeds the period of {protocol.period_us:g} us"
-        effect = "the backlog kept growing, so the latencies depend on the length of the recording"
+        effect = "the backlog was larger at the end, so the latencies depend on the length of the recording"
         warnings.append(f"{late}: {effect}")
-    return warnings
+    text = unexplained_text(unexplained_ns, 1e3 * mean_us)
+    return [*warnings, text] if text else warnings
+
+
+def unexplained_text(unexplained_ns: int | None, call_ns: float) -> str | None:
+    """What is said of unexplained CPU time beside calls of this length; None if it does not matter."""
+    if unexplained_ns is None or unexplained_ns < max(UNEXPLAINED_NS, UNEXPLAINED_SHARE * call_ns):
+        return None
+    used = f"used {microseconds(unexplained_ns / 1e3)} us of CPU time during the trials"
+    return f"threads that are neither timed nor of the runtime's pool {used}"

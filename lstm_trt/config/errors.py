@@ -4,9 +4,12 @@ The command line prints a `LabError` as one line on standard error and exits wit
 Any other exception is a bug: its traceback is printed and the exit status is 70.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from numbers import Real
+from traceback import walk_tb
 from typing import Any
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
@@ -46,6 +49,13 @@ class LabError(Exception):
     def __str__(self) -> str:
         """The text, with control characters as escapes: names in damaged files may contain them."""
         return printable(super().__str__())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: one line, which begins with the line of the cell."""
+        frames = walk_tb(self.__traceback__)
+        own = [line for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
+        place = f"line {own[0]}: " if own else ""
+        return [f"{place}{type(self).__name__}: {self}"]
 
 
 class UsageError(LabError):
@@ -92,6 +102,12 @@ def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
     return value
 
 
+def check_number(must: str, value: Any, fits: Callable[[Any], bool]) -> None:
+    """Raise `UsageError` with `must` ("the effect must be ...") unless it is a finite number that `fits`."""
+    if not (isinstance(value, Real) and math.isfinite(value) and fits(value)):
+        raise UsageError(f"{must}, not {format(value, 'g') if isinstance(value, Real) else repr(value)}")
+
+
 @contextmanager
 def refused(what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError) -> Generator[None]:
     """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), reason, hint."""
@@ -135,11 +151,12 @@ class RuntimeUnavailable(LabError):
 class ConfigurationFailed(LabError):
     """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
 
-    `invalid`: its protocol cannot be carried out with this network.
+    `invalid`: its protocol cannot be carried out with this network. `detail`: all that a library or a traceback says.
     """
 
     stage = "run"
     invalid = False
+    detail = ""
 
 
 class ExportFailed(ConfigurationFailed):
@@ -195,7 +212,7 @@ def building(name: str, what: str) -> AbstractContextManager[None]:
 
 def run_failure(name: str, error: Exception) -> LabError:
     """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised while running."""
-    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name}: {first_line(error)}")
+    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name} failed in a call: {first_line(error)}")
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -4,7 +4,7 @@ Labels, tables, JSON, the pairing of a comparison, the argument parser and the p
 field is added in one place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -12,6 +12,13 @@ from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from lstm_trt.config.errors import UnknownConfiguration
+
+
+def as_list(values: Any) -> list[Any]:
+    """The values of an argument that takes several; a single one is a list of one."""
+    single = isinstance(values, str | Mapping) or not isinstance(values, Iterable)
+    return [values] if single else list(values)
+
 
 #: Metadata of a dataclass field that was added after the first recordings.
 ADDED = {"added": True}

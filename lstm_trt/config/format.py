@@ -168,11 +168,11 @@ def scientific(value: float) -> str:
     return f"{value:.1e}" if value else "0"
 
 
-def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
+def listed(items: Iterable[object], most: int = MOST_LISTED, comma: str = ", ") -> str:
     """`a, b, c`; beyond `most` items the others are counted; `none` if empty."""
     items = [str(item) for item in items]
     more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more or "none"
+    return comma.join(items[:most]) + more or "none"
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:

@@ -32,6 +32,18 @@ def flat(configuration: Configuration) -> dict[str, object]:
     }
 
 
+def with_version(runtime: str, version: str) -> str:
+    """A runtime with its version: `onnxruntime 1.31.1`, `generated C (kernel 6), gcc 12.2.0`."""
+    text = version_text(runtime, version)
+    return text if runtime == "c" else f"{runtime} {text}"
+
+
+def version_text(runtime: str, version: str) -> str:
+    """A version as people read it: that of the runtime `c` is a number of its own, and the compiler."""
+    kernel, comma, compiler = version.partition(", ")
+    return f"generated C (kernel {kernel}){comma}{compiler}" if runtime == "c" else version
+
+
 def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
     """Names of the fields that differ between the dictionaries, in their order."""
     names = dict.fromkeys(name for item in fields for name in item)

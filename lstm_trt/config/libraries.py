@@ -1,12 +1,65 @@
 """Libraries that take long to import: each is imported when its first attribute is read.
 
 So a command, and a process that records, loads those only that it uses. To a type checker they are ordinary imports.
+The version of any library is known without importing it.
+
+Two libraries send usage data unless they are told not to before they are imported, from threads that then run on the
+cores on which calls are timed: ONNX Runtime (docs/Privacy.md of microsoft/onnxruntime) and OpenVINO (the package
+openvino_telemetry). In our processes they are told so here; a user who has chosen to send it has it sent.
 """
 
+import os
 import sys
+import warnings
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+#: Library -> its first version that sends usage data on Linux, in numbers.
+SENDS_SINCE = {"onnxruntime": (1, 29), "openvino": (0,)}
+
+#: ONNX Runtime reads it when it is imported: any of these values, or a variable such as CI, turns its telemetry off.
+ORT_VARIABLE, ORT_OFF = "ORT_DISABLE_TELEMETRY", ("1", "true", "yes", "on", "y")
+
+#: The module that sends OpenVINO's events; without it `openvino.tools.ovc` uses its own stub.
+OPENVINO_MODULE = "openvino_telemetry"
+
+#: Below the user's home: what `opt_in_out` of OpenVINO writes, "1" for a user who agrees.
+OPENVINO_CONSENT = "intel/openvino_telemetry"
+
+
+def turn_telemetry_off() -> None:
+    """In a process of ours, before it imports a runtime: neither library sends anything, unless its user chose that."""
+    os.environ.setdefault(ORT_VARIABLE, "1")
+    try:
+        consented = (Path.home() / OPENVINO_CONSENT).read_text().strip() == "1"
+    except (OSError, RuntimeError, ValueError):  # no such file, no home
+        consented = False
+    if not consented:
+        missing: Any = None  # importing it fails
+        sys.modules.setdefault(OPENVINO_MODULE, missing)
+
+
+def sends(library: str, version: str) -> bool:
+    """Whether this version of a library sends usage data unless it is told not to."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    return library in SENDS_SINCE and numbers >= SENDS_SINCE[library]
+
+
+def telemetry() -> dict[str, str]:
+    """ "on" or "off" for each library imported by this process that sends usage data unless it is told not to.
+
+    ONNX Runtime also turns its own off where a variable such as CI is set; it is "on" here.
+    """
+    ort_off = os.environ.get(ORT_VARIABLE, "").strip().lower() in ORT_OFF
+    off = {"onnxruntime": ort_off, "openvino": sys.modules.get(OPENVINO_MODULE) is None}
+    found = {}
+    for library, is_off in off.items():
+        if library in sys.modules and sends(library, getattr(sys.modules[library], "__version__", "")):
+            found[library] = "off" if is_off else "on"
+    return found
 
 
 class _Library(ModuleType):
@@ -14,6 +67,21 @@ class _Library(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.modules.get(self.__name__) or import_module(self.__name__), name)
+
+
+class _OnnxRuntime(_Library):
+    """ONNX Runtime without telemetry; if the user's program has imported it with telemetry, that is said once."""
+
+    _used = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.__name__ not in sys.modules:
+            os.environ.setdefault(ORT_VARIABLE, "1")
+        elif not self._used and ORT_VARIABLE not in os.environ and self.__name__ in telemetry():
+            remedy = f"set {ORT_VARIABLE}=1 before it is imported"
+            warnings.warn(f"onnxruntime was imported with its telemetry on: to turn it off, {remedy}", stacklevel=2)
+        self._used = True
+        return super().__getattr__(name)
 
 
 if TYPE_CHECKING:
@@ -26,7 +94,21 @@ if TYPE_CHECKING:
     import torch
     from scipy import special
 else:
-    np, onnx, onnxruntime, pa, pd = map(_Library, ("numpy", "onnx", "onnxruntime", "pyarrow", "pandas"))
+    np, onnx, pa, pd = map(_Library, ("numpy", "onnx", "pyarrow", "pandas"))
+    onnxruntime = _OnnxRuntime("onnxruntime")
     pq, special, torch = map(_Library, ("pyarrow.parquet", "scipy.special", "torch"))
 
 __all__ = ["np", "onnx", "onnxruntime", "pa", "pd", "pq", "special", "torch"]
+
+#: Versions of CUDA that names of packages end with.
+CUDA_MAJORS = (12, 13)
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed package without importing it, or None; its name can end with a CUDA version."""
+    from importlib import metadata  # takes long itself
+
+    for name in (distribution, *(f"{distribution}-cu{major}" for major in CUDA_MAJORS)):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import about, described
+from lstm_trt.config.fields import about, as_list, described
 from lstm_trt.config.workload import AXES, RecurrentLayer, State, Workload, check_whole
 
 FLOAT32_BYTES = 4
@@ -126,7 +126,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            values = tuple(dict.fromkeys(getattr(self, field.name)))
+            values = tuple(dict.fromkeys(as_list(getattr(self, field.name))))
             if not values:
                 raise UsageError(f"{field.name} needs at least one value")
             object.__setattr__(self, field.name, values)

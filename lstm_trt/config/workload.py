@@ -7,11 +7,10 @@ is `shape.LstmShape`.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -64,7 +63,8 @@ class RecurrentLayer(JsonFields):
     """One recurrent operator; `operator` is "LSTM", "GRU" or "RNN", or ends with it, `direction` as in ONNX.
 
     A size is None if it is not known. `bias`: whether it has the input B. `within`: the operator in the body of which
-    it is, and which body, so that it may be computed several times, or not at all.
+    it is, and which body, so that it may be computed several times, or not at all. `steps`: the mean of the lengths of
+    its sequences, if they are shorter than `sequence`.
     """
 
     operator: str
@@ -76,6 +76,12 @@ class RecurrentLayer(JsonFields):
     name: str = ""
     bias: bool = True
     within: str = ""
+    steps: float | None = field(default=None, metadata=ADDED)
+
+    @property
+    def computed(self) -> float:
+        """Time steps that have to be computed; 0 if not known."""
+        return (self.sequence or 0) if self.steps is None else self.steps
 
     @property
     def counted(self) -> bool:
@@ -102,12 +108,12 @@ class RecurrentLayer(JsonFields):
     @property
     def input_flops(self) -> int:
         """Multiplications and additions (2 per weight) that do not depend on an earlier step; 0 if not known."""
-        return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.features, self.sequence, self.batch))
+        return round(2 * self.directions * self.gates * (self.features or 0) * (self.batch or 0) * self.computed)
 
     @property
     def recurrent_flops(self) -> int:
         """Multiplications and additions that depend on the previous step; 0 if not known."""
-        return 2 * self.directions * self.gates * math.prod(n or 0 for n in (self.hidden, self.sequence, self.batch))
+        return round(2 * self.directions * self.gates * (self.hidden or 0) * (self.batch or 0) * self.computed)
 
     @property
     def flops(self) -> int:
@@ -166,6 +172,9 @@ class Workload(ABC):
 
     #: The recurrent operators in the order of the graph; empty if not known.
     recurrent_layers: tuple[RecurrentLayer, ...] = ()
+
+    #: Whether numbers of the network itself have half precision.
+    half: bool = False
 
     #: Number of parameters; None if not known.
     parameters: int | None = None

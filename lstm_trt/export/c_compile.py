@@ -29,8 +29,12 @@ from lstm_trt.store import cache
 
 REMEDY = "install a C compiler: apt install gcc, or pip install -e '.[c]'"
 
-#: A compilation that takes longer is ended; the largest networks of the grid take seconds.
-LIMIT_S = 120.0
+#: A compilation that takes longer is ended: so much, and more for each statement and each byte of the source. That is
+#: 20 times and more what an idle machine takes: a call of a matrix product, of which the sizes are constants, takes
+#: gcc 0.2 s, and a million bytes of weights 4 s.
+LIMIT_S = 60.0
+STATEMENT_S = 0.25
+BYTE_S = 80e-6
 
 #: Results of a network's function `init` other than 0.
 INIT_ERRORS = {
@@ -84,6 +88,11 @@ def _version(command: Sequence[str]) -> str:
     return f"{name} {'.'.join(numbers)}"
 
 
+def limit_s(source: str) -> float:
+    """Seconds after which the compilation of a source is ended."""
+    return LIMIT_S + STATEMENT_S * source.count(";") + BYTE_S * len(source)
+
+
 def shared_library(compiler: Compiler, name: str, source: str, header: str, flags: Sequence[str]) -> cache.Entry:
     """The library of the file NAME.c with its header NAME.h.
 
@@ -103,14 +112,15 @@ def shared_library(compiler: Compiler, name: str, source: str, header: str, flag
         with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
             Path(folder, f"{name}.c").write_text(source)
             Path(folder, f"{name}.h").write_text(header)
-            _run(compiler.command, [*flags, "-fPIC", "-c", f"{name}.c", "-o", f"{name}.o"], folder)
+            compile_only = [*flags, "-fPIC", "-c", f"{name}.c", "-o", f"{name}.o"]
+            _run(compiler.command, compile_only, folder, limit_s(source))
             _run(compiler.command, ["-shared", f"{name}.o", "-o", f"{name}.so"], folder)
             return Path(folder, f"{name}.so").read_bytes()
 
     return cache.fetch("c", identity, ".so", compiled)
 
 
-def _run(command: Sequence[str], arguments: Sequence[str], folder: str) -> str:
+def _run(command: Sequence[str], arguments: Sequence[str], folder: str, seconds: float = LIMIT_S) -> str:
     """The standard output of a compiler that runs in a folder, to which all its files are confined.
 
     Raises `BuildFailed` with its first error if it fails or writes no file, or if it does not end in time.
@@ -118,9 +128,10 @@ def _run(command: Sequence[str], arguments: Sequence[str], folder: str) -> str:
     name = " ".join((Path(command[0]).name, *command[1:]))
     variables = {**os.environ, "LC_ALL": "C", "TMPDIR": folder}
     try:
-        done = run_command([*command, *arguments], LIMIT_S, cwd=folder, env=variables)
+        done = run_command([*command, *arguments], seconds, cwd=folder, env=variables)
     except subprocess.TimeoutExpired:
-        raise BuildFailed(f"{name} did not end within {LIMIT_S:g} s") from None
+        remedy = "end what else runs on this machine and try again, or choose a network of fewer layers"
+        raise BuildFailed(f"{name} did not end within {round(seconds, 1):g} s: {remedy}") from None
     except OSError as error:
         raise BuildFailed(f"{name} cannot be run: {error.strerror or error}") from None
     if done.returncode:
@@ -169,7 +180,7 @@ class LoadedNetwork:
                 threading.Thread(target=_help, args=(call, core, self._memory), daemon=True).start()
             weakref.finalize(self, self._library[f"{file.name}_stop"], ctypes.c_void_p(self._address))
 
-    def bound(self, function: str, *arrays: np.ndarray) -> Callable[[], None]:
+    def bound(self, function: str, *arrays: np.ndarray) -> Callable[..., None]:
         """The function NAME_`function` with this instance and these arrays, which it does not keep alive.
 
         It is called without a Python frame.

@@ -18,14 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.format import listed
 from lstm_trt.config.workload import State
-from lstm_trt.export.c_network import BASE, Binary, Dense, Layer, Pick, Pointwise, Reader, Recurrent
+from lstm_trt.export.c_moves import BASE, Loop
+from lstm_trt.export.c_network import Binary, Copy, Dense, Layer, Pointwise, Reader, Recurrent
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "6"
+VERSION = "7"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20
@@ -224,6 +226,7 @@ def c_file(
     precision: str = "fp32",
     threads: int = 1,
     any_length: bool = False,
+    no_step: str = "",
 ) -> CFile:
     """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
 
@@ -232,8 +235,9 @@ def c_file(
     matrices are `as_packed`, and everything is computed in float32; with "int8" they are, and products with what a
     recurrent layer bounds by 1 are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16
     bits. With several `threads` those of the caller help, see `_TEAM`. `any_length`: the step computes what the window
-    does, sample after sample in the order of memory, so that a function `run_n` can take any number of samples. Raises
-    `BuildFailed` with the operator or attribute that the kernel lacks.
+    does, sample after sample in the order of memory, so that a function `run_n` can take any number of samples.
+    `no_step`: why there is none, for the header. Raises `BuildFailed` with the operator or attribute that the kernel
+    lacks.
     """
     weights = Weights(target.vector_length, precision)
     readers = {"run": Reader.of(model, (), name)} if model else {}
@@ -242,12 +246,16 @@ def c_file(
         raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
     if precision == "int8" and any(reader.given for reader in readers.values()):
         raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
+    firsts = {field: values for reader in readers.values() for field, values in reader.firsts.items()}
+    if precision == "int8" and any(np.abs(first).max() > 1 for field, first in firsts.items() if "h" in field[5:]):
+        raise BuildFailed("a layer begins from a state that exceeds 1: use bf16")
     layers, *others = [[(layer, packed(layer, weights)) for layer in reader.layers] for reader in readers.values()]
     if any([at for _, at in other] != [at for _, at in layers] for other in others):
         raise BuildFailed("the window and the step have different layers")
     if threads > 1 and not layers:
         raise BuildFailed("only recurrent layers are computed by several threads: use one")
     passes = {function: _pass(reader, layers, weights, threads) for function, reader in readers.items()}
+    begins = {field: (weights.add(values), len(values)) for field, values in firsts.items()}
     content = np.concatenate([np.zeros(HEAD, np.float32), *weights.parts])
     digest = cache.sha256(content.tobytes())
     content[:HEAD] = np.frombuffer(bytes.fromhex(digest), ">u2")  # 16 whole numbers
@@ -258,7 +266,8 @@ def c_file(
         sizes = [(key, size, passes["run"].arguments[key]) for key, size in passes["step"].arguments.items()]
         strides = {key: size * (whole > size) for key, size, whole in sizes if whole in (size, rows * size)}
         strides = strides if len(strides) == len(sizes) else {}
-    return CFile(name, target, passes, layers, content, included, network, digest, precision, threads, strides)
+    facts = (layers, content, included, network, digest, precision, threads, strides, begins, no_step)
+    return CFile(name, target, passes, *facts)
 
 
 #: A helper's part of a layer, in C.
@@ -346,18 +355,25 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights,
             count, other = stage.size // stage.rows, reader.place(stage.other)
             sizes = f"{stage.rows}, {count}, {x}, {other}, {0 if stage.repeated else count}"
             calls.append(f"BINARY({stage.function}, {sizes}, {y});")
-        elif isinstance(stage, Pick):
-            table = ", ".join(map(str, stage.places.tolist()))
-            name = f"places_{cache.sha256(table.encode())[:12]}"
-            functions[name] = f"static const int32_t {name}[{stage.size}] = {{{table}}};\n"
-            calls.append(f"pick({stage.size}, {name}, {x}, {y} + {into});")
-        else:
-            calls.append(f"memcpy({y} + {into}, {x}, {4 * stage.size});")
+        elif isinstance(stage, Copy):
+            calls.append(_copied(stage, x, f"{y} + {into}"))
     places, size = _buffers(reader)
     pointers = {base: f"net->buffer + {place}" for base, place in places.items()}
     pointers |= {base: name for name, (base, _) in reader.outputs.items()}
     begin = [f"float *{reader.bases[base]} = {pointer};" for base, pointer in pointers.items()]
     return Pass(reader, functions, [*begin, *calls], size, gates)
+
+
+def _copied(stage: Copy, x: str, y: str) -> str:
+    """The statement of a copy: loops around adjacent numbers, or around single ones."""
+    *around, last = stage.loops or (Loop(1, 0, 0),)
+    adjacent = (last.read, last.write) == (1, 1)
+    begin = ""
+    for number, loop in enumerate(around if adjacent else (*around, last)):
+        begin += f"for (int i{number} = 0; i{number} < {loop.count}; i{number}++) "
+        x += f" + i{number} * {loop.read}"
+        y += f" + i{number} * {loop.write}"
+    return f"{begin}memcpy({y}, {x}, {4 * last.count if adjacent else 4});"
 
 
 def _rounded_up(size: int, unit: int) -> int:
@@ -406,7 +422,9 @@ class CFile:
 
     `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights; `content`: the
     weights in float32, to be loaded at an address that is a multiple of 64; `strides`: if it has `run_n`, floats from a
-    sample to the next of each input and output, 0 where only the last counts; `error`: a line for the head.
+    sample to the next of each input and output, 0 where only the last counts; `begins`: field of the struct with a
+    state that does not begin from zero -> offset of its first numbers in the weights, and how many they are; `no_step`:
+    why there is no `step`; `error`: a line for the head.
     """
 
     name: str
@@ -420,6 +438,8 @@ class CFile:
     precision: str = "fp32"
     threads: int = 1
     strides: Mapping[str, int] = field(default_factory=dict)
+    begins: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    no_step: str = ""
     error: str = "not measured"
 
     @property
@@ -520,13 +540,12 @@ class CFile:
         defines = "\n".join(f"#define {name}_{key} {value}" for key, value in macros.items() if value is not None)
         fields = "\n".join(f"    float {key}[{size}] {ALIGNED};" for key, size in self.fields().items())
         given = f"{name}_weights" if self.included else f"the content of {name}.bin"
-        comments = {
-            "run": "A window of time steps, from states of zero. The state after it is kept, for step.",
-            "step": "A call that continues from the state after the call before.",
-            "run_n": "As run, for any number of samples, which lie one after another in x and y.",
-        }
-        functions = [*self.passes, *["run_n"] * bool(self.strides)]
-        functions = "".join(f"\n/* {comments[key]} */\n{self.prototype(key)};\n" for key in functions)
+        functions = "".join(f"\n/* {self._what_does(key)} */\n{self.prototype(key)};\n" for key in self.passes)
+        if self.strides:
+            what = "As run, for any number of samples, which lie one after another in x and y."
+            functions += f"\n/* {what} */\n{self.prototype('run_n')};\n"
+        if self.no_step:
+            functions += f"\n/* There is no function step: {self.no_step.replace('*/', '* /')}. */\n"
         if "step" in self.passes:
             what = "computes the part of the next step that needs no input, so that it\n   answers sooner."
             functions += f"\n/* Optional, between two steps: {what} */\n{self.prototype('prepare_next')};\n"
@@ -555,12 +574,12 @@ struct {name} {{
 {team}{fields}
 }};
 
-{weights}/* Begins with states of zero. `weights`: {given}, {name}_WEIGHTS floats, which every call reads.
+{weights}/* Begins with {self._first}. `weights`: {given}, {name}_WEIGHTS floats, which every call reads.
    Returns 0, or 1 if the address of one of them is not a multiple of 64, 2 if these are not the weights of this
    network, 3 if the processor lacks instructions. */
 int {name}_init(struct {name} *net, const void *weights);
 
-/* Sets all states to zero. */
+/* Begins anew, with {self._first}. */
 void {name}_reset(struct {name} *net);
 {functions}
 #ifdef __cplusplus
@@ -569,6 +588,21 @@ void {name}_reset(struct {name} *net);
 
 #endif
 """
+
+    @property
+    def _first(self) -> str:
+        """The states after `reset`, for the header."""
+        return "the first states of the network" if self.begins else "states of zero"
+
+    def _what_does(self, function: str) -> str:
+        """What `run` or `step` does with states, for the header."""
+        reader = self.passes[function].reader
+        layers = [f"layer {number + 1}" for number in sorted(reader.given)]
+        begins = f"; in each call the inputs give the first state of {listed(layers)}" if layers else ""
+        if function == "step":
+            return f"A call that continues from the state after the call before{begins}."
+        kept = " The state after it is kept, for step." if "step" in self.passes else ""
+        return f"A window of time steps{begins or f', from {self._first}'}.{kept}"
 
     @property
     def source(self) -> str:
@@ -584,6 +618,8 @@ void {name}_reset(struct {name} *net);
         resets = "".join(reset.format(field, number) for number in range(len(self.layers)) for field in "hc")
         kept = [name for each in self.passes.values() for name in each.reader.fields]
         resets += "".join(f"    memset(net->{name}, 0, sizeof net->{name});\n" for name in kept)
+        for state, (place, size) in self.begins.items():
+            resets += f"    memcpy({state}, net->weights + {place}, {4 * size});\n"
         team = ""
         if self.threads > 1:
             team = "    net->team = (struct lstm_trt_team){net->helpers, 0, 0, 1000000};\n"  # in ticks of a counter

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,60 +16,74 @@ from lstm_trt.store import files
 #: is below 1e-6; in int8, where a state between two whole numbers may become the other one, up to 2.6e-4 was seen.
 LARGEST_ERROR = {"fp32": 1e-5, "bf16": 1e-5, "int8": 1e-3}
 
-#: Calls of which the test has the answers, at most.
-CALLS = 4
+#: Calls of a function of which the test has the answers at most, and numbers of these; a call is always tested.
+CALLS = {"run": 4, "run_n": 4, "step": 64}
+MOST_NUMBERS = 2**16
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Inputs of some calls, in float32, and their outputs in float64, both by name.
+    """Inputs of some calls of a function, in float32, and their outputs in float64 or None, both by name.
 
-    Each call begins with states of zero, or with those of the call before if they are `carried`.
+    After `calls_of_a_sequence` the state is reset; with 0 it is carried through all of them. `count`: the function's
+    last argument, if it has one.
     """
 
-    inputs: Sequence[Mapping[str, np.ndarray]]
-    outputs: Sequence[Mapping[str, np.ndarray]]
-    carried: bool
+    function: str
+    inputs: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]]
+    calls_of_a_sequence: int
+    count: int = 0
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Those of all outputs, which the last call of a sequence has."""
+        return {name: array.shape for name, array in self.outputs[self.calls_of_a_sequence - 1].items()}
 
     @property
     def scale(self) -> float:
         """The largest absolute value of an output."""
-        return float(max(np.abs(array).max() for call in self.outputs for array in call.values()))
+        return float(max(np.abs(array).max() for call in self.outputs for array in call.values() if array is not None))
 
 
 TEST = """/* {command} -o {name}_test && ./{name}_test
 
-   Calls {name}_{function} with random numbers and compares its outputs with those of the ONNX model in float64. Prints
-   the largest error; the exit status is 1 if it is above {bound}. */
+   Calls the functions of {name} with random numbers and compares their outputs with those of the ONNX model in float64,
+   also those of {name}_step with what the window gives for each sample. Prints the largest errors; the exit status is 1
+   if one is above {bound}. */
 
 #include "{name}.h"
 #include <stdio.h>
-
-#define CALLS {calls}
 
 static struct {name} net;
 {arrays}
 int main(void)
 {{
-    double largest = 0;
+    int wrong = 0;
 {load}    int status = {name}_init(&net, {weights});
     if (status) {{
         fprintf(stderr, "{name}_init returned %d, see {name}.h\\n", status);
         return 1;
     }}
-    for (int call = 0; call < CALLS; call++) {{
-{reset}        {name}_{function}(&net, {arguments});
-{compare}    }}
-    printf("{name}_{function}: largest error %g, allowed {bound}\\n", largest);
-    return !(largest <= {bound});
+{parts}    return wrong;
 }}
 """
 
-COMPARE = """        for (int i = 0; i < {size}; i++) {{
-            double error = (double){parameter}[i] - (double){parameter}_right[call][i];
-            error = error < 0 ? -error : error;
-            largest = error <= largest ? largest : error; /* a NaN is the largest */
-        }}
+PART = """    {{
+        double largest = 0;
+        for (int call = 0; call < {calls}; call++) {{
+{reset}            {name}_{function}(&net, {arguments});
+{compare}        }}
+        printf("{name}_{function}: largest error %g, allowed {bound}\\n", largest);
+        wrong |= !(largest <= {bound});
+    }}
+"""
+
+COMPARE = """            for (int i = 0; {last}i < {size}; i++) {{
+                double error = (double){array}[i] - (double){array}_right[call][i];
+                error = error < 0 ? -error : error;
+                largest = error <= largest ? largest : error; /* a NaN is the largest */
+            }}
 """
 
 LOAD = """    static float weights[{name}_WEIGHTS] __attribute__((aligned(64)));
@@ -122,7 +137,7 @@ what each function does: NAME_init first, then NAME_step for each sample, or NAM
 }
 
 
-def write(file: CFile, answers: Answers | None, folder: str | Path) -> list[Path]:
+def write(file: CFile, answers: Sequence[Answers], folder: str | Path) -> list[Path]:
     """Write all files of a network; returns their paths. Without known answers there is no test."""
     paths = file.write(folder)
     flags = " ".join(file.compile_flags)
@@ -133,31 +148,56 @@ def write(file: CFile, answers: Answers | None, folder: str | Path) -> list[Path
     return [*paths, *(files.put(Path(folder, name), text.encode()) for name, text in beside.items())]
 
 
-def self_test(file: CFile, answers: Answers) -> str:
+def self_test(file: CFile, every: Sequence[Answers]) -> str:
     """The content of NAME_test.c."""
-    function, one = next(iter(file.passes.items()))
-    calls = min(CALLS, len(answers.inputs))
-    columns = [[call[key] for call in answers.inputs[:calls]] for key in answers.inputs[0]]
-    columns += [[call[key] for call in answers.outputs[:calls]] for key in file.reader.output_names]
-    arrays, compare, arguments = "", "", []
-    for (parameter, size), values in zip(one.arguments.items(), columns, strict=True):
-        is_output = parameter in one.reader.outputs
-        rows = ",\n".join("{" + ", ".join(map(c_number, array.ravel().tolist())) + "}" for array in values)
-        known = f"{parameter}{'_right' * is_output}[CALLS][{size}]"
-        arrays += f"static const float {known} = {{\n{rows}}};\n"
-        arrays += f"static float {parameter}[{size}];\n" * is_output
-        arguments.append(parameter + "[call]" * (not is_output))
-        compare += COMPARE.format(parameter=parameter, size=size) * is_output
+    bound = f"{LARGEST_ERROR[file.precision] * every[0].scale + 1e-30:.3g}"
+    tested = [_tested(file, answers, bound) for answers in every]
     return TEST.format(
         name=file.name,
         command=f"cc {' '.join(file.compile_flags)} {file.name}.c {file.name}_test.c",
-        function=function,
-        bound=f"{LARGEST_ERROR[file.precision] * answers.scale + 1e-30:.3g}",
-        calls=calls,
-        arrays=arrays,
+        bound=bound,
+        arrays="".join(arrays for arrays, _ in tested),
+        parts="".join(part for _, part in tested),
         load="" if file.included else LOAD.format(name=file.name),
         weights=f"{file.name}_weights" if file.included else "weights",
-        reset="" if answers.carried else f"        {file.name}_reset(&net);\n",
-        arguments=", ".join(arguments),
-        compare=compare,
     )
+
+
+def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
+    """The arrays of known answers of one function, and the statements that compare them."""
+    function, shapes = answers.function, answers.shapes
+    arguments = file.passes["run" if function == "run_n" else function].arguments
+    calls = max(1, min(CALLS[function], len(answers.inputs), MOST_NUMBERS // sum(arguments.values())))
+    names = [*answers.inputs[0], *file.reader.output_names]
+    text, compare, parameters = "", "", []
+    for (parameter, size), name in zip(arguments.items(), names, strict=True):
+        array, is_output = f"{function}_{parameter}", name in shapes and parameter.startswith("y")
+        rows = [each[name] for each in (answers.outputs if is_output else answers.inputs)[:calls]]
+        values = [np.zeros(size) if row is None else row.ravel() for row in rows]
+        table = ",\n".join("{" + ", ".join(map(c_number, each.tolist())) + "}" for each in values)
+        text += f"static const float {array}{'_right' if is_output else ''}[{calls}][{size}] = {{\n{table}}};\n"
+        if is_output:
+            text += f"static float {array}[{size}];\n"
+            # Without an axis of time it is known after the last call of a sequence only.
+            often = len(rows) == 1 or rows[0] is not None
+            last = "" if often else f"call % {answers.calls_of_a_sequence} == {answers.calls_of_a_sequence - 1} && "
+            compare += COMPARE.format(array=array, size=size, last=last)
+        parameters.append(array if is_output else f"{array}[call]")
+    reset = ""
+    if answers.calls_of_a_sequence:
+        reset = (
+            f"            if (call % {answers.calls_of_a_sequence} == 0)\n                {file.name}_reset(&net);\n"
+        )
+    if function == "step":
+        reset += f"            if (call % 2)\n                {file.name}_prepare_next(&net);\n"
+    parameters += [str(answers.count)] if answers.count else []
+    part = PART.format(
+        name=file.name,
+        function=function,
+        calls=calls,
+        reset=reset,
+        arguments=", ".join(parameters),
+        compare=compare,
+        bound=bound,
+    )
+    return text, part

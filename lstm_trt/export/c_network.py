@@ -22,8 +22,10 @@ from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer, State
+from lstm_trt.export.c_moves import BASE, Loop, moves
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
-from lstm_trt.export.sizes import evaluated
+from lstm_trt.export.sizes import evaluated, sizes_of
+from lstm_trt.export.streamed import SUM
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,6 @@ class Data:
     """A tensor that is not a constant, as the addresses of its numbers: those of a base are consecutive."""
 
     at: np.ndarray
-
-
-#: Addresses: index of the base, times this, plus the offset in it.
-BASE = 1 << 40
 
 
 @dataclass
@@ -108,13 +106,11 @@ class Binary(Stage):
         return (self.x, self.other)
 
 
-class Copy(Stage):
-    pass
-
-
 @dataclass
-class Pick(Stage):
-    places: np.ndarray  # each number's distance from x
+class Copy(Stage):
+    """`size` numbers in all, in loops from the outermost to the innermost."""
+
+    loops: tuple[Loop, ...]
 
 
 #: Operators that move numbers without changing them.
@@ -157,9 +153,6 @@ DEFINITIONS = {
     "BatchNormalization": (("Mul", "x scale", "scaled"), ("Add", "scaled bias", "y")),
 }  # fmt: skip
 KINDS |= {*DEFINITIONS}
-
-#: Number of pieces up to which a tensor is put together piece by piece, and not by a table of its numbers.
-MOST_PIECES = 16
 
 #: The place of a constant, before it has an address.
 FILL = -1
@@ -207,8 +200,50 @@ def fold_normalizations(graph: onnx.GraphProto) -> None:
         graph.node.remove(node)
 
 
+def fold_first_states(graph: onnx.GraphProto, carried: dict[str, str], kept: Sequence[str]) -> dict[str, str]:
+    """Change a graph in place, and `carried`: a state is carried itself, and not its difference from its first value.
+
+    Such states are those of `export.streamed`. Returns input -> name of the first value, of those not in `kept`.
+    """
+    made = {name: node for node in graph.node for name in node.output}
+    found = {}
+    for before, after in carried.items():
+        begin = made.get(f"{before}{SUM}")
+        if begin is None or before in kept:
+            continue
+        found[before] = begin.input[1]
+        begin.op_type = "Identity"
+        del begin.input[1:]
+        carried[before] = made[after].input[0]
+        graph.node.remove(made[after])
+    return found
+
+
+def _not_float(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> str:
+    """Why an input of another type is refused."""
+    refused = f"the input {value.name} is not float32: the C kernel takes nothing else"
+    names = {value.name}
+    for node in graph.node:
+        if node.op_type == "Gather" and node.input[1] in names:
+            return f"{refused}, and it is an index of the {label(node)}"
+        if node.op_type in ("Cast", *MOVES) and node.input[0] in names:
+            names.update(node.output)
+    if any(size != 1 for size in sizes_of(value)):
+        return refused
+    return f"{refused}; if it is a setting, give its value with --value {value.name}=N"
+
+
 def _kind(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def once(array: np.ndarray) -> np.ndarray:
+    """The array with the size 1 along the axes along which all its numbers are the same."""
+    for axis, size in enumerate(array.shape):
+        first = array.take([0], axis) if size > 1 else array
+        if (array == first).all():
+            array = first
+    return array
 
 
 class Reader:
@@ -222,6 +257,7 @@ class Reader:
         model = read(content, name)
         graph, carried = model.graph, {state.input: state.output for state in states}
         fold_normalizations(graph)
+        firsts = fold_first_states(graph, carried, kept)
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.bases: list[str] = []
         self.stages: list[Stage] = []
@@ -231,6 +267,8 @@ class Reader:
         self.after: dict[int, int] = {}
         #: Numbers of the layers with an initial state that each call copies.
         self.given: set[int] = set()
+        #: Field of the struct with the state of a layer -> a constant from which it begins.
+        self.firsts: dict[str, np.ndarray] = {}
         #: Bases with outputs of recurrent layers, and names of the tensors which are such inputs of others.
         self.bounded: set[int] = set()
         self.bounded_inputs: set[str] = set()
@@ -252,8 +290,7 @@ class Reader:
         self.inputs: dict[str, int] = {}
         for value in given:
             if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-                fixed = f"if it is a setting, give its value with --value {value.name}=N"
-                raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes nothing else; {fixed}")
+                raise BuildFailed(_not_float(graph, value))
             sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
             base = f"state {value.name}" if value.name in carried else parameter("x", value.name, inputs)
             if value.name in kept:
@@ -269,16 +306,21 @@ class Reader:
         for before, name in carried.items():
             after = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
             same = isinstance(self.values[name], Data) and after == self.values[name].at.ravel().tolist()
-            if before not in kept and not same:
+            first = self.values[firsts[before]] if before in firsts else None
+            if before not in kept and (not same or isinstance(first, Data)):
                 self.others.append(before)
-        self.output_names = tuple(value.name for value in graph.output if value.name not in carried.values())
+            elif first is not None:
+                self._begin_from(first, after[0])
+        outputs = {state.output for state in states}
+        self.output_names = tuple(value.name for value in graph.output if value.name not in outputs)
         #: Parameter of each output -> its base and size.
         self.outputs: dict[str, tuple[int, int]] = {}
         for name in self.output_names:
             self.outputs[parameter("y", name, self.output_names)] = self._output(name)
         changed = [(self.values[before].at.ravel(), carried[before]) for before in kept]
         ends = [self._copied(Data(self._data(name).at.ravel()[np.argsort(at)])) for at, name in changed]
-        self.stages += [Copy(x, at.min(), at.size) for x, (at, _) in zip(ends, changed, strict=True)]
+        for x, (at, _) in zip(ends, changed, strict=True):
+            self._copy_row(x, at.min(), at.size)
 
     @classmethod
     def of(cls, content: bytes, states: Sequence[State], name: str) -> Self:
@@ -296,10 +338,14 @@ class Reader:
         return self._new(f"b{len(self.bases)}", shape)
 
     def _data(self, value: Any) -> Data:
-        """A tensor, by its name or itself, of which a constant gets addresses."""
+        """A tensor, by its name or itself, of which a constant gets addresses, once for numbers that are repeated."""
         value = self.values[value] if isinstance(value, str) else value
         if isinstance(value, Data):
             return value
+        return Data(np.broadcast_to(self._stored(once(value)).at, value.shape))
+
+    def _stored(self, value: np.ndarray) -> Data:
+        """A constant, all numbers of which are among the weights."""
         self.constants[len(self.bases)] = value.astype(np.float32)
         return self._new("constant", value.shape)
 
@@ -319,22 +365,21 @@ class Reader:
         """Where a tensor begins, which is copied if it lies in several pieces."""
         return data.at.flat[0] if (np.diff(data.at.ravel()) == 1).all() else self._copied(data)
 
+    def _copy_row(self, x: int, y: int, size: int) -> None:
+        """Append a copy of adjacent numbers."""
+        self.stages.append(Copy(x, y, size, (Loop(size, 1, 1),)))
+
     def _copied(self, data: Data) -> int:
         """Where a copy of a tensor begins."""
-        flat, whole = data.at.ravel(), self._buffer((data.at.size,)).at
-        of_bases = np.flatnonzero(np.diff(flat // BASE)) + 1
-        for part, into in zip(np.split(flat, of_bases), np.split(whole, of_bases), strict=True):
-            cuts = np.flatnonzero(np.diff(part) != 1) + 1
-            if len(cuts) >= MOST_PIECES:
-                first = part.min()
-                self.stages.append(Pick(first, into[0], len(part), part - first))
-                continue
-            for piece, to in zip(np.split(part, cuts), np.split(into, cuts), strict=True):
-                self.stages.append(Copy(piece[0], to[0], len(piece)))
-        return whole[0]
+        whole = self._buffer(data.at.shape).at
+        for move in moves(data.at):
+            self.stages.append(Copy(move.x, whole.flat[0] + move.to, data.at.size, move.loops))
+        return whole.flat[0]
 
     def _each(self, kind: type[Stage], data: Data, *more: Any, others: Sequence[Data] = ()) -> Data:
         """Append a stage for each number by itself, with those of `others`, in the order in which `data` lies."""
+        if not data.at.size:
+            return data
         order = np.argsort(data.at, axis=None, kind="stable")
         x = self._address(Data(data.at.ravel()[order]))
         rest = [x if each is data else self._address(Data(each.at.ravel()[order])) for each in others]
@@ -346,6 +391,8 @@ class Reader:
     def _product(self, rows: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> Data:
         """Append the product of rows of addresses, (n, k), with a matrix, (k, columns); returns (n, columns)."""
         n, k = rows.shape
+        if not rows.size:
+            raise BuildFailed("a product of no rows: the window is too short for this network")
         far = np.diff(rows[:, 0])
         regular = (
             (np.diff(rows) == 1).all() and (far == far[:1]).all() and (far[:1] >= 0).all() and far.sum() < BASE // 2
@@ -477,7 +524,9 @@ class Reader:
             for end, name, value in zip(ends, "hc", (h, c), strict=True):
                 after = self._new(f"net->{name}{number}", (1, units)).at
                 end.append(after)
-                if isinstance(value, Data) or (value is not None and value.any()):
+                if isinstance(value, np.ndarray) and value.any() and not self.carries:
+                    self._begin_from(value.reshape(-1, units)[index], after.flat[0])
+                elif isinstance(value, Data) or (value is not None and value.any()):
                     self._begin(Data(self._data(value).at.reshape(-1, units)[index]), after[0])
                 elif self.carries and (name == "h" or kind == "LSTM"):
                     raise BuildFailed(
@@ -490,12 +539,16 @@ class Reader:
             y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
         return [y, *states]
 
+    def _begin_from(self, state: np.ndarray, after: Any) -> None:
+        """The state from which a layer begins, which `reset` puts where it ends."""
+        self.firsts[self.bases[after // BASE]] = state.astype(np.float32).ravel()
+
     def _begin(self, state: Data, after: np.ndarray) -> None:
         """The state from which the last layer begins: carried, or else copied to `after`, where it ends."""
         if self.bases[state.at[0] // BASE].startswith("state "):
             self.after.update(zip(state.at.tolist(), after.tolist(), strict=True))
             return
-        self.stages.append(Copy(self._address(state), after[0], len(after)))
+        self._copy_row(self._address(state), after[0], len(after))
         self.given.add(len(self.layers) - 1)
 
     def _dense(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
@@ -606,21 +659,28 @@ class Reader:
         if isinstance(constant, Data) or shape != data.at.shape:
             one, other = (Data(np.broadcast_to(self._data(value).at, shape)) for value in inputs)
             return self._each(Binary, one, ARITHMETIC[node.op_type], others=[other])
-        constant = np.broadcast_to(self._constant(node, constant, "one operand"), shape)
-        constant = constant.ravel()[np.argsort(data.at, axis=None, kind="stable")]
-        widths = (
-            size for size in (shape[-1:] or (1,)) + shape if (constant.reshape(-1, size) == constant[:size]).all()
-        )
-        width = next(widths, constant.size)
-        rows, constant = constant.size // width, constant[:width]
-        once = self.uses.count(node.input[1 if swapped else 0]) == 1
-        product = next((stage for product, stage in self.products if product is data and stage.rows == rows), None)
-        if node.op_type == "Add" and product and once:
-            product.bias = product.bias + constant
-            return data
         function = ARITHMETIC[node.op_type]
-        function = {"difference": "subtracted", "quotient": "divisor"}.get(function, function) if swapped else function
-        return self._each(Binary, data, self._data(constant).at[0], function, rows, True)
+        if swapped:
+            function = {"difference": "subtracted", "quotient": "divisor"}.get(function, function)
+        whole = np.broadcast_to(self._constant(node, constant, "one operand"), shape)
+        row = self._row(whole, data)
+        if row is None:
+            return self._each(Binary, data, function, others=[self._data(whole)])
+        rows = whole.size // row.size
+        used_once = self.uses.count(node.input[1 if swapped else 0]) == 1
+        product = next((stage for product, stage in self.products if product is data and stage.rows == rows), None)
+        if node.op_type == "Add" and product and used_once:
+            product.bias = product.bias + row
+            return data
+        return self._each(Binary, data, self._stored(row).at[0], function, rows, True)
+
+    def _row(self, constant: np.ndarray, data: Data) -> np.ndarray | None:
+        """What all rows of a constant have, in the order in which `data` lies; None if it repeats otherwise."""
+        flat = constant.ravel()[np.argsort(data.at, axis=None, kind="stable")]
+        for width in (*constant.shape[-1:], *constant.shape, 1):
+            if flat.size and (flat.reshape(-1, width) == flat[:width]).all():
+                return flat[:width]
+        return flat if once(constant).size == flat.size else None
 
     def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
         function, defaults = POINTWISE[node.op_type]
@@ -638,9 +698,9 @@ class Reader:
         address, size = self._address(data), data.at.size
         taken = {base for base, _ in self.outputs.values()}
         if address // BASE in taken or self.buffers.get(address // BASE) != size:
-            copy = Copy(address, self._buffer(data.at.shape).at.flat[0], size)
-            self.stages.append(copy)
-            address = copy.y
+            whole = self._buffer(data.at.shape).at.flat[0]
+            self._copy_row(address, whole, size)
+            address = whole
         return address // BASE, size
 
     @property

@@ -7,7 +7,8 @@ their parameters, input_forget, linear_before_reset. A clip is applied to the in
 LSTM included. They are computed in the type of their inputs, float16 in float32; so the difference of a network from
 itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is computed here too, as runtimes do it:
 with an error of so much of 1, and not of its result, which matters where that is small. BatchNormalization is computed
-here because ONNX's evaluator takes it for one in training before version 14 of the operators.
+here because ONNX's evaluator takes it for one in training before version 14 of the operators. QuantizeLinear and
+DequantizeLinear are computed in all versions by ONNX's newest ones, also those of ONNX Runtime's own domain.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RE
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
+
+#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the second domain, in which
+#: ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions compute all of these.
+LINEAR, LINEAR_DOMAINS = ("QuantizeLinear", "DequantizeLinear"), ("", "com.microsoft")
 
 
 class NotEvaluated(LabError):
@@ -64,6 +69,7 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 @lru_cache(maxsize=1)
 def _operators() -> tuple[type, ...]:
     from onnx.reference.op_run import OpRun
+    from onnx.reference.ops import load_op
 
     def run(self, *inputs, **_):
         node = self.onnx_node
@@ -79,7 +85,9 @@ def _operators() -> tuple[type, ...]:
         return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
 
     runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
-    return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items())
+    own = [type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items()]
+    newest = [type(kind, (load_op("", kind),), {"op_domain": domain}) for kind in LINEAR for domain in LINEAR_DOMAINS]
+    return (*own, *newest)
 
 
 def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Mapping) -> tuple[np.ndarray, ...]:

@@ -687,8 +687,3 @@ INLINE vec smaller(vec x, vec z) { return -larger(-x, -z); }
     for (int r = 0; r < (rows); r++) \
         for (int i = 0; i < (count); i += VL) \
             put((y) + r * (count) + i, function(get((x) + r * (count) + i, (count) - i), get((z) + r * (zs) + i, (count) - i)), (count) - i)
-
-INLINE void pick(int count, const int32_t *places, const float *x, float *y)
-{
-    for (int i = 0; i < count; i++) y[i] = x[places[i]];
-}

@@ -2,8 +2,9 @@
 
 Several runtimes silently misread some LSTM, GRU and RNN operators. For TensorRT these were found by evaluating the
 parsed network in numpy (tests/support/network_in_numpy.py), for the others by running them, and comparing with the
-definition of the operators (`evaluate`). What `Rules` do not refuse is read correctly. Errors name the operator and a
-remedy.
+definition of the operators (`evaluate`). What `Rules` do not refuse is read correctly. Files with operators that
+contradict the definition itself (`DEFINITION`) are refused when they are read, whatever the runtime. Errors name the
+operator and a remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import Sizes, fit, graphs, known_sizes
+from lstm_trt.export.sizes import Sizes, bodies, fit, graphs, known_sizes
 
 #: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
 NO_DEFAULT = float("nan")
@@ -53,8 +54,8 @@ class Rules:
 
     title: str
     activations: tuple[str, ...]
-    layout: str
-    cell_clip: str
+    layout: str = ""
+    cell_clip: str = ""
     without_defaults: tuple[str, ...] = ()
     input_forget: str = ""
     peepholes: str = ""
@@ -63,6 +64,9 @@ class Rules:
     checks_precision: bool = False
     small_gru: str = ""
 
+
+#: What no runtime can compute: operators that contradict their own definition.
+DEFINITION = Rules("ONNX", tuple(ACTIVATIONS), different_directions=True)
 
 _READ_AS_0 = "(batch first) would silently be read as layout=0"
 
@@ -136,6 +140,15 @@ def _is_utf8(message) -> bool:
 def nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """All operators of a graph, and after them those in the bodies of Loop, If and Scan."""
     return [node for each in graphs(graph) for node in each.node]
+
+
+def operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
+    """All operators, each with the sizes that are known where it is, and the body that it is in."""
+    known = {**(outer or {}), **known_sizes(graph)}
+    for node in graph.node:
+        yield node, known, within
+        for name, body in bodies(node).items():
+            yield from operators(body, known, f"{label(node)}, {name}")
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -242,12 +255,12 @@ def _faults(node: onnx.NodeProto, types: dict[str, int], sizes: Sizes, precision
     direction = has.get("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         yield f"unknown direction {direction!r}: forward, reverse or bidirectional"
-    if has.get("layout", 0) != 0:
+    if has.get("layout", 0) != 0 and rules.layout:
         remedy = "export it time-major (PyTorch adds Transpose operators), or transpose X and Y yourself"
         yield f"layout={has['layout']} {rules.layout}: {remedy}"
     if has.get("input_forget", 0) != 0 and rules.input_forget:
         yield f"input_forget {rules.input_forget}"
-    if "clip" in has and node.op_type == "LSTM":
+    if "clip" in has and node.op_type == "LSTM" and rules.cell_clip:
         yield f"clip: {rules.cell_clip}"
     if rules.peepholes and any(node.input[INPUT_NAMES.index("P") :]):
         yield f"peepholes (input P) {rules.peepholes}"
@@ -258,7 +271,7 @@ def _faults(node: onnx.NodeProto, types: dict[str, int], sizes: Sizes, precision
     if not has.get("hidden_size"):
         yield "hidden_size is missing, which every runtime needs: add it to the operator"
     found = {name: sizes[tensor] for name, tensor in tensors.items() if tensor in sizes}
-    yield from _faults_in_sizes(node.op_type, found, has["hidden_size"], direction)
+    yield from _faults_in_sizes(node.op_type, found, has["hidden_size"], direction, bool(has.get("layout")))
     one = len(found.get("X", ())) == 3 and found["X"][1] == 1
     small = one and 3 <= has["hidden_size"] <= 6 and not has.get("linear_before_reset")
     if rules.small_gru and node.op_type == "GRU" and small:
@@ -303,12 +316,14 @@ def _faults_in_types(kind: str, types: dict[str, int], precision: str, rules: Ru
         yield f"the graph computes in float16, but {precision} was requested: use --precision fp16"
 
 
-def _faults_in_sizes(kind: str, found: dict[str, Any], hidden: int, direction: str) -> Iterator[str]:
+def _faults_in_sizes(kind: str, found: dict[str, Any], hidden: int, direction: str, batch_first: bool) -> Iterator[str]:
     x = found.get("X", ())
     sizes: Any = x if len(x) == 3 else (None, None, None)
     sequence, batch, features = sizes
+    if batch_first:
+        batch, sequence = sequence, batch
     layer = RecurrentLayer(kind, hidden, features, sequence, batch, direction)
-    state = (layer.directions, batch, hidden)
+    state = (batch, layer.directions, hidden) if batch_first else (layer.directions, batch, hidden)
     others = {"initial_h": state, "initial_c": state, "P": (layer.directions, 3 * hidden)}
     for name, needed in {**layer.weight_shapes, "sequence_lens": (batch,), **others}.items():
         sizes = found.get(name, needed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,10 +21,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
-from lstm_trt.export.read_onnx import NetworkFacts, from_inputs, network_facts, random_array, read_file
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.input_values import LENGTHS
+from lstm_trt.export.read_onnx import (
+    NetworkFacts,
+    Tensor,
+    deciding,
+    from_inputs,
+    network_facts,
+    random_array,
+    read_file,
+    read_shapes,
+)
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
 
@@ -64,10 +77,12 @@ class OnnxNetwork(Workload):
     facts: NetworkFacts = field(compare=False, repr=False)
 
     recurrent_layers: ClassVar[Any] = property(attrgetter("facts.layers"))
+    half: ClassVar[Any] = property(attrgetter("facts.half"))
     parameters: ClassVar[Any] = property(attrgetter("facts.parameters"))
     flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
     constants = property(lambda self: dict(self.fixed))
+    lengths = property(lambda self: {each.name: each.range for each in self.facts.inputs if each.meaning == LENGTHS})
 
     def __init__(
         self,
@@ -109,8 +124,17 @@ class OnnxNetwork(Workload):
     def _named(self, without: Sequence[str | None] = ()) -> str:
         """Name, hashes, constants, and sizes except those in `without`."""
         sizes = "".join(f"-{name}{size}" for name, size in (*self.sizes, *self.fixed) if name not in without)
+        sizes += "".join(f"-{name}{text}" for name, text in self.length_texts(without).items())
         inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
         return f"{self.name}@{self.sha256[:8]}{sizes}{inputs}"
+
+    def length_texts(self, without: Sequence[str | None] = ()) -> dict[str, str]:
+        """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left out."""
+        time, texts = self.facts.time_symbol, {}
+        whole = {self.axes["sequence"], dict(self.sizes).get(time)} if time and time in without else set()
+        for name, (low, high) in self.lengths.items():
+            texts[name] = f"{low}to{high}" if low < high else "-full" if low in whole else str(low)
+        return texts
 
     @property
     def label(self) -> str:
@@ -119,7 +143,8 @@ class OnnxNetwork(Workload):
     @property
     def identity(self) -> dict:
         plain = {"kind": self.KIND, "sha256": self.sha256, "sizes": dict(self.sizes), "states": dict(self.carried)}
-        added = {"inputs_sha256": self.inputs_sha256, "constants": self.constants}
+        lengths = {name: list(range_) for name, range_ in self.lengths.items()}
+        added = {"inputs_sha256": self.inputs_sha256, "constants": self.constants, "lengths": lengths}
         return plain | {name: value for name, value in added.items() if value}
 
     def as_dict(self) -> dict:
@@ -152,7 +177,34 @@ class OnnxNetwork(Workload):
         """What is wrong in the file, but does not prevent that it runs."""
         wrong = [tensor for tensor in self.facts.outputs if tensor.declared is not None]
         states = f"{self.name}.onnx states another number of axes or other sizes for its output"
-        return tuple(f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong)
+        warnings = [f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong]
+        if self.likely_states:
+            pairs = [*self.carried, *self.likely_states.items()]
+            flags = " ".join(f"--state {before}={after}" for before, after in pairs)
+            inputs = f"{self.name}.onnx may have a state: an output has the shape and type of its input"
+            warnings.append(f"{inputs} {' and of '.join(self.likely_states)}; if so, carry it with {flags}")
+        return tuple(warnings)
+
+    @property
+    def likely_states(self) -> dict[str, str]:
+        """Input -> an output of its shape and type, of those that no name tells; empty if the user has named states.
+
+        Not all inputs, nor all outputs, can be states: the first are data.
+        """
+        found: dict[str, str] = {}
+        carried = dict(self.carried)
+        if carried != _found_states(self.facts):
+            return found
+        outputs = [tensor for tensor in self.facts.outputs if tensor.name not in carried.values()]
+        for tensor in reversed(self.facts.inputs):
+            same = [each for each in outputs if (each.shape, each.type) == (tensor.shape, tensor.type)]
+            if same and tensor.name not in carried:
+                found[tensor.name] = same[-1].name
+                outputs.remove(same[-1])
+        if found and (len(found) + len(carried) == len(self.facts.inputs) or not outputs):
+            found.popitem()
+        shapes = read_shapes(self.path) if found else {}
+        return {name: found[name] for name in shapes if name in found and self.facts.time_symbol not in shapes[name]}
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -176,7 +228,8 @@ class OnnxNetwork(Workload):
         sizes = {f"size {name}": size for name, size in self.sizes}
         sizes |= {f"value {name}": number for name, number in self.fixed}
         inputs = {"inputs": self.inputs_sha256[:8]} if self.inputs_sha256 else {}
-        return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **inputs}
+        lengths = {f"lengths {name}": text for name, text in self.length_texts().items()}
+        return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **lengths, **inputs}
 
     def group_fields(self, mode: str) -> dict[str, object]:
         """The network and its mode, and the sizes that are no axes."""
@@ -195,17 +248,30 @@ class OnnxNetwork(Workload):
         }
         return {flag: values for flag, values in found.items() if values}
 
+    @property
+    def gets_states(self) -> bool:
+        """Whether it is a network for windows, to which the mode "stream" adds states (`export.streamed`)."""
+        return not (self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()))
+
     def in_mode(self, mode: str) -> OnnxNetwork:
-        """Itself, or in the mode "stream" a network for windows with the added states (`export.streamed`)."""
-        if mode != "stream" or self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()):
-            return super().in_mode(mode)
-        return _with_states(self)
+        """Itself, or in the mode "stream" the network with added states."""
+        return _with_states(self) if mode == "stream" and self.gets_states else super().in_mode(mode)
 
     def check_mode(self, mode: str) -> None:
         reason = self._why_no_stream() if mode == "stream" else ""
         if reason:
             raise UsageError(f"{self.name} has no mode stream: {reason}")
+        for tensor in self.facts.inputs:
+            if tensor.meaning and not tensor.range and tensor.name not in dict(self.carried):
+                raise UsageError(self._unknown(tensor))
         super().check_mode(mode)
+
+    def _unknown(self, tensor: Tensor) -> str:
+        """That an input has numbers that only the user knows, and how to give them."""
+        number = deciding(onnx_checks.read(self.path.read_bytes(), self.name)).get(tensor.name, "N")
+        value = f"--value {tensor.name}={number}, or with " if math.prod(tensor.shape) == 1 else ""
+        which = f"which numbers its input {tensor.name} has, and {tensor.meaning} depends on them"
+        return f"{self.name} does not say {which}: give them with {value}--inputs FILE.npz"
 
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
@@ -238,17 +304,25 @@ class OnnxNetwork(Workload):
 
 
 @lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
-def _with_states(network: OnnxNetwork) -> OnnxNetwork:
-    """A network for windows as a stream; raises `UsageError` as `streamed.streamed`."""
+def stream_of(network: OnnxNetwork) -> Any:
+    """A network for windows as a `streamed.Streamed`; raises `UsageError` as `streamed.streamed`."""
     from lstm_trt.export import streamed
 
-    sizes: dict[Any, int] = dict(network.sizes)
     batch, more = network.facts.batch_symbol, {"name": network.name, "constants": network.constants}
-    one = sizes | ({batch: 1} if batch else {})
+    one = dict(network.sizes) | ({batch: 1} if batch else {})
     every = [{**one, network.facts.time_symbol: samples} for samples in streamed.SAMPLES]
-    content, states = streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
+    return streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
+
+
+def _with_states(network: OnnxNetwork) -> OnnxNetwork:
+    stream = stream_of(network)
+    sizes: dict[Any, int] = dict(network.sizes)
+    symbol = network.facts.time_symbol
+    if sizes[symbol] % stream.stride:
+        multiple = f"takes {stream.stride} samples a call, or a multiple of them: give --size {symbol}={stream.stride}"
+        raise UsageError(f"{network.name} in the mode stream {multiple}")
     own = network.inputs_sha256 and _cached("inputs", network.inputs_sha256, ".npz", "its inputs are", "--inputs")
-    return OnnxNetwork(content, name=network.name, sizes=sizes, states=states, inputs=own)
+    return OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states, inputs=own)
 
 
 def TorchNetwork(
@@ -289,25 +363,30 @@ def TorchNetwork(
     parameters: Iterable[str] = (f"input{index}" for index in range(len(example)))
     with suppress(ValueError):  # a traced module has no signature
         parameters = inspect.signature(module.forward).parameters
-    named = list(input_names or [*parameters][: len(example)])
+    named = as_list(input_names or [*parameters][: len(example)])
     module.eval()
     try:
         with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
             probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
-            with torch.inference_mode():
+            with torch.no_grad():
                 runs = [_pytree.tree_leaves(module(*probe)) for _ in range(2)]
             results, again = ([leaf for leaf in run if isinstance(leaf, torch.Tensor)] for run in runs)
             if not all(a.float().allclose(b.float(), equal_nan=True) for a, b in zip(results, again, strict=True)):
                 raise ExportFailed(f"the outputs of {name} are random, by a dropout with training=True for example")
-            several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
-            answers = list(output_names or several)
+            numbered = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
+            answers = as_list(output_names or numbered)
             for what, given, needed in (("input", named, len(example)), ("output", answers, len(results))):
                 if len(given) != needed:
                     raise UsageError(f"{name} has {needed} {what}s, but {len(given)} names were given")
             tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
             own = _sizes_of_symbols(axes, tensors, named)
             more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": axes}
-            content = export_module(module, example, name, **more)
+            try:
+                content = export_module(module, example, name, **more)
+            except ExportFailed as error:
+                text = error.detail.encode()
+                log = cache.keep("exporter", cache.sha256(text), ".txt", text).path
+                raise ExportFailed(f"{error}; the exporter's own text: {log}") from None
     finally:
         module.train(training)
     network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)

@@ -1,26 +1,27 @@
 """What an ONNX file contains: inputs, outputs and recurrent operators at given sizes, parameters, operations.
 
-Reading is safe: nothing is executed or unpickled, external data has to be in the folder of the file, and ONNX's checker
-runs first. Errors in a file are a `UsageError` of one line.
+Reading is safe: nothing is executed or unpickled, external data has to be in the folder of the file or of what it is a
+link to, and ONNX's checker runs first. Errors in a file are a `UsageError` of one line.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.input_values import LENGTHS, InputValues
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
@@ -35,18 +36,39 @@ FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 #: Those of quantized weights, unsigned and signed.
 INT8 = (2, 3)
 
+#: Operators with products of two tensors.
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+
+#: `RecurrentLayer.within` of an operator that has constants only, which runtimes compute once.
+CONSTANTS = "constants"
+
 #: Operators with products whose number, or whose rate, is not that of float32 products.
 UNCOUNTED = ("Attention", "ConvInteger", "DFT", "Einsum", "MatMulInteger", "QLinearConv", "QLinearMatMul", "STFT")
 
+#: Beginnings of the operators that round to whole numbers of few bits.
+QUANTIZING = ("DynamicQuantize", "QGemm", "QLinear", "QuantizeLinear")
+
 _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
 
-#: What files of other formats are, their endings, their first bytes and where these begin, and how to get to ONNX.
+_CONVERTED = "it cannot be converted back, give the ONNX file from which it was made"
+
+#: What files of other formats are, their endings, their first bytes, if any, and where these begin, and how to get to
+#: ONNX.
 FOREIGN = (
     ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
+    ("a program of torch.export", (".pt2",), b"", 0, 'torch.onnx.export(torch.export.load(FILE), (), "a.onnx")'),
+    ("a file in ONNX Runtime's own format", (".ort",), b"ORTM", 4, _CONVERTED),
+    ("a network in OpenVINO's format", (".xml",), b"<net ", 22, _CONVERTED),
+    ("a TensorRT engine", (".engine", ".plan", ".trt"), b"ftrt", 0, _CONVERTED),
+    ("a pointer of Git LFS", (), b"version https://git-lfs", 0, "git lfs pull fetches the file that it stands for"),
+    ("a web page", (".html",), b"<!DOCTYPE", 0, "download the file itself"),
     ("a file of weights without a network", (".safetensors",), b'{"', 8, f"load them {_MODULE}"),
     ("a Keras file", (".keras", ".h5"), b"\x89HDF", 0, 'load it, then model.export("model.onnx", format="onnx")'),
     ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
 )
+
+#: An attribute that operators get here.
+MEAN_LENGTH = "mean_length"
 
 #: The largest size that is tried for an example is 2 to the power of one less.
 EXAMPLE_DOUBLINGS = 11
@@ -54,9 +76,10 @@ EXAMPLE_DOUBLINGS = 11
 
 @dataclass(frozen=True)
 class Tensor(JsonFields):
-    """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input.
+    """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an input has.
 
-    `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
+    `meaning`: `LENGTHS` if these are the lengths of sequences; the operator that needs them if only the user can know
+    them. `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
     """
 
     name: str
@@ -64,9 +87,10 @@ class Tensor(JsonFields):
     shape: tuple[int, ...]
     range: tuple[int, int] | None = None
     declared: tuple[int | None, ...] | None = None
+    meaning: str | None = None
 
     def as_dict(self) -> dict:
-        """JSON values; `range` and `declared` only if there is one."""
+        """JSON values; `range`, `declared` and `meaning` only if there is one."""
         return {name: value for name, value in super().as_dict().items() if value is not None}
 
 
@@ -76,7 +100,8 @@ class NetworkFacts(JsonFields):
 
     `flops` is None if a size inside the graph, or how often a part of it is computed, is not known; `least_flops` is
     the part that is known. `half`: whether some of its numbers are float16, so that it computes in half precision
-    whatever is asked for.
+    whatever is asked for. `quantized`: whether it rounds numbers to few bits; those near the edge between two fall on
+    either side, depending on the order of a sum.
     `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
     operator.
     """
@@ -90,40 +115,65 @@ class NetworkFacts(JsonFields):
     batch_symbol: str | None = None
     half: bool = False
     least_flops: int | None = None
+    quantized: bool = field(default=False, metadata=ADDED)
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
     """An ONNX file with its external data included, and the SHA-256 of the file and that data; nothing is executed.
 
     Raises `UsageError` if it cannot be read, with a remedy for files of other formats, told by their ending or first
-    bytes, or if external data is missing or outside the folder of the file.
+    bytes, or if external data is missing or outside the folders in which it may be (`_external_file`).
     """
-    from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
     with file_errors(f"read {path}"):
         content = path.read_bytes()
     try:
-        model, folder = onnx_checks.read(content, path.name, UsageError), path.resolve().parent
+        model = onnx_checks.read(content, path.name, UsageError)
     except UsageError:
         for what, endings, start, offset, remedy in FOREIGN:
-            if path.suffix.lower() in endings or content.startswith(start, offset):
+            if path.suffix.lower() in endings or (start and content.startswith(start, offset)):
                 raise UsageError(f"{path.name} is {what}, not ONNX: {remedy}") from None
         raise
     external = [tensor for tensor in onnx_checks.tensors(model.graph) if uses_external_data(tensor)]
     if not external:
         return content, cache.sha256(content)
-    parts = {}
-    for location in sorted({ExternalDataInfo(tensor).location for tensor in external}):
-        place = (folder / location).resolve()
-        if not place.is_relative_to(folder) or not place.is_file():
-            where = "is missing" if place.is_relative_to(folder) else "is outside its folder, which is not allowed"
-            raise UsageError(f"the external data {location!r} of {path} {where}")
-        parts[location] = place.read_bytes()
-    # ValueError for an offset beyond the file or above protobuf's 2 GiB, ValidationError
-    with any_error(UsageError, f"the external data of {path} cannot be loaded"):
-        load_external_data_for_model(model, str(folder))
+    loaded = f"the external data of {path} cannot be loaded"
+    # ValueError for an offset that is no number or negative, or above protobuf's 2 GiB
+    with any_error(UsageError, loaded):
+        places = [(tensor, ExternalDataInfo(tensor)) for tensor in external]
+        parts = {}
+        for location in sorted({place.location for _, place in places}):
+            file = _external_file(path, location)
+            with file_errors(f"read {file}"):
+                parts[location] = file.read_bytes()
+        for tensor, place in places:
+            rest = memoryview(parts[place.location])[place.offset or 0 :]
+            length = len(rest) if place.length is None else place.length
+            if length > len(rest):
+                raise UsageError(f"{loaded}: {place.location} ends before {tensor.name!r} does")
+            tensor.raw_data = bytes(rest[:length])
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
         whole = model.SerializeToString()
     return whole, cache.sha256(b"".join((content, *parts.values())))
+
+
+def _external_file(path: Path, location: str) -> Path:
+    """A file of external data, beside the ONNX file or, if that is a link, beside the file that it is a link to.
+
+    As in ONNX Runtime, which looks beside the link: what is found there may itself be a link into one of both folders,
+    as in Hugging Face's cache, and into no other. Raises `UsageError`.
+    """
+    folders = (path.parent.resolve(), path.resolve().parent)
+    places = [(folder / location).resolve() for folder in folders]
+    inside = [place for place in places if any(place.is_relative_to(folder) for folder in folders)]
+    found = next(filter(Path.is_file, inside), None)
+    if found is None:
+        outside = not inside or any(map(Path.is_file, places))
+        where = "is outside its folder, which is not allowed" if outside else "is missing"
+        raise UsageError(f"the external data {location!r} of {path} {where}")
+    return found
 
 
 def checked(content: bytes, name: str) -> onnx.ModelProto:
@@ -175,11 +225,19 @@ def deciding(model: onnx.ModelProto) -> dict[str, Any]:
     return {value.name: found[value.name] for value in graph.input if value.name in found}
 
 
-def _checked_sizes(known: Sequence[str], name: str, sizes: Mapping[str, int]) -> list[str]:
+def fixed_text(shapes: Mapping[str, Sequence[int | str]], wanted: str) -> str:
+    """What a file without symbolic sizes fixes, and how to export it with the size `wanted`."""
+    fixed = listed([f"{name} is {' x '.join(map(str, shape)) or 'a single number'}" for name, shape in shapes.items()])
+    again = f'export it with torch.onnx.export(..., dynamo=False, dynamic_axes={{INPUT: {{AXIS: "{wanted}"}}}})'
+    return f"all sizes of its inputs are fixed ({fixed}); {again}, or with dynamic_shapes"
+
+
+def _checked_sizes(shapes: Mapping[str, Sequence[int | str]], name: str, sizes: Mapping[str, int]) -> list[str]:
     """The symbolic sizes that are missing; raises `UsageError` for other names and values."""
+    known = symbols_in(shapes)
     for symbol, size in sizes.items():
         if symbol not in known:
-            has = f"its symbolic sizes are {listed(known)}" if known else "all its sizes are fixed"
+            has = f"its symbolic sizes are {listed(known)}" if known else fixed_text(shapes, symbol)
             raise UsageError(f"{name} has no symbolic size {symbol!r}: {has}")
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**31 - 1:
             raise UsageError(f"the size {symbol} must be a whole number of at least 1, not {size!r}")
@@ -200,7 +258,7 @@ def network_facts(
     model = checked(content, name)
     fix_inputs(model, constants, name)
     symbols = symbolic_shapes(model)
-    missing = _checked_sizes(symbols_in(symbols), name, sizes)
+    missing = _checked_sizes(symbols, name, sizes)
     if missing:
         decided = {key: number for key, number in deciding(model).items() if number != "N"}
         example = _example(content, name, sizes, missing, {**decided, **constants})
@@ -208,16 +266,20 @@ def network_facts(
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
-        graph = with_sizes(model, shapes).graph
+        derived = with_sizes(model, shapes)
+    graph = derived.graph
+    wrong = onnx_checks.refusal(derived, onnx_checks.DEFINITION)
+    if wrong:
+        raise UsageError(f"{name} is not valid ONNX: {wrong}")
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
-    inputs = [Tensor(key, kind, shapes[key], _range_of(graph, key, kind)) for key, kind in types.items()]
+    inputs = _inputs(derived, types, shapes, given)
     types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
     stated: dict[str, Any] = known_sizes(model.graph)
-    wrong = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
-    outputs = [Tensor(key, kind, known[key], declared=wrong.get(key)) for key, kind in types.items()]
+    others = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
+    outputs = [Tensor(key, kind, known[key], declared=others.get(key)) for key, kind in types.items()]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
     size, available = size + 3 * len(content), available_memory_bytes()
     if size > available:
@@ -229,8 +291,9 @@ def network_facts(
     stored = [tensor for tensor in tensors if tensor.data_type in FLOATS.values()] + quantized
     no_parameters = sum(kind in FLOATS.values() for kind in fills)
     parameters = sum(math.prod(tensor.dims) for tensor in stored) - no_parameters
-    layers, (least, complete) = _layers(graph), _count_flops(graph, {}, set(shapes))
+    layers, (least, complete) = _layers(graph, shapes), _count_flops(graph, {}, set(shapes))
     more = {"half": any(tensor.data_type == FLOATS["float16"] for tensor in stored), "least_flops": least}
+    more["quantized"] = any(node.op_type.startswith(QUANTIZING) for node in every)
     more |= _symbols_of_layers(model, symbols, sizes, layers)
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
 
@@ -238,6 +301,30 @@ def network_facts(
 def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Shapes with these values of their symbols."""
     return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
+
+
+def _inputs(model: onnx.ModelProto, types: Mapping, shapes: Mapping, given: Mapping[str, np.ndarray]) -> list[Tensor]:
+    """The inputs with the numbers that they have: those given, if they are lengths or cannot be drawn.
+
+    Recurrent operators with sequences of known lengths get the mean of these as their attribute `MEAN_LENGTH`.
+    """
+    bare = [Tensor(name, kind, shapes[name]) for name, kind in types.items()]
+    values = InputValues(model, bare)
+    meanings, arrays, found = values.meanings(), dict(given), []
+    for tensor in bare:
+        whole = np.dtype(tensor.type).kind in "iu"
+        drawn, meaning = meanings.get(tensor.name, ((0, 1) if whole else None, None))
+        array = given.get(tensor.name)
+        if meaning and array is not None and array.size:
+            drawn = (int(array.min()), int(array.max()))
+        elif meaning == LENGTHS and drawn:
+            arrays[tensor.name] = np.full(tensor.shape, drawn[0], tensor.type)
+        found.append(replace(tensor, range=drawn, meaning=meaning))
+    for node in onnx_checks.recurrent_nodes(model):
+        lengths = values.value("".join(node.input[4:5]), arrays)
+        if lengths is not None:
+            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, float(lengths.mean())))
+    return found
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
@@ -250,37 +337,19 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
 
 
-def _range_of(graph: onnx.GraphProto, tensor: str, kind: str) -> tuple[int, int] | None:
-    """The whole numbers that an input may have: indices of a table, or the full length where lengths are expected."""
-    if np.dtype(kind).kind not in "iu":
-        return None
-    for node, known, _ in _operators(graph):
-        if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = _three(known, node.input[0])[1 if attributes(node).get("layout") else 0]
-            return (length, length) if length else (1, 1)
-        if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = (known.get(node.input[0]) or (None,))[attributes(node).get("axis", 0)]
-            return (0, rows - 1) if rows else (0, 0)
-    return (0, 1)
-
-
-def _operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
-    """All operators, each with the sizes that are known where it is, and the body that it is in."""
-    known = {**(outer or {}), **known_sizes(graph)}
-    for node in graph.node:
-        yield node, known, within
-        for name, body in bodies(node).items():
-            yield from _operators(body, known, f"{onnx_checks.label(node)}, {name}")
-
-
 def _three(known: Sizes, name: str) -> Sequence[int | None]:
     """The sizes of a tensor of three axes, None where they are not known."""
     sizes = known.get(name, ())
     return sizes if len(sizes) == 3 else (None, None, None)
 
 
-def _layers(graph: onnx.GraphProto) -> tuple[RecurrentLayer, ...]:
-    return tuple(filter(None, (_layer(*found) for found in _operators(graph))))
+def _layers(graph: onnx.GraphProto, inputs: Iterable[str]) -> tuple[RecurrentLayer, ...]:
+    """The recurrent operators of a graph with these inputs; its other inputs are weights."""
+    varying, found = _varying(graph, set(inputs)), []
+    for node, known, within in onnx_checks.operators(graph):
+        constant = not within and not varying & {*node.input}
+        found.append(_layer(node, known, CONSTANTS if constant else within))
+    return tuple(filter(None, found))
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
@@ -294,7 +363,18 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
     bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
     sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
-    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within)
+    steps = has.get(MEAN_LENGTH)
+    steps = None if steps == sequence else steps
+    return RecurrentLayer(node.op_type, *sizes, has.get("direction", "forward"), name, bias, within, steps)
+
+
+def _varying(graph: onnx.GraphProto, inputs: set[str]) -> set[str]:
+    """Tensors that are no constants, given the inputs that are none."""
+    varying = set(inputs)
+    for node in graph.node:
+        if bodies(node) or varying & {*node.input}:
+            varying |= {*filter(None, node.output)}
+    return varying
 
 
 def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tuple[int, bool]:
@@ -302,13 +382,15 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
 
     `varying`: tensors that are not constants. Those of constants are not counted, since runtimes compute them once.
     """
-    known, varying, least, complete = {**outer, **known_sizes(graph)}, set(varying), 0, True
+    known, varying, least, complete = {**outer, **known_sizes(graph)}, _varying(graph, varying), 0, True
+    whole = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     for node in graph.node:
         inner = bodies(node).values()
         if inner or varying & {*node.input}:
-            varying |= {*filter(None, node.output)}
             counts = [_count_flops(body, known, varying | {value.name for value in body.input}) for body in inner]
             counts, times = counts or [_flops(node, known)], _times(node, known)
+            if whole & {*node.input} and node.op_type in PRODUCTS:
+                counts = [(0, False)]  # runtimes multiply whole numbers instead
             fewest, _ = min(counts)
             least += (times or 0) * fewest
             complete &= all(count == (fewest, True) for count in counts) and (times is not None or not fewest)
@@ -331,7 +413,7 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
     if node.op_type in RECURRENT:
         layer = _layer(node, known)
         return (layer.flops, layer.counted) if layer else (0, False)
-    if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
+    if node.op_type not in PRODUCTS:
         return 0, True
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
     per_place = first if node.op_type == "ConvTranspose" else result
@@ -352,7 +434,7 @@ def _symbols_of_layers(
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
         with suppress(Exception):  # not every size is possible: an addition of two inputs, for example
-            other = _layers(with_sizes(model, _sized(symbols, larger)).graph)[0]
+            other = _layers(with_sizes(model, _sized(symbols, larger)).graph, symbols)[0]
             if other.sequence != layers[0].sequence:
                 found["time_symbol"] = symbol
             elif other.batch != layers[0].batch:

@@ -1,9 +1,9 @@
 """A network as C files for deployment, with the error of the code where it can be measured."""
 
+import ctypes
 import math
 import re
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, one_of
-from lstm_trt.config.format import bytes_text, count, short_number
+from lstm_trt.config.format import bytes_text, count, listed, short_number
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
@@ -23,7 +23,7 @@ from lstm_trt.export.c_folder import LARGEST_ERROR, Answers
 from lstm_trt.export.c_network import fold_normalizations, identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.own_network import OnnxNetwork, stream_of
 from lstm_trt.export.read_onnx import in_sequence
 from lstm_trt.export.sizes import evaluated, known_sizes, sizes_of, static_model
 from lstm_trt.export.to_onnx import export_network
@@ -49,13 +49,14 @@ KEYWORDS = {
 class WrittenC:
     """The C files of a network, at `paths`.
 
-    `error`: the largest of an output on random inputs, compared with float64, relative to the largest output; None if
-    it was not measured.
+    `error`: the largest of an output of all functions on random inputs, compared with float64, relative to the largest
+    output; None if it was not measured. `stride`: samples of a time step.
     """
 
     paths: tuple[Path, ...]
     file: CFile
     error: float | None
+    stride: int = 1
 
     @property
     def command(self) -> str:
@@ -65,7 +66,7 @@ class WrittenC:
     @property
     def samples(self) -> dict[str, int]:
         """Samples of a call of each of the functions `run` and `step` that the file has."""
-        return self.file.samples
+        return {function: rows * self.stride for function, rows in self.file.samples.items()}
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -74,6 +75,7 @@ class WrittenC:
             "name": self.file.name,
             "samples": self.samples,
             "any_length": bool(self.file.strides),
+            "no_step": self.file.no_step or None,
             "target": self.file.target.name,
             "vector_length": self.file.target.vector_length,
             "weights": {"bytes": len(self.file.weights), "included": self.file.included},
@@ -87,6 +89,8 @@ class WrittenC:
         lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
         lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
         lines += [f"{self.file.name}_run_n: any number of samples per call"] * bool(self.file.strides)
+        if self.file.no_step:
+            lines.append(f"{self.file.name}_step: none, because {self.file.no_step}")
         place = "included" if self.file.included else f"in {self.file.name}.bin"
         lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
         lines += [f"error: {self.file.error}", f"compile with: {self.command}"]
@@ -110,14 +114,14 @@ def export_c(
     needs to build and test all networks of the folder, with a README, where there are none.
 
     `target`: "native" for the processor of this machine, or a name in `c_file.TARGETS`. The file has the function
-    `run`, for the whole sequence, and `step`, for one sample with carried state, unless a layer is bidirectional or an
-    ONNX file fixes another length of the sequence. An ONNX network with states as inputs and outputs has only `step`,
-    for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the whole sequence.
-    Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network). With the
-    `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`); with "int8" those that are
-    multiplied by what a recurrent layer puts out take a quarter, and so does the state in these products half. The
-    error is that against the network with these weights and states. With several `threads` the program lets others
-    help, see the header.
+    `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
+    state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
+    inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
+    `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
+    the network). With the `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`); with
+    "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
+    products half. The error is that against the network with these weights and states. With several `threads` the
+    program lets others help, see the header.
 
     If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
     `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
@@ -125,51 +129,86 @@ def export_c(
     """
     chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
     name = _identifier(network, name)
-    window, tick, states, any_length = _models(network, mode, seed)
+    models = _models(network, mode, seed)
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
-    how: dict[str, Any] = {"precision": precision, "threads": threads, "any_length": any_length}
-    file = c_file(window, tick, chosen, name, states=states, **how)
-    answers = known_answers(file, window or tick or b"", states)
-    error = answers and measured_error(replace(file, included=False), answers)
-    file = replace(file, error=_error_text(error))
-    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error)
+    file = c_file(
+        models.window,
+        models.step,
+        chosen,
+        name,
+        states=models.states,
+        precision=precision,
+        threads=threads,
+        any_length=models.any_length,
+        no_step=models.no_step,
+    )
+    answers = known_answers(file, models.of_functions, models.states)
+    error = measured_error(replace(file, included=False), answers) if answers else None
+    file = replace(file, error=_error_text(error, answers))
+    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
 
 
-def _error_text(error: float | None) -> str:
+def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
     """The error of `WrittenC` in words."""
     if error is None:
         return "not measured: the code cannot be compiled, run or evaluated here"
-    return f"{short_number(error, 2)} of the largest output, compared with float64 on random numbers"
+    functions = listed([each.function for each in answers])
+    return f"{short_number(error, 2)} of the largest output of {functions}, compared with float64 on random numbers"
 
 
-def _models(
-    network: LstmShape | OnnxNetwork, mode: str | None, seed: int
-) -> tuple[bytes | None, bytes | None, tuple[State, ...], bool]:
-    """ONNX models of the window and of the step, None without it, the states that are inputs of the step, and whether
-    the steps of a window compute the same."""
+@dataclass(frozen=True)
+class _Models:
+    """ONNX models of the window and of the step, None without it, and the states that are inputs of the step.
+
+    `any_length`: the step computes what the window does, sample after sample as they lie in memory. `no_step`: why
+    there is none. `stride`: samples of a time step.
+    """
+
+    window: bytes | None
+    step: bytes | None = None
+    states: tuple[State, ...] = ()
+    any_length: bool = False
+    no_step: str = ""
+    stride: int = 1
+
+    @property
+    def of_functions(self) -> dict[str, bytes]:
+        """Function -> its model."""
+        found = {"run": self.window, "step": self.step}
+        return {function: model for function, model in found.items() if model}
+
+
+def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _Models:
     network = network.in_mode(mode) if mode else network
     if isinstance(network, LstmShape):
-        path, states = export_network(network, seed).path, ()
-        tick: Any = replace(network, sequence=1)
-    else:
-        path, states, tick = network.path, network.states if mode != "forward" else (), _tick(network)
-    if mode == "stream" or states:
-        return None, static_model(path, network), states, False
-    window, step = static_model(path, network), None
-    if mode is not None or any(layer.direction != "forward" for layer in network.recurrent_layers) or not tick:
-        return window, None, (), False
-    stream = None
-    if isinstance(network, OnnxNetwork):
-        with suppress(UsageError):
-            stream = tick.in_mode("stream")
-    if stream:
-        step, states = static_model(stream.path, stream), stream.states
-    elif isinstance(network, LstmShape) or "Conv" not in {node.op_type for node in onnx_checks.read(window).graph.node}:
-        step = static_model(path, tick)  # without states as inputs it carries those of all its layers
-    same = stream is not None or isinstance(network, LstmShape)
-    return window, step, states, same and step is not None and _in_order(window, step)
+        path = export_network(network, seed).path
+        window = static_model(path, network)
+        if mode == "stream":
+            return _Models(None, window)
+        if mode is not None:
+            return _Models(window)
+        if network.directions > 1:
+            return _Models(window, no_step="it is bidirectional and needs the whole sequence from the start")
+        step = static_model(path, replace(network, sequence=1))
+        return _Models(window, step, any_length=_in_order(window, step))  # it carries the states of all its layers
+    if mode == "stream" or (network.states and mode != "forward"):
+        return _Models(None, static_model(network.path, network), network.states)
+    window = static_model(network.path, network)
+    if mode is not None:
+        return _Models(window)
+    try:
+        if not network.gets_states:
+            network.check_mode("stream")  # says why
+        stream = stream_of(network)
+    except UsageError as error:
+        return _Models(window, no_step=str(error))
+    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stream.stride}
+    tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
+    step = static_model(tick.path, tick)
+    any_length = stream.stride == 1 and _in_order(window, step)
+    return _Models(window, step, tick.states, any_length, stride=stream.stride)
 
 
 def _in_order(window: bytes, step: bytes) -> bool:
@@ -183,22 +222,15 @@ def _in_order(window: bytes, step: bytes) -> bool:
     return all(set(many[:place]) <= {1} for (many, _), place in zip(pairs, places, strict=True))
 
 
-def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
-    """The network with sequences of one sample; None if the file fixes another length."""
-    symbol = network.facts.time_symbol
-    if symbol is None:
-        return network if network.axes["sequence"] == 1 else None
-    sizes = {**dict(network.sizes), symbol: 1}
-    return OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
+def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[State]) -> list[Answers]:
+    """Answers of the functions of a file to random inputs, by the models of these; none if they cannot be evaluated.
 
-
-def known_answers(file: CFile, model: bytes, states: Sequence[State]) -> Answers | None:
-    """Answers of the model of the first function of a file to random inputs; None if it cannot be evaluated.
-
-    Each call begins with zero states, unless the `states` are inputs of the model. The model gets the weights
-    and, in int8, the rounding of the states that the code has.
+    The window begins with its first states, and what it answers is what the step has to answer sample by sample; a step
+    alone carries its `states` from call to call. The models get the weights and, in int8, the rounding of the states
+    that the code has.
     """
-    function, rows = next(iter(file.samples.items()))
+    function, model = next(iter(models.items()))
+    rows = file.samples[function]
     states = states if function == "step" else ()
     graph = onnx_checks.read(model)
     graph = in_float64(with_packed_weights(graph, file.precision, file.reader.bounded_inputs))
@@ -206,14 +238,39 @@ def known_answers(file: CFile, model: bytes, states: Sequence[State]) -> Answers
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
     sets = [{key: generator.standard_normal(shape, np.float32) for key, shape in shapes.items()} for _ in range(calls)]
+    wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
     try:
-        wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
-        return Answers(sets, in_sequence(partial(evaluate, graph), wide, states), bool(states))
+        whole = Answers(function, sets, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
     except NotEvaluated:
-        return None
+        return []
+    found = [whole]
+    if file.strides:
+        found.append(replace(whole, function="run_n", count=rows))
+    if function == "run" and "step" in models:
+        found.append(_by_steps(whole, known_sizes(onnx_checks.read(models["step"]).graph)))
+    return found
 
 
-def measured_error(file: CFile, answers: Answers) -> float | None:
+def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
+    """The answers of windows as those of steps, whose tensors have these `sizes`."""
+    tensors = {**whole.inputs[0], **whole.outputs[0]}
+    steps = max(array.size // math.prod(sizes[name]) for name, array in tensors.items())
+
+    def part(name: str, array: np.ndarray, step: int) -> np.ndarray | None:
+        """What a step reads or answers; None if it has no axis of time, and so is that of the last sample."""
+        for axis, size in enumerate(sizes[name]):
+            if size != array.shape[axis]:
+                return array.take(range(step * size, (step + 1) * size), axis)
+        return array if name in whole.inputs[0] or step == steps - 1 else None
+
+    inputs, outputs = (
+        [{name: part(name, array, step) for name, array in call.items()} for call in calls for step in range(steps)]
+        for calls in (whole.inputs, whole.outputs)
+    )
+    return Answers("step", inputs, outputs, steps)
+
+
+def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
     """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
 
     Raises `BuildFailed` if it is above `LARGEST_ERROR`.
@@ -224,21 +281,36 @@ def measured_error(file: CFile, answers: Answers) -> float | None:
         loaded = LoadedNetwork(file, find_compiler())
     except (BuildFailed, RuntimeUnavailable):
         return None
-    outputs = {name: np.empty(answers.outputs[0][name].shape, np.float32) for name in file.reader.output_names}
-    given, reset = {name: array.copy() for name, array in answers.inputs[0].items()}, loaded.bound("reset")
-    call = loaded.bound(next(iter(file.samples)), *given.values(), *outputs.values())
+    largest = 0.0
+    for answers in every:
+        error = _error_of(file, loaded, answers)
+        if not error <= LARGEST_ERROR[file.precision]:
+            wrong = f"the error of {answers.function} is {error:.2g} of the largest output"
+            raise BuildFailed(f"the compiled code is wrong: {wrong}")
+        largest = max(largest, error)
+    return largest
+
+
+def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
+    """The largest error of a function, relative to the largest output."""
+    given = {name: array.copy() for name, array in answers.inputs[0].items()}
+    outputs = {name: np.empty(shape, np.float32) for name, shape in answers.shapes.items()}
+    arrays = [*given.values(), *(outputs[name] for name in file.reader.output_names)]
+    call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
+    if answers.count:
+        call = partial(call, ctypes.c_size_t(answers.count))
+    prepare_next = loaded.bound("prepare_next") if answers.function == "step" else None
     errors = []
-    for inputs, right in zip(answers.inputs, answers.outputs, strict=True):
-        if not answers.carried:
+    for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
+        if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
             reset()
+        elif prepare_next and number % 2:
+            prepare_next()
         for name, array in inputs.items():
             given[name][...] = array
         call()
-        errors += [np.abs(array - right[name]).max() for name, array in outputs.items()]
-    error = float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
-    if not error <= LARGEST_ERROR[file.precision]:
-        raise BuildFailed(f"the compiled code is wrong: its error is {error:.2g} of the largest output")
-    return error
+        errors += [np.abs(outputs[name] - array).max() for name, array in right.items() if array is not None]
+    return float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
 
 
 def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:

@@ -7,22 +7,27 @@ also takes 2 to 10 s per network instead of 0.1 s, and needs onnxscript.
 
 from __future__ import annotations
 
+import ctypes
 import io
+import os
+import sys
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, UsageError, any_error
+from lstm_trt.config.errors import ExportFailed, UsageError, first_line, one_line
 from lstm_trt.config.format import bytes_text, number
-from lstm_trt.config.libraries import onnx, torch
+from lstm_trt.config.libraries import installed_version, onnx, torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.export.sizes import static_model
-from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import cache, files
 
 OPSET = 18
@@ -140,16 +145,50 @@ def export_module(
 
     `more` are further options of `torch.onnx.export`: `input_names` and `output_names`, by default one of each, and
     `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the `example` inputs. `label` names the
-    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
+    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails, with all that they said as
+    its `detail`, which can be pages.
     """
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
     options = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET, "dynamo": False, **more}
-    with any_error(ExportFailed, f"PyTorch {torch.__version__} cannot export {label}"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
-        torch.onnx.export(module, example, buffer, **options)
-        model = onnx.load_from_string(buffer.getvalue())
-        onnx.checker.check_model(model, full_check=True)
+    with tempfile.TemporaryFile() as said:
+        try:
+            with _printed_into(said), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
+                torch.onnx.export(module, example, buffer, **options)
+                model = onnx.load_from_string(buffer.getvalue())
+                onnx.checker.check_model(model, full_check=True)
+        except Exception as error:  # of any class
+            failed = ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {_reason(error)}")
+            said.seek(0)
+            failed.detail = f"{said.read().decode(errors='replace')}\n{error}"
+            raise failed from error
     found = [node.op_type for node in model.graph.node].count("LSTM")
     if lstm_operators not in (None, found):
         raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
     return buffer.getvalue()
+
+
+@contextmanager
+def _printed_into(file: IO[bytes]) -> Iterator[None]:
+    """Standard output goes into this file, also that of PyTorch's C++ code, which prints a graph when it fails."""
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(file.fileno(), 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _reason(error: Exception) -> str:
+    """What failed in an export, without PyTorch's graphs and stacks.
+
+    Of a part that PyTorch interprets, the last line says why it failed.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    reason = lines[-1] if lines and "TorchScript interpreter" in lines[0] else first_line(error)
+    return one_line(reason.partition("  [Caused by")[0])

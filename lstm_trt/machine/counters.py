@@ -18,6 +18,12 @@ Counters (`difference` subtracts them):
   throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
   runnable_ns             time in which this thread could have run but waited for a core
                           (/proc/thread-self/schedstat), in trials and between them
+  thread_cpu_ns           CPU time of the thread that reads, which is the timed one
+  process_cpu_ns          CPU time of this process, also of threads that have ended
+CPU time of its other threads since the last reading, by number: `threads_cpu_ns`. After the trials `split_cpu_time`
+replaces these and process_cpu_ns by pool_cpu_ns, of the threads that ran in every block, and unexplained_cpu_ns, the
+rest: a runtime's pool works in every call, whereas threads that do something else, such as sending usage data, run now
+and then, and may live too briefly for any list of threads.
 Time of others, from /proc/stat; one block's can be negative, since idle time is counted in ticks:
   others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
                           programs, the kernel or the hypervisor
@@ -31,9 +37,10 @@ Gauges:
 
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,9 +51,16 @@ TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
 
 #: Readings that never decrease; all others are gauges.
 COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods", "runnable_ns")
+COUNTERS += ("thread_cpu_ns", "process_cpu_ns")
 
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
+
+#: CPU time of the other threads since the last reading, by thread, of those that ran.
+BY_THREAD = "threads_cpu_ns"
+
+#: Less unexplained CPU time in a block is none: the clocks are read one after the other.
+EXACT_NS = 10_000
 
 #: A recording was not alone if others used more than this share of the pinned cores' time, or this share of one of the
 #: remaining cores, and in either case more than two ticks.
@@ -78,17 +92,48 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
     return changed
 
 
+def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
+    """The blocks with `pool_cpu_ns` and `unexplained_cpu_ns` in place of the CPU times of process and threads.
+
+    None where one of them is not known. With several threads that of one block can be negative.
+    """
+    tables: list[Any] = [block.get(BY_THREAD) for block in blocks]
+    pool = None if None in tables else set.intersection(*(set(table) for table in tables))
+    found = []
+    for block in blocks:
+        pool_ns = unexplained_ns = None
+        if pool is not None:
+            pool_ns = sum(block[BY_THREAD][thread] for thread in pool)
+            unexplained_ns = block["process_cpu_ns"] - block["thread_cpu_ns"] - pool_ns
+            if abs(unexplained_ns) < EXACT_NS:
+                unexplained_ns = 0
+        kept = {name: value for name, value in block.items() if name not in (BY_THREAD, "process_cpu_ns")}
+        found.append({**kept, "pool_cpu_ns": pool_ns, "unexplained_cpu_ns": unexplained_ns})
+    return found
+
+
+def total(blocks: Sequence[Mapping], name: str) -> int | None:
+    """The sum of a counter over blocks, at least 0; None if it is not known of all."""
+    values: list[Any] = [block.get(name) for block in blocks]
+    return None if None in values else max(0, sum(values))
+
+
 def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int | bool] | None:
     """CPU time of others on the pinned `cores` and on all cores, and whether the recording was alone.
 
     `blocks`: the differences of readings over `wall_ns` in total. None if the system does not count idle time.
     """
-    if any(block.get(name) is None for block in blocks for name in OTHERS):
+    pinned, everywhere = (total(blocks, name) for name in OTHERS)
+    if pinned is None or everywhere is None:
         return None
-    pinned, everywhere = (max(0, sum(block[name] for block in blocks)) for name in OTHERS)
     disturbed = pinned > max(ALONE_NS, ALONE_SHARE * cores * wall_ns)
     disturbed |= everywhere - pinned > max(ALONE_NS, ALONE_SHARE_ELSEWHERE * wall_ns)
     return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
+
+
+def cpu_clock(thread: int) -> int:
+    """The clock of a thread's CPU time, by its number (clock_getcpuclockid of the C library, for threads)."""
+    return ~thread << 3 | 6
 
 
 #: Handle of a file that cannot be read, or is too slow to read.
@@ -132,6 +177,7 @@ class Watcher:
             self._nvml = gpu.Nvml()
 
     def __enter__(self) -> Self:
+        self._threads: dict[int, int] = {}
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
         tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
         large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]
@@ -157,9 +203,9 @@ class Watcher:
         self._held.callback(os.close, handle)
         return handle
 
-    def read(self) -> dict[str, int | float | None]:
+    def read(self) -> dict[str, Any]:
         """All current readings, by name; None for those that the system lacks."""
-        values: dict[str, int | float | None] = dict.fromkeys((*COUNTERS, *OTHERS))
+        values: dict[str, Any] = dict.fromkeys((*COUNTERS, *OTHERS, BY_THREAD))
         self._read_stat(values)
         for name in ("interrupts", "softirqs"):
             values[name] = _columns_sum(_content(self._tables[name]), self.cores)
@@ -169,6 +215,7 @@ class Watcher:
         self._read_clocks(values)
         if self._nvml is not None:
             values |= self._nvml.read(self._gpu)
+        self._read_cpu_times(values)
         return values
 
     def gpu_state(self) -> dict[str, Any] | None:
@@ -193,6 +240,21 @@ class Watcher:
             # Not from the busy columns: they sample what runs at each tick, which errs if calls follow the timer.
             for name, cores in zip(OTHERS, (pinned, idle), strict=True):
                 values[name] = len(cores) * now_ns - sum(idle[core] for core in cores) * self._tick_ns - own_ns
+
+    def _read_cpu_times(self, values: dict) -> None:
+        """Clocks of all threads, then of the process: the kernel counts a running thread up to when its clock is read.
+
+        So what the process has beyond its threads is what ended threads had, to some microseconds.
+        """
+        before, self._threads = self._threads, {}
+        with suppress(OSError):  # there is no /proc
+            for thread in map(int, os.listdir(self.root / "proc/self/task")):
+                with suppress(OSError):  # it has ended
+                    self._threads[thread] = time.clock_gettime_ns(cpu_clock(thread))
+        if self._threads.pop(threading.get_native_id(), None) is not None:
+            values["process_cpu_ns"], values["thread_cpu_ns"] = time.process_time_ns(), time.thread_time_ns()
+            spent = {thread: now_ns - before.get(thread, 0) for thread, now_ns in self._threads.items()}
+            values[BY_THREAD] = {thread: spent_ns for thread, spent_ns in spent.items() if spent_ns > 0}
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""

@@ -7,7 +7,6 @@ not state are None. Host names, users and paths are left out, since recordings a
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt import __version__
-from lstm_trt.config.libraries import np
+from lstm_trt.config.libraries import installed_version, np
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text, run_command
 
@@ -46,18 +45,6 @@ def cpu_name(root: Path = ROOT) -> str:
     if stated or core in ARM_CORES:
         return stated[0] if stated else ARM_CORES[core]
     return f"implementer {core[0]} part {core[1]}" if core[0] else platform.machine() or "unknown"
-
-
-#: Versions of CUDA that names of packages end with.
-CUDA_MAJORS = (12, 13)
-
-
-def installed_version(distribution: str) -> str | None:
-    """Version of an installed package without importing it, or None; its name can end with a CUDA version."""
-    for name in (distribution, *(f"{distribution}-cu{major}" for major in CUDA_MAJORS)):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return None
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:

@@ -123,7 +123,8 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 
     With P = cores x peak rate, T(w) = least time for reading w / cores bytes on each core
     (`MachineRates.read_ns`), and for each of `workload.recurrent_layers` and each direction
-    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps:
+    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps (of sequences of different lengths
+    their mean):
 
         inputs      max(2 * G * I * B * S / P,  T(4 * G * I))      all steps at once
         recurrence  S * max(2 * G * H * B / P,  T(4 * G * H))      step by step
@@ -133,10 +134,12 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
     can work layer by layer. Gate functions, activations and calls are left out. The
     first step counts too: all runtimes that were examined multiply by the initial state,
     even if it is zero. What is not known (`RecurrentLayer.counted`) is left out as well. Raises `NoBound`
-    if nothing is left, or if the rates are not those of one of `PROBES`.
+    if nothing is left, for a network in half precision, or if the rates are not those of one of `PROBES`.
     """
     if rates.probe not in PROBES.values():
         raise NoBound(f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound")
+    if getattr(workload, "half", False):
+        raise NoBound("numbers of the network are float16, whose products can take less time than those of float32")
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
     def traffic_ns(size: int) -> float:
@@ -150,7 +153,7 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        read = layer.directions * (layer.sequence or 0) * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        read = layer.directions * layer.computed * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read
@@ -271,9 +274,31 @@ def load_rates(threads: int = 1) -> MachineRates:
     """
     from lstm_trt.store import cache
 
+    entry = cache.fetch("rates", _key(), ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
+    return replace(MachineRates.from_dict(json.loads(entry.path.read_bytes())), cores=threads)
+
+
+def _key() -> str:
+    """Of the rates of this machine in the cache; raises `NoBound` as `core_probe` does."""
+    from lstm_trt.store import cache
+
     # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a machine.
     kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
     software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
-    key = f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
-    entry = cache.fetch("rates", key, ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
-    return replace(MachineRates.from_dict(json.loads(entry.path.read_bytes())), cores=threads)
+    return f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
+
+
+def renewed_rates(threads: int = 1) -> MachineRates:
+    """The rates that are measured now, or those in the cache where they are higher; they take the place of these.
+
+    A core does not exceed its rates, but the cached ones are too low if it was busy when they were measured. Raises
+    what `load_rates` does.
+    """
+    from lstm_trt.store import cache
+
+    cached, now = load_rates(), measure_rates()
+    before = dict(cached.read_gb_s)
+    read = tuple((size, max(rate, before[size])) for size, rate in now.read_gb_s)
+    best = replace(now, gflops_per_core=max(cached.gflops_per_core, now.gflops_per_core), read_gb_s=read)
+    cache.keep("rates", _key(), ".json", json.dumps(best.as_dict()).encode())
+    return replace(best, cores=threads)

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import THIN_SPACE
 from lstm_trt.plots import points as data, style
 from lstm_trt.plots.style import GREY, Picture, multiple, number, whole
@@ -90,8 +91,11 @@ def violins(runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int
     that is shown. Widths are kernel density estimates on that axis (seaborn's, Scott's rule), with the same maximum for
     each half: they show where trials are, not how many. Raises `UsageError` if no system has trials at both values.
     """
+    sides = sorted(as_list(pair))
+    if len(sides) != 2:
+        raise UsageError(f"violins compare a pair of values, not {pair!r}")
     good = [point for point in data.hold_fixed(data.points_of(runs), (axis,), fixed) if point.ok]
-    found, sides = {(point.system, point.sizes[axis]): point for point in good}, sorted(pair)
+    found = {(point.system, point.sizes[axis]): point for point in good}
     names = [name for name in data.systems(good) if all((name, size) in found for size in sides)]
     if not names:
         raise UsageError(f"no system has trials at {axis} {sides[0]} and {sides[1]}: nothing to draw")

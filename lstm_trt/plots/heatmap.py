@@ -7,7 +7,7 @@ to it. Failures are hatched cells that name the stage.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,14 @@ from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt.analysis.deadline import Question, evidence_percentile, judge
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, check_confidence
 from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data, style
 from lstm_trt.plots.points import AXIS_NAMES, Point
 from lstm_trt.plots.style import Picture, number, whole
+from lstm_trt.store.runs import as_runs
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"
@@ -137,7 +139,8 @@ def heat_map(
     `runs` is the result of `load`, or a path, recordings or groups, `value` one of `STATISTIC_NAMES` or "bound_us".
     With a deadline the colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it
     is the latency on a log scale. Failures are hatched and name the stage, configurations that were not measured are
-    grey. If `facets` give more than 12 panels, the last of them is held fixed; at most four rows of panels are drawn.
+    grey, also those that were asked for (`runs.missing`). If `facets` give more than 12 panels, the last of them is
+    held fixed; at most four rows of panels are drawn.
 
     "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at `confidence` and the
     effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written after
@@ -146,14 +149,16 @@ def heat_map(
     an unknown axis or value.
     """
     data.check_deadline(deadline_us)
+    check_confidence(confidence)
     if value != BOUND:
         one_of("statistic", value, data.STATISTIC_NAMES)
     elif deadline_us is None:
         raise UsageError(f"{BOUND} needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
+    runs = as_runs(runs)
     points = data.points_of(runs)
-    facets = [axis for axis in facets if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
+    facets = [axis for axis in as_list(facets) if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
     while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
         facets.pop()
     points = data.hold_fixed(points, (x, y, *facets), fixed)
@@ -162,7 +167,14 @@ def heat_map(
         content = _proven(points, deadline_us, percentile, confidence)
     else:
         content = _measured(points, (x, y), value, deadline_us)
-    return _draw(content, (x, y), facets, deadline_us)
+    missing = [known for known in runs.missing.values() if _is_beside(known, points, (x, y))]
+    return _draw(content, (x, y), facets, deadline_us, missing)
+
+
+def _is_beside(known: Mapping[str, Any], points: Sequence[Point], drawn: Collection[str]) -> bool:
+    """Whether what is missing has sizes of the points on the axes that are not drawn."""
+    others = [axis for axis in AXIS_NAMES if axis in known and axis not in drawn]
+    return all(known[axis] in data.values(points, axis) for axis in others)
 
 
 def map_axes(runs: Any) -> tuple[str, str]:
@@ -228,8 +240,17 @@ def short(value_us: float) -> str:
     return number(value_us) if value_us < THOUSANDS_FROM else thousands
 
 
-def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadline_us: float | None) -> Picture:
-    xs, ys = (data.values([cell.point for cell in content.cells], axis) for axis in axes)
+def _draw(
+    content: Content,
+    axes: tuple[str, str],
+    facets: Sequence[str],
+    deadline_us: float | None,
+    missing: Sequence[Mapping[str, Any]],
+) -> Picture:
+    drawn = [cell.point.sizes for cell in content.cells]
+    xs, ys = (
+        sorted({sizes[axis] for sizes in (*drawn, *missing) if isinstance(sizes.get(axis), int)}) for axis in axes
+    )
     fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, style.PANEL_IN + 0.12))
     every, columns = _arrange(content.cells, facets, fit or DENSE_COLUMNS)
     parts = every[: columns * style.MOST_ROWS]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.analysis.series import Series, rounds_of
-from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.errors import UsageError, check_number, one_of
 from lstm_trt.config.format import listed
-from lstm_trt.config.labels import differing, field_text, labels
+from lstm_trt.config.labels import differing, field_text, labels, with_version
 from lstm_trt.config.workload import AXES
 from lstm_trt.plots import style
 from lstm_trt.plots.style import number, whole_range, with_micro
@@ -326,10 +326,11 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
     devices: dict[Any, list[dict[str, Any]]] = {}
     for point in points:
         fields = _system(point.group) | dict.fromkeys(without)
+        fields["version"] = with_version(str(fields.pop("runtime")), point.group.configuration.runtime_version)
         devices.setdefault(str(fields.pop("device_name")), []).append(fields)
     texts = []
     for device, systems in devices.items():
-        runtimes = dict.fromkeys(f"{each.pop('runtime')} {each.pop('version')}" for each in systems)
+        runtimes = dict.fromkeys(each.pop("version") for each in systems)
         names = [name for name in systems[0] if name in ("precision", "threads", *differing(systems))]
         names += ["mode"] * (systems[0]["mode"] not in (None, "forward") and "mode" not in names)
         values = (dict.fromkeys(field_text(name, each[name]) for each in systems) for name in names)
@@ -398,5 +399,5 @@ def axis_value(axis: str, value: int) -> str:
 
 
 def check_deadline(deadline_us: float | None) -> None:
-    if deadline_us is not None and not (np.isfinite(deadline_us) and deadline_us > 0):
-        raise UsageError(f"the deadline must be a positive number of microseconds, not {deadline_us}")
+    if deadline_us is not None:
+        check_number("the deadline must be a positive time in us", deadline_us, lambda us: us > 0)

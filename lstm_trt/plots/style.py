@@ -32,6 +32,7 @@ from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError, file_errors
+from lstm_trt.config.fields import as_list
 from lstm_trt.plots import FORMATS
 from lstm_trt.store.files import write_whole
 
@@ -115,7 +116,7 @@ def write_pictures(pictures: Mapping[str, Draw], folder: str | Path, formats: It
 
     Files are written atomically. Raises `UsageError` for an unknown format, and if the folder cannot be written.
     """
-    formats = [formats] if isinstance(formats, str) else list(dict.fromkeys(formats))
+    formats = list(dict.fromkeys(as_list(formats)))
     unknown = [form for form in formats if form not in FORMATS]
     if unknown or not formats:
         raise UsageError(f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}")

@@ -26,6 +26,7 @@ from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
 from lstm_trt.config.libraries import special
 from lstm_trt.plots import points as data, style
@@ -117,7 +118,7 @@ def tails(
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))
-    named = zip(groups, map(style.with_micro, names or _names(groups)), strict=True)
+    named = zip(groups, map(style.with_micro, as_list(names or _names(groups))), strict=True)
     shown = [(group, name) for group, name in named if group.n]
     if not shown:
         raise UsageError("none of these recordings has trials after warm-up")

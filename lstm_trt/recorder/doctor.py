@@ -9,24 +9,27 @@ import os
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, causes, first_line
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
 from lstm_trt.config.libraries import pd
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
+from lstm_trt.machine.gpu import NO_GPU_REMEDY
 from lstm_trt.machine.linux import ROOT
-from lstm_trt.runtimes.base import Availability, Preparer, ReportLine, ReportSection
+from lstm_trt.runtimes.base import Availability
 
 #: Packages that this package uses, in addition to the runtimes' distributions.
 PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
 
+#: Indentation of a remedy.
 BELOW = " " * 13
 
 COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "unknown": "2"}
@@ -48,15 +51,13 @@ class DoctorReport:
     versions: dict[str, str | None]
     machine: dict[str, Any]
     checks: list[Check]
-    sections: list[ReportSection] = field(default_factory=list)
 
     #: For `cli.main.show`: the text has colours of its own.
     coloured: ClassVar[bool] = True
 
     def as_dict(self) -> dict:
         rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("runtimes", "checks")}
-        sections = {section.name: section.rows for section in self.sections}
-        return {**rows, "versions": self.versions, "machine": self.machine, **sections}
+        return {**rows, "versions": self.versions, "machine": self.machine}
 
     frame = property(lambda self: frame_of(self.runtimes))
 
@@ -104,13 +105,6 @@ def rows_of(name: str) -> list[RuntimeRow]:
     return [RuntimeRow(runtime=name, device=each, **vars(availability_of(runtime, each))) for each in runtime.DEVICES]
 
 
-def _preparers() -> Iterator[Preparer]:
-    """Those of all workload kinds that can be loaded."""
-    for kind in registry.table("PREPARERS"):
-        with suppress(Exception, SystemExit):  # of another package
-            yield registry.load_entry("PREPARERS", kind)
-
-
 def _distributions(names: Iterable[str]) -> list[str]:
     found: dict[str, None] = dict.fromkeys(PACKAGES)
     for name in names:
@@ -122,33 +116,35 @@ def _distributions(names: Iterable[str]) -> list[str]:
 
 def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorReport:
     """Examine the runtimes `names` (default: all in the registry) and the host; changes nothing."""
-    names = list(registry.table("RUNTIMES") if names is None else names)
+    names = list(registry.table("RUNTIMES") if names is None else as_list(names))
     return DoctorReport(
         runtimes=[row for name in names for row in rows_of(name)],
         versions={"lstm_trt": __version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
         checks=host_checks(root),
-        sections=list(filter(None, (preparer.doctor() for preparer in _preparers()))),
     )
 
 
-def _indented(text: str, mark: str, width: int) -> list[str]:
-    """Text below a row; words are not broken, so that commands can be copied."""
-    first = BELOW + mark
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), **WHOLE_WORDS)
+class Line(NamedTuple):
+    """A row of a table, of which the first cell is a state, and the command that mends it, if there is one."""
+
+    cells: tuple[str, ...]
+    remedy: str = ""
 
 
-def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colour: Any) -> list[str]:
+def table(header: Sequence[str] | None, rows: Sequence[Line], width: int, colour: bool = False) -> list[str]:
     """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows that share it."""
-    first, *aligned = table_lines(header, [row.cells for row in rows], left=header, width=width, wrap=True, indent=2)
-    lines = [first]
-    for number, row in enumerate(rows):
-        state, text = row.cells[0], aligned[number]
-        if colour and state in COLOURS:
-            text = text.replace(state, f"\033[{COLOURS[state]}m{state}\033[0m", 1)
-        lines += [*text.split("\n"), *_indented(row.meaning, "", width)]
+    cells = [row.cells for row in rows]
+    aligned = table_lines(header, cells, left=header or (), width=width, wrap=True, indent=2)
+    lines = aligned[: len(aligned) - len(rows)]
+    for number, (row, text) in enumerate(zip(rows, aligned[len(lines) :], strict=True)):
+        state = row.cells[0]
+        shown = f"\033[{COLOURS[state]}m{state}\033[0m" if colour and state in COLOURS else state
+        lines += text.replace(state, shown, 1).split("\n")
         if row.remedy and (number + 1 == len(rows) or rows[number + 1].remedy != row.remedy):
-            lines += _indented(row.remedy, "-> ", width)
+            # Words are not broken, so that commands can be copied.
+            indents = {"initial_indent": f"{BELOW}-> ", "subsequent_indent": f"{BELOW}   "}
+            lines += textwrap.wrap(row.remedy, width, **indents, **WHOLE_WORDS)
     return lines
 
 
@@ -173,27 +169,53 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     `colour` defaults to True on a terminal unless NO_COLOR is set.
     """
     width = width or WIDTH.get() or 100
-    colour = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
-    rows = []
-    for row in sorted(report.runtimes, key=lambda row: not row.ready):
-        state, text = ("ready", row.device_name or "") if row.ready else ("not ready", row.reason)
-        rows.append(ReportLine((state, row.runtime, row.device or "-", row.version or "-", text), remedy=row.remedy))
+    coloured = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
     ready = sum(row.ready for row in report.runtimes)
-    lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(rows)} ready"]
-    lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)
-
-    for section in report.sections:
-        lines += ["", section.heading, *_table(section.header, section.lines, width, colour)]
+    lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(report.runtimes)} ready"]
+    lines += table(None, _runtime_lines(report), width, coloured)
     found = Counter(check.verdict for check in report.checks)
     lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
-    rows = [
-        ReportLine((check.verdict, check.name, check.value), check.meaning * (check.verdict != "good"), check.remedy)
-        for check in sorted(report.checks, key=lambda check: VERDICTS.index(check.verdict))
-    ]
-    lines += _table(("verdict", "check", "found"), rows, width, colour)
-    remedies = [check.remedy for check in report.checks if check.verdict == "attention"]
-    arguments = [remedy.removeprefix(KERNEL_LINE) for remedy in remedies if remedy.startswith(KERNEL_LINE)]
-    if len(arguments) > 1:
-        lines += ["", "  All kernel arguments together (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
-        lines += _indented(" ".join(arguments), "", width)
-    return "\n".join(lines)
+    return "\n".join(lines + table(None, _check_lines(report.checks), width, coloured))
+
+
+def _runtime_lines(report: DoctorReport) -> list[Line]:
+    """What is ready by device, then what is not, by reason.
+
+    Without a GPU that is the reason of all that need one: what else they lack matters on a machine that has one.
+    """
+    no_gpu = not report.machine.get("gpus") and not any(row.ready and row.device == "cuda" for row in report.runtimes)
+    names: dict[tuple, list[str]] = {}
+    for row in sorted(report.runtimes, key=lambda row: not row.ready):
+        known = row.version is None or row.version in report.versions.values()  # stands in the heading
+        name = row.runtime if known else f"{row.runtime} ({row.version})"
+        reason = "" if row.ready else row.reason
+        remedy = "" if row.ready else row.remedy
+        if no_gpu and row.device == "cuda":
+            name = row.runtime
+            reason = "no NVIDIA GPU"
+            remedy = f"{NO_GPU_REMEDY}, then this command says what else is missing"
+        names.setdefault((row.ready, row.device or "-", reason, remedy), []).append(name)
+    lines = []
+    for (is_ready, device, reason, remedy), several in names.items():
+        last = ", ".join(several)
+        if reason:
+            last += f": {reason}"
+        lines.append(Line(("ready" if is_ready else "not ready", device, last), remedy))
+    return lines
+
+
+def _check_lines(checks: Sequence[Check]) -> list[Line]:
+    """A row for each check that needs attention, those with kernel arguments first; for each unknown; one for the good.
+
+    All kernel arguments are one remedy, since they stand on one line of the boot loader's settings.
+    """
+    of_kernel = [check for check in checks if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)]
+    arguments = " ".join(check.remedy.removeprefix(KERNEL_LINE) for check in of_kernel)
+    together = f"{KERNEL_LINE}{arguments} (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot)"
+    lines = []
+    for check in sorted(checks, key=lambda check: (VERDICTS.index(check.verdict), check not in of_kernel)):
+        if check.verdict != "good":
+            found = f"{check.name}: {check.value}; {check.meaning}"
+            lines.append(Line((check.verdict, found), together if check in of_kernel else check.remedy))
+    good = [f"{check.name}: {check.value}" for check in checks if check.verdict == "good"]
+    return [*lines, Line(("good", "; ".join(good) or "none"))]

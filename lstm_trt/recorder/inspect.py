@@ -16,7 +16,7 @@ from typing import Any
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.errors import BuildFailed, UsageError, any_error
 from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
@@ -50,7 +50,7 @@ class RuntimeAnswer:
     """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
 
     `mode`: in which it was tried; "stream" if the runtime takes the network in that mode only. `error`: the relative
-    error of its outputs by norm, None if nothing was compared; `reference`, `reference_checked_by`, and
+    error of its outputs by norm, None if nothing was compared; `reference`, `reference_checked_by`, `not_checked` and
     `nan_reaches_output` as in the provenance of recordings.
     """
 
@@ -64,6 +64,7 @@ class RuntimeAnswer:
     reference_checked_by: str | None = None
     nan_reaches_output: bool | None = None
     mode: str = "forward"
+    not_checked: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Inspection:
             "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
             "outputs": [tensor.as_dict() for tensor in network.facts.outputs],
             "states": dict(network.carried),
+            "likely_states": network.likely_states,
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
@@ -146,11 +148,14 @@ def _attempt(
     refused = []
     for mode in network.modes:
         if mode in getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",)):
-            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
+            try:
+                configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
+            except UsageError as error:  # of an input whose numbers only the user knows
+                return RuntimeAnswer(*who, REFUSED, str(error))
             outcome = pool.record_configuration(configuration, 0, folder, listener)
             if not outcome.failure:
                 parity = files.read(outcome.path).provenance["parity"]
-                names = ("error", "reference", "reference_checked_by", "nan_reaches_output")
+                names = ("error", "reference", "reference_checked_by", "nan_reaches_output", "not_checked")
                 return RuntimeAnswer(*who, RUNS, mode=mode, **{name: parity[name] for name in names})
             refused.append(RuntimeAnswer(*who, REFUSED, outcome.failure.reason))
     return refused[0]
@@ -213,8 +218,10 @@ def _lines(found: Inspection) -> Iterator[str]:
     tensors = [("input", each) for each in network.facts.inputs]
     tensors += [("output", each) for each in network.facts.outputs]
     carried = {name: f"state, carried in the mode stream ({a} = {b})" for a, b in network.carried for name in (a, b)}
-    carried = carried if "stream" in network.modes else {}
-    rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
+    remarks = carried if "stream" in network.modes else {}
+    remarks |= {name: f"likely a state: --state {name}={output}" for name, output in network.likely_states.items()}
+    remarks |= {name: f"lengths {text}" for name, text in network.length_texts().items()}
+    rows = [(side, each.name, each.type, _shape(each.shape), remarks.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
     axes = defaultdict(list)
     for each, shape in read_shapes(network.path).items():
@@ -256,7 +263,7 @@ def _remark(answer: RuntimeAnswer) -> str:
     if answer.state != RUNS:
         return answer.reason
     checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
-    compared = "not checked: there is nothing to compare its outputs with"
+    compared = f"not checked: {answer.not_checked}"
     if answer.error is not None:
         compared = f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
     only = "" if answer.mode == "forward" else f"in the mode {answer.mode} only"
@@ -270,5 +277,6 @@ def _shape(sizes: tuple[int, ...]) -> str:
 def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
     known = {"B": "" if layer.bias else "-", **{name: _shape(shape) for name, shape in layer.weight_shapes.items()}}
     shapes = [known.get(name) for name in ("W", "R", "B")]
-    sizes = [str(size or "?") for size in (layer.hidden, layer.sequence, layer.batch, *shapes, _parameters(layer))]
+    steps = layer.sequence if layer.steps is None else f"{layer.steps:g} of {layer.sequence}"
+    sizes = [str(size or "?") for size in (layer.hidden, steps, layer.batch, *shapes, _parameters(layer))]
     return (layer.operator, layer.name, layer.direction, *sizes, layer.within)

@@ -23,7 +23,7 @@ import gc
 import resource
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ import numpy as np
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
 from lstm_trt.config.format import microseconds
-from lstm_trt.machine.counters import difference
+from lstm_trt.machine import counters
 from lstm_trt.machine.switches import Switches
 
 #: The wait `sleep` sleeps until this long before the call is due, then spins.
@@ -342,7 +342,7 @@ class Loop:
                 raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
             chunk[name] = values
         self.chunks.append(chunk)
-        self.blocks.append({"first_row": self.rows, "rows": rows, **difference(self._machine, machine)})
+        self.blocks.append({"first_row": self.rows, "rows": rows, **counters.difference(self._machine, machine)})
         self.rows += rows
         self._machine = machine
         return timed
@@ -370,8 +370,30 @@ class Loop:
             if name in columns:
                 columns[name] -= self.first_pair.monotonic_ns if origin_ns is None else origin_ns
         self_check["outside_share"] = 1 - inside_ns / wall_ns
-        warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
-        return Trials(columns, self.blocks, self_check, self.started_unix_ns, inside_ns, warnings)
+        blocks = counters.split_cpu_time(self.blocks)
+        self_check["between_calls"] = between_calls(columns, blocks, inside_ns, wall_ns)
+        unexplained_ns = counters.total(blocks, "unexplained_cpu_ns")
+        warnings = warnings_of(self._protocol, self.rows, inside_ns, self_check, unexplained_ns)
+        return Trials(columns, blocks, self_check, self.started_unix_ns, inside_ns, warnings)
+
+
+def between_calls(
+    columns: Mapping[str, np.ndarray], blocks: Sequence[Mapping], inside_ns: int, wall_ns: int
+) -> dict[str, int] | None:
+    """What the timed thread did between the calls of a loop, in ns, by `configuration.BETWEEN_CALLS`; the sum is exact.
+
+    Its CPU time, and its time of waiting for a core, are known for the whole loop, and within calls by its times off
+    the core. None where either is not measured.
+    """
+    cpu_ns, runnable_ns = counters.total(blocks, "thread_cpu_ns"), counters.total(blocks, "runnable_ns")
+    if "off_core_ns" not in columns or cpu_ns is None or runnable_ns is None:
+        return None
+    outside_ns = wall_ns - inside_ns
+    cpu_of_calls_ns = inside_ns - columns["off_core_ns"].sum()
+    recorder_ns = int(np.clip(cpu_ns - cpu_of_calls_ns, 0, outside_ns))
+    runnable_ns = int(np.clip(runnable_ns - columns["preempted_ns"].sum(), 0, outside_ns - recorder_ns))
+    waiting_ns = outside_ns - recorder_ns - runnable_ns
+    return {"recorder_ns": recorder_ns, "runnable_ns": runnable_ns, "waiting_ns": waiting_ns}
 
 
 def pilot(step: Callable[[], None], protocol: Protocol) -> dict:

@@ -36,12 +36,14 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     """Run the prepared step on the gate's inputs and compare its last outputs with the reference's.
 
     Compared is the relative error of what the gate asks for, by norm. Returns `{"of", "error", "bound", "inputs_seed",
-    "reference", "reference_checked_by"}`; `error` is None if there is nothing to compare with. Raises `ParityFailed`.
+    "reference", "reference_checked_by", "not_checked"}`; `error` is None if nothing was checked, and `not_checked` then
+    says why: there is nothing to compare with, or the comparison is `hollow`. Raises `ParityFailed`.
     """
     of, precision = gate.of, configuration.options.precision
     bound = max(PARITY_BOUNDS[precision], gate.least_bound) if gate.bound is None else gate.bound
     result = {"of": of, "error": None, "bound": bound, "inputs_seed": gate.seed}
     result |= {"reference": gate.reference, "reference_checked_by": gate.checked_by}
+    result["not_checked"] = gate.not_checked if gate.expected is None else None
     step.reset()
     every: list[dict[str, np.ndarray]] = []
     for inputs in gate.inputs:
@@ -69,7 +71,25 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     if not error <= bound:
         differ = "differ" if of == "outputs" else "differs"
         raise ParityFailed(f"{of} {differ} from {far}; limit for {precision}: {bound:g}")
-    return result | {"error": error, "bound": bound}
+    reason = hollow(gate, bound)
+    return result | {"error": error if reason is None else None, "bound": bound, "not_checked": reason}
+
+
+def hollow(gate: Gate, bound: float) -> str | None:
+    """Why a step can agree with the reference without computing the network; None if it cannot.
+
+    Its floating-point outputs, if there are any, are all 0, or all the same number, or a step that ignores its inputs
+    would pass: those for all sets of inputs differ by no more than the `bound`.
+    """
+    every: Mapping[str, np.ndarray] = gate.expected or {}
+    outputs = [array for array in every.values() if array.dtype.kind == "f"] or list(every.values())
+    if not any(array.any() for array in outputs):
+        return "all outputs are 0"
+    if all(array.size > 1 and (array == array.flat[0]).all() for array in outputs):
+        return "all outputs are one number"
+    if gate.every and all(relative_error(np.broadcast_to(array[0], array.shape), array) <= bound for array in outputs):
+        return "the outputs hardly vary with the inputs"
+    return None
 
 
 def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import ConfigurationFailed, LabError, UsageError
+from lstm_trt.config.errors import ConfigurationFailed, LabError, UsageError, check_number
 from lstm_trt.config.format import count, latency, microseconds, percent
-from lstm_trt.config.workload import Workload
+from lstm_trt.config.workload import Workload, check_whole
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
@@ -279,10 +279,9 @@ def nan_text(reaches_output: bool | None) -> str:
 
 def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
     """Raises `UsageError` unless there is at least one round and the time limit is positive."""
-    if rounds < 1:
-        raise UsageError(f"rounds must be at least 1, not {rounds}")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise UsageError(f"the time limit must be greater than 0 s, not {time_limit_s:g}")
+    check_whole("rounds", rounds, 1)
+    if time_limit_s is not None:
+        check_number("the time limit must be greater than 0 s", time_limit_s, lambda seconds: seconds > 0)
 
 
 def silence_limit_s(protocol: Protocol) -> float:

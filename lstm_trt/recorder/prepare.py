@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options, warnings_of
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import latency
+from lstm_trt.config.errors import LabError, RunFailed, UsageError
+from lstm_trt.config.format import latency, percent
+from lstm_trt.config.libraries import telemetry
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.machine.switches import Switches
@@ -30,7 +31,7 @@ from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends,
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store import files
-from lstm_trt.store.schema import Recording
+from lstm_trt.store.schema import Recording, joined
 
 
 def pin(options: Options) -> None:
@@ -92,6 +93,8 @@ class PreparedRun:
             "clock": clock,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
+            "telemetry": telemetry(),
+            "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
             "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
             "warnings": warnings,
             "control": control[1],
@@ -234,6 +237,7 @@ def record_into(
     timed, rows, totals = 0, 0, Counter()
     loop: Any = None
     evidence = None
+    whole: dict[str, Any] = {}
     if protocol.until:
         from lstm_trt.analysis.sequential import Evidence  # which other recordings do not load
 
@@ -276,6 +280,10 @@ def record_into(
                 controlled = run_control(protocol, timed, trials.median_ns, run.switches)
                 seconds["control"] = (clock() - now) / 1e9
                 end += int(1e9 * seconds["control"])
+            if part == 0:
+                asked_at = clock()
+                trials.warnings.extend(against_bound(run, trials.median_ns))
+                end += clock() - asked_at
             last = not soaks or clock() >= end
             if evidence:
                 more["until"] = evidence.as_dict()
@@ -284,6 +292,8 @@ def record_into(
             if last:
                 send("stage", stage="store")
             recording = run.recording(trials, round, seconds, part if soaks else None, controlled, **more)
+            stated = {name: recording.provenance[name] for name in ("self_check", "unexplained_cpu_ns")}
+            whole = joined([whole, stated]) if part else stated
             warnings, stored = recording.provenance["warnings"], clock()
             path = files.write(recording, folder)
             totals.update({**seconds, "storing": (clock() - stored) / 1e9})
@@ -295,8 +305,44 @@ def record_into(
             loop.restart()
         loop = None  # it holds the step, which must be freed before the runtime leaves the device
     if soaks:
-        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], 1e9 * totals["timing"])
+        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], *whole.values())
     return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
+
+
+#: Share of the roofline bound below which a median is not that of the network's arithmetic.
+LEAST_OF_BOUND = 0.5
+
+
+def against_bound(run: PreparedRun, median_ns: float) -> list[str]:
+    """Warnings of a median below the roofline bound, which is then computed from rates that are measured again.
+
+    Nothing may be timed meanwhile. Raises `RunFailed` below half of the bound, unless weights that are 0 or repeat
+    explain it: the step did not compute what the network states.
+    """
+    bound_ns, workload = run.provenance.get("floor_ns"), run.configuration.workload
+    if bound_ns is None or median_ns >= bound_ns:
+        return []
+    from lstm_trt.machine import roofline
+
+    try:
+        rates = roofline.renewed_rates(run.configuration.options.threads)
+    except (LabError, OSError):  # its text has the path of the cache, which no recording may have
+        return [f"{_faster(median_ns, bound_ns)}; the rates could not be measured again"]
+    bound_ns = run.provenance["floor_ns"] = roofline.roofline_bound(workload, rates).total_ns
+    if median_ns >= bound_ns:
+        return []
+    found = _faster(median_ns, bound_ns)
+    if median_ns >= LEAST_OF_BOUND * bound_ns:
+        return [found]
+    multiplied = preparer_of(workload).multiplied_share(workload)
+    if median_ns >= LEAST_OF_BOUND * multiplied * bound_ns:
+        return [f"{found}; {percent(1 - multiplied)} of its weights are 0 or repeat one number"]
+    raise RunFailed(f"{found}; the step computes only a part of the network, as with lengths or counts of 0")
+
+
+def _faster(median_ns: float, bound_ns: float) -> str:
+    took = f"a median of {latency(median_ns / 1e3)} is {median_ns / bound_ns:.2g} of its roofline bound"
+    return f"faster than this network's arithmetic: {took}, {latency(bound_ns / 1e3)}"
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:

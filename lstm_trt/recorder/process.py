@@ -119,8 +119,8 @@ class Process(Child):
             lines = self._log.read_text(errors="replace").strip().splitlines()
         self.close()
         if code == -signal.SIGKILL:
-            killed = "the process was killed (SIGKILL), most likely because memory ran out"
-            return MemoryExhausted(f"{killed}, at stage {stage}")
+            killed = f"the process was killed (SIGKILL) at stage {stage}"
+            return MemoryExhausted(f"{killed}, as Linux does when memory runs out (dmesg names what it killed)")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         tail = f": {lines[-1].strip()[:300]}" if lines else ""
         return WorkerLost(stage, f"the process died with {how} at stage {stage}{tail}")

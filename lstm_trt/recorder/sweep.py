@@ -29,6 +29,7 @@ from tqdm import tqdm
 from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import count, duration, listed, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
@@ -401,7 +402,8 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
     except _ENDED:
         raise
     except Exception as error:  # every executor has its own, such as Dask's if several workers died of this
-        failure = schema.Failure(cell.configuration, cell.round, "run", one_line(error))
+        reason = f"the executor did not return its result: {one_line(error)}"
+        failure = schema.Failure(cell.configuration, cell.round, "run", reason)
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
     if (result.key, result.round) != (cell.key, cell.round):
         raise StoreError(f"{result.path.name} arrived a second time")
@@ -450,8 +452,7 @@ def plan_configurations(
     """
     wanted: list[Configuration] = []
     lacking: dict[tuple, dict[str, UnsupportedPrecision]] = {}
-    several = (each if isinstance(each, Sequence) else [each] for each in (protocol, options))
-    sides: list[Any] = [workloads, dict.fromkeys(runtimes), *several]
+    sides = as_list(workloads), dict.fromkeys(as_list(runtimes)), as_list(protocol), as_list(options)
     for workload, runtime, protocol_of_it, options_of_it in itertools.product(*sides):
         try:
             wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode, anywhere=anywhere))

@@ -26,6 +26,7 @@ from lstm_trt.analysis.text import summary
 from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError, nearest
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import Workload
@@ -94,9 +95,8 @@ class Answer:
     def warnings(self) -> list[str]:
         """Reasons to doubt the comparison, as text."""
         order = f"{self.first} were recorded one after the other, not alternately"
-        why = "because the folder already contained recordings: a difference may be due to the machine"
-        remedy = "record again into a new --out folder"
-        return [f"{version} and {order}, {why}; {remedy}" for version in self.not_in_turns]
+        remedy = "a difference may be due to the machine; record again into a new --out folder"
+        return [f"{version} and {order}: {remedy}" for version in self.not_in_turns]
 
     def as_dict(self) -> dict:
         """JSON values; a ratio is a version's latency divided by the first version's."""
@@ -178,7 +178,7 @@ def record_versions(
     for each comparison separately. Raises `UsageError` for an unknown library or version, and what `describe` and
     `run_sweep` raise.
     """
-    library, versions = normal(library), list(dict.fromkeys(versions))
+    library, versions = normal(library), list(dict.fromkeys(as_list(versions)))
     for version in versions:
         if not _VERSION.fullmatch(version):
             raise UsageError(f"{version!r} is not a version: write it as in pip, for example 1.20.1")

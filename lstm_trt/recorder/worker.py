@@ -24,6 +24,7 @@ from typing import Any
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
+from lstm_trt.config.libraries import turn_telemetry_off
 from lstm_trt.config.workload import workload_from_dict
 from lstm_trt.machine.linux import allowed_cores
 
@@ -87,6 +88,10 @@ def describe_job(job: dict, send: Send) -> None:
     send("done", **loaded, **found)
 
 
+#: What a job was doing, for errors that nobody expected.
+DOING = {"reference": "making the reference outputs", "record": "recording", "describe": "reading the version"}
+
+
 def failure(error: Exception, job: dict) -> dict:
     """What the parent is told of an error; `spent`: this process can no longer be relied on, and ends."""
     stage, reason, detail, spent = getattr(error, "stage", None), str(error), "", not isinstance(error, LabError)
@@ -97,7 +102,10 @@ def failure(error: Exception, job: dict) -> dict:
     elif isinstance(error, MemoryError):
         stage, reason = "memory", f"not enough host memory: {error}".rstrip(": ")
     elif spent:
-        reason = ": ".join([type(error).__name__, *reason.strip().splitlines()[:1]])
+        *_, where = traceback.extract_tb(error.__traceback__)
+        raised = ": ".join([type(error).__name__, *reason.strip().splitlines()[:1]])
+        place = f"{Path(where.filename).name}, line {where.lineno}"
+        reason = f"{DOING[job['kind']]} failed unexpectedly in {place}: {raised}"
         stage, detail = None, traceback.format_exc()
     invalid = getattr(error, "invalid", False)
     return {"stage": stage, "reason": reason, "detail": detail, "invalid": invalid, "spent": spent}
@@ -112,6 +120,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     with suppress(OSError):  # the OOM killer prefers this process to its parent
         Path("/proc/self/oom_score_adj").write_text("1000")
+    turn_telemetry_off()
     connection = Connection(int(sys.argv[1]))
 
     def send(event: str, **values: Any) -> None:

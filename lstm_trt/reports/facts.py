@@ -2,8 +2,9 @@
 
 import platform
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,23 @@ from lstm_trt.analysis.outcomes import Change, Outcome
 from lstm_trt.analysis.quantiles import shares_of
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import file_errors, one_of, printable
-from lstm_trt.config.format import count, latency, listed, short_number
+from lstm_trt.config.format import count, latency, listed, short_number, value_text
+from lstm_trt.config.labels import FINGERPRINT, with_version
 from lstm_trt.plots.points import system_labels
 from lstm_trt.reports import html, short
 from lstm_trt.store.files import write_whole
 from lstm_trt.store.runs import Runs, paths_of
+from lstm_trt.store.schema import Stored
 
 #: Ending of a file -> what writes its content.
 FORMATS: dict[str, Callable[..., str]] = {".html": html.page, ".md": short.markdown_text, ".xml": short.junit}
 
-#: Number of deadlines at which every configuration is judged, and the place of a failure's verdict in `Outcome`.
-STOPS, FAILED = 60, len(Outcome)
+#: Number of deadlines at which every configuration is judged.
+STOPS = 60
+
+#: What a configuration is at a deadline: its verdict, or that it has no trials.
+NAMES = (*map(str, Outcome), "failed")
+FAILED = len(Outcome)
 
 #: Longest name that is shown whole.
 NAME_LETTERS = 80
@@ -40,8 +47,8 @@ class Report:
     """What a report says of `runs`; configurations are numbered by their places there.
 
     `verdicts`, `rows` and `tails` have an entry for each. `systems`: a runtime with its options on one machine -> the
-    places of its configurations. `stops_us`: deadlines, ascending; `outcomes`: (configurations, stops) the place of
-    each verdict in `Outcome`, or `FAILED`. `undecided`: what NOT ENOUGH EVIDENCE is in JUnit, "failure" or "skipped".
+    places of its configurations. `stops_us`: deadlines, ascending; `outcomes`: (configurations, stops) places in
+    `NAMES`. `undecided`: what NOT ENOUGH EVIDENCE is in JUnit, "failure" or "skipped".
     """
 
     runs: Runs
@@ -74,7 +81,7 @@ class Report:
     @property
     def unfinished(self) -> list[str]:
         """Why more recordings will or should follow: also configurations that lack rounds which others have."""
-        reasons = list(self.runs.unfinished)
+        reasons = [*self.runs.unfinished, *self.runs.lacks]
         for label, places in self.systems.items():
             rounds = [{sample.round for sample in self.runs[place].samples} for place in places]
             lacking = sum(0 < len(each) < len(set().union(*rounds)) for each in rounds)
@@ -95,42 +102,114 @@ class Report:
     def title(self) -> str:
         return f"Which networks answer within {latency(self.verdicts[0].deadline_us)}?"
 
-    @property
-    def overview(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of a table: the numbers of verdicts by system, and the largest network that is MET."""
-        rows = []
-        for label, places in self.systems.items():
-            found = Counter(self.verdicts[place].verdict for place in places)
-            rows.append([label, *(str(found[outcome]) for outcome in Outcome), self._largest(places)])
-        return ["system", *map(str, Outcome), "largest network that meets it"], rows
+    def outcome(self, place: int) -> str:
+        """One of `NAMES`: the verdict on a configuration at the deadline."""
+        return str(self.verdicts[place].verdict) if self.runs[place].n else NAMES[FAILED]
+
+    def remark(self, place: int) -> str:
+        """What MET assumes, or why a configuration is not MET."""
+        verdict = self.verdicts[place]
+        assumed = verdict.assumed_burst_length
+        return f"assumes bursts of at most {assumed:.3g} calls" if assumed else "; ".join(verdict.reasons)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Verdict -> number of configurations."""
-        found = Counter(each.verdict for each in self.verdicts)
-        return {str(outcome): found[outcome] for outcome in Outcome}
+        """Each of `NAMES` -> number of configurations; "failed" only if there are any."""
+        found = Counter(map(self.outcome, range(len(self.runs))))
+        return {name: found[name] for name in NAMES if found[name] or name != NAMES[FAILED]}
+
+    @property
+    def overview(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of a table: the numbers of `counts` by system, and the largest network that is MET."""
+        rows = []
+        for label, places in self.systems.items():
+            found = Counter(map(self.outcome, places))
+            rows.append([label, *(str(found[name]) for name in self.counts), self._largest(places)])
+        return ["system", *self.counts, "largest network that meets it"], rows
+
+    @property
+    def compared(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of a table: each configuration that is also in the baseline, SLOWER first."""
+        rows = []
+        for (_, a, b), answer in zip(self.comparisons.pairs.pairs, self.comparisons, strict=True):
+            if a is not None and b is not None:
+                changes = [getattr(answer, name, Change.AMBIGUOUS) for name in ("median", "tail")]
+                numbers = [getattr(answer, name, None) for name in ("median_ratio", "tail_ratio", "tail_percentile")]
+                rows.append([b.name, *map(value_text, (*changes, *numbers)), getattr(answer, "reason", "")])
+        order = (Change.SLOWER, Change.AMBIGUOUS, Change.FASTER, Change.SAME)
+        rows.sort(key=lambda row: min(map(order.index, row[1:3])))
+        ratios = ["median, new / baseline", "tail, new / baseline", "percentile of the tail"]
+        return ["network", "median", "tail", *ratios, "remark"], rows
+
+    @property
+    def basis(self) -> list[str]:
+        """In sentences when and on which machines the recordings, and those of the baseline, were made."""
+        lines = [f"Recorded {text}." for text in self._recorded(self.runs)]
+        if self.comparisons:
+            lines += [f"Baseline recorded {text}." for text in self._recorded(self.comparisons.runs)]
+        return lines
+
+    def _recorded(self, runs: Runs) -> Iterator[str]:
+        """For each machine the first and the last day (UTC), processor and devices, and versions."""
+        machines: dict[str, list[Stored]] = defaultdict(list)
+        for item in runs.recordings:
+            if {"started_unix_ns", "machine", "versions"} <= item.provenance.keys():  # failures may lack them
+                machines[str(item.provenance.get("machine_fingerprint"))].append(item)
+        for fingerprint, items in machines.items():
+            starts = [item.provenance["started_unix_ns"] for item in items]
+            days = dict.fromkeys(time.strftime("%Y-%m-%d", time.gmtime(ns / 1e9)) for ns in (min(starts), max(starts)))
+            hardware = [items[0].provenance["machine"]["cpu"], *(item.configuration.device_name for item in items)]
+            used = {with_version(item.configuration.runtime, item.configuration.runtime_version) for item in items}
+            used |= {f"lstm_trt {item.provenance['versions'].get('lstm_trt')}" for item in items}
+            machine = f"{', '.join(map(self.cut, dict.fromkeys(hardware)))} (machine {fingerprint[:FINGERPRINT]})"
+            yield f"{' to '.join(days)} on {machine}: {'; '.join(map(self.cut, sorted(used)))}"
+        if not machines:
+            yield "at an unknown time on an unknown machine"
+
+    def _verdicts_text(self, calls: str) -> str:
+        """How many configurations meet the deadline, and what the others do; `calls`: what of its calls that says."""
+        found = self.counts
+        if len(self.runs) == 1:
+            texts: dict[str, str] = {
+                Outcome.MET: f"The one configuration meets it: at least {calls}.",
+                Outcome.MISSED: f"The one configuration misses it: fewer than {calls}.",
+                Outcome.NOT_ENOUGH_EVIDENCE: f"Whether at least {calls} is undecided for the one configuration.",
+            }
+            return texts.get(self.outcome(0), f"The one configuration failed: {self.remark(0)}.")
+        met, missed, lacking, *failed = found.values()
+        others = [f"{missed} miss it"] if missed else []
+        others += [f"for {lacking} the evidence is too weak"] if lacking else []
+        others += [f"{failed[0]} failed"] if failed else []
+        first = f"In {met or 'none'} of {len(self.runs)} configurations at least {calls}."
+        return f"{first} {'; '.join(others).capitalize()}." if others else first
 
     @property
     def answer(self) -> list[str]:
-        """In sentences what meets the deadline, how sure, under which assumption, and what is lacking."""
-        first, (met, missed, lacking) = self.verdicts[0], self.counts.values()
-        share, confidence = short_number(first.percentile), f"{short_number(100 * first.confidence)} % confidence"
-        calls = f"at least {share} % of calls answer within {short_number(first.deadline_us)} us, at {confidence}"
-        every = count(len(self.verdicts), "configuration")
-        lines = [f"In {met} of {every} {calls}. {missed} miss it; for {lacking} the evidence is too weak."]
-        weak = (each for each in self.verdicts if each.verdict == Outcome.NOT_ENOUGH_EVIDENCE)
+        """In sentences what meets the deadline, on which machine, how sure, under which assumption, what is lacking."""
+        first = self.verdicts[0]
+        confidence = f"{short_number(100 * first.confidence)} % confidence"
+        within = f"within {short_number(first.deadline_us)} us, at {confidence}"
+        lines = [self._verdicts_text(f"{short_number(first.percentile)} % of calls answer {within}")]
+        weak = (each for each in self.verdicts if each.n and each.verdict == Outcome.NOT_ENOUGH_EVIDENCE)
         if needed := sorted(filter(None, (each.trials_needed for each in weak))):
             trials = " to ".join(map(str, dict.fromkeys((needed[0], needed[-1]))))
             lines.append(f"For {len(needed)} of these a new recording of {trials} trials would decide.")
-        alone = f"Each verdict holds at {confidence} for its configuration alone"
-        lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
+        lines += self.basis
+        if len(self.verdicts) > 1:
+            alone = f"Each verdict holds at {confidence} for its configuration alone"
+            lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
         if assumed := list(filter(None, (each.assumed_burst_length for each in self.verdicts))):
             bursts = f"misses that were not seen come in bursts of at most {min(assumed):.3g} calls on average"
             lines.append(f"MET assumes that {bursts} (its remark states it for each), and that nothing else changes.")
         if self.comparisons:
-            changes = Counter(getattr(answer, "tail", None) for answer in self.comparisons)
-            texts = (f"{changes[change]} {change}" for change in Change if changes[change])
-            lines.append(f"Tail compared with the baseline: {listed(texts)}.")
+            _, rows = self.compared
+            for column, name in enumerate(("Median", "Tail"), start=1):
+                found = Counter(row[column] for row in rows)
+                texts = (f"{found[change]} {change}" for change in Change if found[change])
+                lines.append(f"{name} compared with the baseline: {listed(texts)}.")
+            if len(rows) < len(self.comparisons):
+                alone = count(len(self.comparisons) - len(rows), "configuration")
+                lines.append(f"On one side only, and not compared: {alone}.")
         return lines
 
     def __str__(self) -> str:

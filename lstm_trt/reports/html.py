@@ -16,11 +16,11 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from lstm_trt.analysis.answers import frame_cells, table_cells
+from lstm_trt.analysis.answers import frame_cells
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text import summary
-from lstm_trt.config.format import NUMBER, THIN_SPACE, listed, short_number
+from lstm_trt.config.format import NUMBER, THIN_SPACE, latency, listed, short_number
 from lstm_trt.config.labels import record_command
 from lstm_trt.plots import points as data
 from lstm_trt.plots.heatmap import MAP_AXES, short
@@ -35,8 +35,8 @@ MOST_CURVES, CURVE_POINTS = 6, 8
 #: Columns of the summary that a narrow terminal drops before this one are in its CSV only.
 LESS_DROP = 6
 
-#: Verdict -> class of its cells; that of a failure is "f".
-CLASSES = dict(zip(map(str, Outcome), "mxn", strict=True))
+#: Verdict, or that there is none -> class of its cells.
+CLASSES = dict(zip((*map(str, Outcome), "failed"), "mxnf", strict=True))
 
 Table = dict[str, Any]
 
@@ -85,16 +85,15 @@ def _tables(report: Any) -> Iterator[Table]:
     first, columns, lines = summary.shown(report.rows)
     kept = [place for place, column in enumerate(columns) if not 0 < column.drop < LESS_DROP]
     header, rows = [columns[place].heading for place in kept], []
-    for line, verdict in zip(lines, report.verdicts, strict=True):
-        measured = [line[place] for place in kept] if verdict.n else [*line[:first], *["-"] * (len(kept) - first)]
-        assumed = verdict.assumed_burst_length
-        remark = f"assumes bursts of at most {assumed:.3g} calls" if assumed else "; ".join(verdict.reasons)
-        rows.append([*measured[:first], str(verdict.verdict), *measured[first:], remark])
+    for number, line in enumerate(lines):
+        timed = report.runs[number].n
+        measured = [line[place] for place in kept] if timed else [*line[:first], *["-"] * (len(kept) - first)]
+        rows.append([*measured[:first], report.outcome(number), *measured[first:], report.remark(number)])
     cells = [*header[:first], "verdict", *header[first:], "remark"], rows
     legends = ("latencies in us after warm-up", *(columns[place].legend for place in kept))
     yield _table("r", "All configurations", cells, "; ".join(filter(None, legends)))
     if report.comparisons:
-        yield _table("b", "Compared with the baseline", table_cells(report.comparisons))
+        yield _table("b", "Compared with the baseline", report.compared)
     yield _table("c", "Clusters of slow and fast calls", frame_cells(report.tails.clusters))
     failed = [[group.name, group.failure.stage or "-", group.failure.reason] for group in report.runs if group.failure]
     yield _table("f", "Failures", (["configuration", "stage", "reason"], failed))
@@ -164,10 +163,12 @@ def _data(report: Any) -> dict[str, Any]:
         curves.append([float(f"{ordered_us[group.n - 1 - k]:.4g}") for k in longer])
     return {
         "stops": list(map(short_number, report.stops_us)),
+        "times": [with_micro(latency(stop_us)) for stop_us in report.stops_us],
+        "systems": list(report.systems.values()),
         "given": report.stops_us.index(report.verdicts[0].deadline_us),
         "bytes": packed.shape[1],
         "verdicts": b64encode(packed.tobytes()).decode(),
-        "names": [*map(str, Outcome), "failed"],
+        "names": list(CLASSES),
         "curves": curves,
         "trials": [group.n for group in report.runs],
         "above": above,

@@ -14,18 +14,36 @@ const svg = (name, attributes, text = "") => {
   return element;
 };
 
-// The slider: a byte holds four verdicts.
+// The slider: a byte holds four verdicts. All numbers of verdicts follow it; what does not is grey.
 const [slider] = all("#maps input");
+const [heading] = all("h1");
+const title = heading.textContent;
+const verdictColumn = heads.indexOf("verdict");
+const verdictAt = (place, stop) => (packed[place * data.bytes + (stop >> 2)] >> (2 * (stop % 4))) & 3;
 function move() {
-  const counts = [0, 0, 0, 0], stop = Number(slider.value);
+  const stop = Number(slider.value);
+  const verdicts = data.trials.map((_, place) => verdictAt(place, stop));
+  const numberOf = (verdict, places) => places.filter((place) => verdicts[place] === verdict).length;
+  const numbers = data.names.map((_, verdict) => numberOf(verdict, [...verdicts.keys()]));
+  const colour = (cell, verdict) => (cell.className = "mxnf"[verdict]);
   for (const cell of cells) {
-    const verdict = (packed[placeOf(cell) * data.bytes + (stop >> 2)] >> (2 * (stop % 4))) & 3;
-    counts[verdict] += 1;
-    cell.parentNode.className = "mxnf"[verdict];
-    cell.parentNode.title = data.names[verdict];
+    colour(cell.parentNode, verdicts[placeOf(cell)]);
+    cell.parentNode.title = data.names[verdicts[placeOf(cell)]];
   }
-  const found = data.names.map((name, place) => `${counts[place]} ${name}`);
-  all("output")[0].textContent = `${data.stops[stop]} µs: ${found.join(", ")}`;
+  verdicts.forEach((verdict, place) => {
+    const cell = all(`#r${place} td`)[verdictColumn];
+    colour(cell, verdict);
+    cell.textContent = data.names[verdict];
+  });
+  data.systems.forEach((places, row) => {
+    all(`#s${row} td`).slice(1, -1).forEach((cell, verdict) => (cell.textContent = numberOf(verdict, places)));
+  });
+  all("ul span").forEach((shown, verdict) => (shown.textContent = numbers[verdict]));
+  document.title = heading.textContent = title.replace(data.times[data.given], data.times[stop]);
+  document.body.className = stop === data.given ? "" : "moved";
+  all("#moved")[0].hidden = stop === data.given;
+  const found = data.names.map((name, verdict) => `${numbers[verdict]} ${name}`);
+  all("output")[0].textContent = `${data.stops[stop]} µs: ${found.slice(0, all("ul span").length).join(", ")}`;
 }
 if (slider) {
   slider.oninput = move;
@@ -57,7 +75,7 @@ for (const table of all(".list")) {
     const words = filter.value.toLowerCase().split(/\s+/);
     for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
   };
-  table.caption.append(filter);
+  table.before(filter);
 }
 
 // A card with the numbers of the cell under the pointer or with the focus, and the curve of one that was clicked.

@@ -262,11 +262,11 @@ class Gate:
 
     `answers` of the step gives what is compared, named `of` in messages, by name; `expected` is the same of the
     reference, with `every` for all sets, stacked on a new first axis. `expected` is None if there is nothing to compare
-    with. `reference` is the name of the reference implementation, and `checked_by` what has confirmed the reference
-    itself; None if nothing has. `rounded`: what the reference gives with parameters and inputs rounded to bfloat16, to
-    judge lower precisions by. `least_bound`: an error that is allowed in any precision, since the network itself
-    computes in half precision; `bound`, if given, replaces those of the precisions. `repeatable`: a call changes
-    nothing but carried state, so that further calls may come before the trials.
+    with, for the reason `not_checked`. `reference` is the name of the reference implementation, and `checked_by` what
+    has confirmed the reference itself; None if nothing has. `rounded`: what the reference gives with parameters and
+    inputs rounded to bfloat16, to judge lower precisions by. `least_bound`: an error that is allowed in any precision,
+    since the network itself computes in half precision; `bound`, if given, replaces those of the precisions.
+    `repeatable`: a call changes nothing but carried state, so that further calls may come before the trials.
     """
 
     inputs: tuple[Mapping[str, np.ndarray], ...]
@@ -281,26 +281,7 @@ class Gate:
     of: str = "outputs"
     answers: Callable[[Any], dict[str, np.ndarray]] = lambda step: step.outputs()
     repeatable: bool = True
-
-
-@dataclass(frozen=True)
-class ReportLine:
-    """A row of a table of `lstm-trt doctor`: the first cell is "ready" or "not ready"; below it texts."""
-
-    cells: tuple[str, ...]
-    meaning: str = ""
-    remedy: str = ""
-
-
-@dataclass(frozen=True)
-class ReportSection:
-    """A table of `lstm-trt doctor`; its JSON has `rows` as `name`."""
-
-    name: str
-    heading: str
-    header: tuple[str, ...]
-    lines: tuple[ReportLine, ...]
-    rows: list[dict]
+    not_checked: str = "there is no reference"
 
 
 class Observer:
@@ -374,9 +355,9 @@ class Preparer(ABC):
         """In the worker, before the trials: what accompanies them."""
         return Observer()
 
-    def doctor(self) -> ReportSection | None:
-        """A further section of `lstm-trt doctor`."""
-        return None
+    def multiplied_share(self, workload: Workload) -> float:
+        """The share of the weights that take part in products; an implementation may know the others beforehand."""
+        return 1.0
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         """Additional provenance of recordings of this kind, JSON values: by default what the reference has as that."""

@@ -62,7 +62,8 @@ def prepare(request: Request) -> PreparedStep:
         if file.precision != "fp32":
             from lstm_trt.export import to_c  # with what evaluates, which other recordings do not load
 
-            answers = to_c.known_answers(file, model, request.states)
+            function = "step" if request.mode == "stream" else "run"
+            answers = to_c.known_answers(file, {function: model}, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
                 raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")
         facts = {

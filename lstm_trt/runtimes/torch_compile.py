@@ -21,6 +21,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch
@@ -56,6 +58,14 @@ def _missing(device: str) -> tuple[str, str] | None:
     return None
 
 
+def leave_nothing_running() -> None:
+    """Before compiling: Inductor keeps a pool of processes that compile, and tqdm a thread that runs every 10 s."""
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1
+    tqdm.monitor_interval = 0
+
+
 def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -> _torch.Bound:
     """Raises `BuildFailed` unless the network was compiled.
 
@@ -74,7 +84,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
         raise BuildFailed(f"torch.compile unrolls this LSTM on {inputs.device.type}: {long}")
     torch._dynamo.reset()
     torch._dynamo.config.allow_rnn = True
-    torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling
+    leave_nothing_running()
     before = compiled_so_far()
     module.compile(fullgraph=True, dynamic=False, options={"freezing": True})
     run, reset = _torch.guarded(module, inputs, *state)

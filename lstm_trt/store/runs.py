@@ -7,23 +7,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard, overload
 
+from lstm_trt import registry
 from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
-from lstm_trt.config.format import count, short_number
-from lstm_trt.config.labels import FIELDS
-from lstm_trt.config.libraries import pd
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import count, listed, short_number
+from lstm_trt.config.labels import FIELDS, version_text, with_version
+from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use
-from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, fields_of, group_key, groups_of
+from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.tables import Table, file_names, in_memory, read_tables, source_of, table_of, time_column
 from lstm_trt.store.whole import KEPT
+
+#: Most names in a line of what is missing.
+MOST_MISSING = 5
 
 #: Columns of a recording that latencies alone need, and those that analysis and plots use: not the device's own clock.
 LATENCIES = ("latency_ns", "warmup")
@@ -37,7 +42,7 @@ class Runs(Sequence[Group]):
     `grouped`: whether JSON output is a list with an object per group; otherwise it is the object of the only group.
     For a table, `how` has the column and unit that were read, and `group_by` its columns. `own` is true for
     recordings of lstm_trt; `recordings` has them in the order they were read. `unfinished`: why more of them will or
-    should follow, as text.
+    should follow, as text. `missing`: what was asked for and is not recorded, name -> its fields.
     """
 
     groups: tuple[Group, ...]
@@ -49,6 +54,12 @@ class Runs(Sequence[Group]):
     own: bool = True
     recordings: tuple[Stored, ...] = field(default=(), repr=False)
     unfinished: tuple[str, ...] = ()
+    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What an answer about them says besides: the warnings, and in one line which `other_versions` they have."""
+        return (*self.warnings, *other_versions(self.groups))
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -68,7 +79,12 @@ class Runs(Sequence[Group]):
         for group in self.groups:
             measured = f"{count(group.n, 'trial')} in {count(len(group.samples), 'round')}"
             lines.append(f"{group.name}: {group.failure or measured}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.lacks])
+
+    @property
+    def lacks(self) -> list[str]:
+        """A line that names what was asked for and is not recorded; none if nothing is missing."""
+        return [f"not recorded: {listed(self.missing, MOST_MISSING)}"] if self.missing else []
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -82,14 +98,20 @@ class Runs(Sequence[Group]):
 
         Names are axes, runtime, mode, fields of options and protocol (`group_fields`), and sizes of an own network; for
         a table its `group_by` columns. A list, tuple, set or range matches any of its values, a text also the values
-        that are written so, and `machine` the beginning of a fingerprint. Raises `UsageError` for an unknown name, and
-        if no group is left.
+        that are written so, and `machine` the beginning of a fingerprint. Values that no group has, except for those
+        of a range, are `missing`, and a warning names them. Raises `UsageError` for an unknown name, and if no group is
+        left.
         """
         if not wanted:
             return self
         fields = [group_fields(group) for group in self.groups]
-        chosen = matching(fields, wanted, self.source or "the runs")
-        return self._only(tuple(itertools.compress(self.groups, chosen)))
+        warnings = list(self.warnings)
+        chosen, missing = matching(fields, wanted, self.source or "the runs", warnings)
+        for name, known in self.missing.items():
+            if all(key not in known or _is_any(key, known[key], values) for key, values in wanted.items()):
+                missing[name] = known
+        left = self._only(tuple(itertools.compress(self.groups, chosen)))
+        return replace(left, missing=missing, warnings=tuple(warnings))
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
@@ -97,7 +119,35 @@ class Runs(Sequence[Group]):
         of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
         every = [(item, group_key(item)) for item in self.recordings]
         kept = [item for item, key in every if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)]
-        return replace(self, groups=groups, recordings=tuple(kept))
+        of_all = below_floor(self.groups)
+        others = [text for text in self.warnings if text not in of_all]
+        return replace(self, groups=groups, recordings=tuple(kept), warnings=(*others, *below_floor(groups)))
+
+
+def other_versions(groups: Iterable[Group]) -> list[str]:
+    """A line if recordings of a runtime have several versions, or another one than is installed here."""
+    recorded: dict[str, dict[str, Group]] = {}
+    for group in groups:
+        if group.configuration is not None and group.samples:
+            recorded.setdefault(group.configuration.runtime, {})[group.configuration.runtime_version] = group
+    texts = []
+    for runtime, versions in recorded.items():
+        others = {_version_here(group) for group in versions.values()} - {None, *versions}
+        if others or len(versions) > 1:
+            text = ", ".join(with_version(runtime, version) for version in versions)
+            here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
+            texts.append(f"{text} (here {here})" if here else text)
+    return [f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"] if texts else []
+
+
+def _version_here(group: Group) -> str | None:
+    """The version with which a group would be recorded here, of C code with the same compiler; None if not known."""
+    runtime, version = group.configuration.runtime, group.configuration.runtime_version
+    if runtime == "c":
+        return version.replace(version.split(",")[0], registry.load_entry("RUNTIMES", runtime).VERSION, 1)
+    stated = group.samples[0].versions
+    distribution = next((name for name in stated if stated[name] == version), None)
+    return distribution and installed_version(distribution)
 
 
 def group_fields(group: Group) -> dict:
@@ -107,26 +157,43 @@ def group_fields(group: Group) -> dict:
     return fields_of(group.configuration, group.machine)
 
 
-def matching(fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str) -> list[bool]:
-    """Which of these rows have the `wanted` values, see `Runs.where`; raises `UsageError` as it does."""
+def matching(
+    fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str, warnings: list[str]
+) -> tuple[list[bool], dict[str, Mapping[str, Any]]]:
+    """Which of these rows have the `wanted` values, see `Runs.where`, and the values that none of them has.
+
+    These are named in one line, which is added to `warnings`. Raises `UsageError` as `Runs.where` does.
+    """
     known = dict.fromkeys(itertools.chain(*fields))
     if "config_id" in known:  # recordings leave out what has its default
         known |= {name: field.default for name, field in FIELDS.items()}
-    allowed: dict[str, list] = {}
+    allowed: dict[str, Any] = {}
     for name, value in wanted.items():
         key = name if name in known else f"size {name}"
         if key not in known:
             choices = ", ".join(known) or "nothing"
             raise UsageError(f"{source}: no group has the field {name!r}{nearest(name, known)}; choose from {choices}")
-        allowed[key] = list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
+        allowed[key] = value
     chosen = [
-        all(any(_is(name, row.get(name, known[name]), each) for each in values) for name, values in allowed.items())
-        for row in fields
+        all(_is_any(name, row.get(name, known[name]), values) for name, values in allowed.items()) for row in fields
     ]
     if allowed and not any(chosen):
-        filters = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in allowed.items())
+        filters = ", ".join(f"{name} {' or '.join(map(str, as_list(values)))}" for name, values in allowed.items())
         raise UsageError(f"{source}: no recording or row has {filters}")
-    return chosen
+    missing: dict[str, Mapping[str, Any]] = {}
+    for name, values in allowed.items():
+        found = [row.get(name, known[name]) for row in itertools.compress(fields, chosen)]
+        for value in () if isinstance(values, range) else as_list(values):
+            if not any(_is(name, each, value) for each in found):
+                missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
+    if missing:
+        warnings.append(Incomplete(f"{source}: no recording or row has {listed(missing)}, which was asked for"))
+    return chosen, missing
+
+
+def _is_any(name: str, value: Any, wanted: Any) -> bool:
+    """Whether a field has one of these values, see `_is`."""
+    return any(_is(name, value, each) for each in as_list(wanted))
 
 
 def _is(name: str, value: Any, wanted: Any) -> bool:
@@ -152,11 +219,14 @@ def as_runs(source: Any) -> Runs:
     groups = [item for item in items if isinstance(item, Group)]
     if len(groups) == len(items):
         own = all(group.configuration is not None for group in groups)
-        return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
+        several = len(groups) > 1 or bool(groups and groups[0].group)
+        return Runs(tuple(groups), warnings=tuple(below_floor(groups)), grouped=several, own=own)
     wrong = next((item for item in items if not isinstance(item, Stored)), None)
     if wrong is not None:
         raise UsageError(f"expected paths, Runs, groups or recordings, not {type(wrong).__name__}; see lab.load")
-    return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
+    groups = groups_of(items)
+    warnings = tuple(below_floor(groups))
+    return Runs(tuple(groups), warnings=warnings, grouped=len(items) > 1, recordings=tuple(items))
 
 
 def load(
@@ -190,7 +260,8 @@ def load(
     message, if a path cannot be read.
     """
     warnings: list[str] = []
-    options = TableOptions(column, unit, group_by, rename, causes, one_group, drop_missing, counts)
+    causes = causes and as_list(causes)
+    options = TableOptions(column, unit, as_list(group_by), rename, causes, one_group, drop_missing, counts)
     if in_memory(path):
         table = table_of(path)
         paths, tables = [Path(table.where)], [table]
@@ -207,10 +278,10 @@ FILE = "file"
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     """One path or several as a list, each once; raises `UsageError` if there is none."""
-    several: list[Any] = [source] if isinstance(source, str | Path) else list(source)
-    if not several or not all(isinstance(path, str | Path) for path in several):
+    paths = as_list(source)
+    if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise UsageError("no path given: name files or folders, and save arrays of numbers as .npy")
-    return list(dict.fromkeys(map(Path, several)))
+    return list(dict.fromkeys(map(Path, paths)))
 
 
 def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOptions, warnings: list[str]) -> Runs:
@@ -272,9 +343,14 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
     ids = [{(item.configuration.id, item.provenance.get("machine_fingerprint")) for item in part} for part in parts]
     shared = sum(map(len, ids)) - len(set().union(*ids))
     if shared:
-        pooled = f"{count(shared, 'configuration')} recorded in several of the paths: all recordings are rounds of one"
-        warnings.append(f"{pooled}; lstm-trt compare compares two folders")
+        again = f"{count(shared, 'configuration')} of more than one of these folders: their recordings are pooled"
+        warnings.append(f"{again}; lstm-trt compare compares two folders")
     groups = groups_of(items)
+    mixed = [group for group in groups if len({sample.telemetry for sample in group.samples}) > 1]
+    if mixed:
+        pooled = f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry on, which are pooled"
+        warnings.append(f"{pooled}; the first: {mixed[0].name}")
+    warnings += below_floor(groups)
     decided = [group for group in groups if group.until is not None]
     if decided:
         counted = count(len(decided), "configuration")

@@ -15,7 +15,9 @@ import numpy as np
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
-from lstm_trt.config.labels import flat, labels, telling
+from lstm_trt.config.format import count, listed
+from lstm_trt.config.labels import flat, labels, telling, version_text
+from lstm_trt.config.libraries import sends
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Bins, Whole
 
@@ -23,7 +25,7 @@ from lstm_trt.store.whole import Bins, Whole
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
 
 #: Counters that are read between blocks of trials; every trial has the count of its block.
-BLOCK_CAUSES = ("steal_ns", "throttled_periods")
+BLOCK_CAUSES = ("steal_ns", "throttled_periods", "unexplained_cpu_ns")
 
 
 #: Times off the core that are measured at each trial.
@@ -44,8 +46,10 @@ class Latencies:
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
-    relative difference of the outputs from those in float32, None if not checked or not known.
+    relative difference of the outputs from those in float32, None if not checked or not known; `not_checked`: why.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
+    `telemetry`: "off", or "on" with the libraries that sent usage data from the timed process; None if not known.
+    `unexplained_cpu_ns`: CPU time of its threads that were neither timed nor of the runtime's pool, None if not known.
     Of a histogram `whole` is `Bins`, and the arrays have an entry per bin. `edges_ns` (2, entries): the least and the
     most that each latency may be, of a bin or by a clock so coarse that it shows 0; else None.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
@@ -70,6 +74,9 @@ class Latencies:
     alone: bool | None = None
     graph_captured: bool | None = None
     parity_error: float | None = None
+    telemetry: str | None = None
+    unexplained_cpu_ns: int | None = None
+    not_checked: str | None = None
     whole: Whole | None = field(default=None, repr=False)
     edges_ns: np.ndarray | None = field(default=None, repr=False)
 
@@ -82,6 +89,11 @@ class Latencies:
     def most_ns(self) -> float:
         """The largest latency including warm-up."""
         return float(self.whole.most_ns if self.whole else np.nanmax(self.latency_ns))
+
+    @property
+    def share_of_floor(self) -> float | None:
+        """The median after warm-up as a share of the roofline bound; None without either."""
+        return float(np.median(self.timed_ns)) / (1e3 * self.floor_us) if self.floor_us and self.n else None
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -184,6 +196,24 @@ class Group:
         return next((sample.floor_missing for sample in self.samples if sample.floor_missing), None)
 
 
+def least_of_floor(samples: Iterable[Latencies]) -> float | None:
+    """The smallest `share_of_floor`; None without a bound."""
+    shares = (sample.share_of_floor for sample in samples)
+    return min((share for share in shares if share is not None), default=None)
+
+
+def below_floor(groups: Iterable[Group]) -> list[str]:
+    """A warning if medians are below the roofline bound, which names the configurations."""
+    shares = {group.name: least_of_floor(group.samples) for group in groups}
+    below = {name: share for name, share in shares.items() if share is not None and share < 1}
+    if not below:
+        return []
+    configurations, least = count(len(below), "configuration"), f"{min(below.values()):.2g}"
+    bound = f"a median of {least} of the roofline bound or more"
+    faster = f"{configurations} faster than the arithmetic of the network ({bound})"
+    return [f"{faster}: {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"]
+
+
 def largest_error(samples: Iterable[Latencies]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
     errors: list[Any] = [sample.parity_error for sample in samples]
@@ -198,6 +228,7 @@ def of_recording(recording: Recording) -> Latencies:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
+    parity = provenance.get("parity") or {}
     sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -214,12 +245,29 @@ def of_recording(recording: Recording) -> Latencies:
         versions=provenance.get("versions", {}),
         floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
-        parity_error=(provenance.get("parity") or {}).get("error"),
+        parity_error=parity.get("error"),
+        not_checked=parity.get("not_checked"),
+        telemetry=telemetry_of(provenance),
+        unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
         whole=recording.whole,
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
     return replace(sample, block_causes=sample.of_blocks(BLOCK_CAUSES))
+
+
+def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
+    """ "on (onnxruntime)" where such libraries sent usage data meanwhile, else "off"; None if no versions are stated.
+
+    Recordings that do not state it had telemetry if a version that sends was installed as their runtime.
+    """
+    versions, stated = provenance.get("versions"), provenance.get("telemetry")
+    if versions is None:
+        return None
+    if stated is None:
+        stated = {name: "on" for name, version in versions.items() if version and sends(name, version)}
+    on = ", ".join(name for name, state in stated.items() if state == "on")
+    return f"on ({on})" if on else "off"
 
 
 def groups_of(items: Iterable[Stored]) -> list[Group]:
@@ -314,7 +362,7 @@ def label_fields(group: Group) -> dict[str, object]:
     return {
         "mode": configuration.mode,
         "arrivals": configuration.protocol.arrival_text,
-        "version": configuration.runtime_version,
+        "version": version_text(configuration.runtime, configuration.runtime_version),
         **{name: every.get(name) for name in named},
         "length": f"{configuration.protocol.trials} trials",
     }

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -213,11 +213,17 @@ def _sums(parts: list[dict], *names: str) -> dict:
 def _self_check(parts: list[dict]) -> dict:
     """Sums of durations, the mean share, and the largest difference of the clocks."""
     sums = _sums(parts, "loop_ns", "loop_raw_ns")
+    between: list[Any] = [part.get("between_calls") for part in parts]
     return {
         **sums,
+        "between_calls": None if None in between else _sums(between, *between[0]),
         "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
         "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts) / sums["loop_ns"],
     }
+
+
+def _sum(parts: list[Any]) -> int | None:
+    return None if None in parts else sum(parts)
 
 
 def _others(parts: list[dict | None]) -> dict | None:
@@ -243,6 +249,8 @@ PROVENANCE = {
     **dict.fromkeys(("control", "until"), _first),
     "blocks": _blocks,
     "gpu_after": _last,
+    "telemetry": _first,
+    "unexplained_cpu_ns": _sum,
     "others": _others,
     "seconds": _seconds,
     "self_check": _self_check,

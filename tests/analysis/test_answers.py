@@ -17,8 +17,10 @@ from lstm_trt.analysis.replay import replay
 from lstm_trt.analysis.scaling import scaling
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.errors import UsageError
+from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, Latencies, NoTrials
 from tests.conftest import ROOT
+from tests.store.test_runs import recorded_with
 
 CONFIRM, LAYERS = ROOT / "data" / "epyc" / "confirm", ROOT / "data" / "epyc" / "layers"
 
@@ -55,6 +57,27 @@ def test_several_comparisons_have_the_worst_exit_status():
     assert both.exit_status == 1 and len(both) == 3 and both[1].runs is both[0].runs
 
 
+@pytest.mark.parametrize(
+    ("answer", "sides"),
+    [
+        (lambda runs: verdict(runs, 100), 1),
+        (outliers, 1),
+        (summarize, 1),
+        (lambda runs: replay(runs, 100), 1),
+        (scaling, 1),
+        (lambda runs: compare(runs, runs, clusters=False), 2),
+    ],
+    ids=["verdict", "outliers", "summarize", "replay", "scaling", "compare"],
+)
+def test_every_answer_says_once_that_its_recordings_have_several_versions(answer, sides):
+    runs = as_runs([recorded_with("1.0", 8), recorded_with("2.0", 16)])
+    (line,) = runs.remarks
+    found = answer(runs)
+    assert found.warnings.count(line) == sides
+    objects = found.as_dict()
+    assert all(item["warnings"].count(line) == sides for item in (objects if isinstance(objects, list) else [objects]))
+
+
 def group(name: str, *latencies_us: float) -> Group:
     return Group(name, (Latencies.of(1000 * np.array(latencies_us)),), {"model": name})
 
@@ -67,6 +90,15 @@ def test_a_configuration_that_failed_has_its_place_in_each_answer():
     assert verdict(groups, 100).exit_status == 3
     assert [answer.verdict for answer in verdict(groups, 100, "90")] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
     assert [row.stage for row in summarize(groups)] == [None, "memory"]
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_no_sentence_of_a_replay_stands_beside_each_configuration(number):
+    """Rows of the tables differ in their numbers: what is left without them must not be repeated."""
+    groups = [group(f"model {place}", *[5.0 + place] * 50) for place in range(number)]
+    lines = str(replay(groups, 100)).splitlines()
+    sentences = [line for line in lines if len(line.split()) > 6 and not re.search(r"\d", line)]
+    assert len(sentences) == len(set(sentences)) == 1
 
 
 def test_an_answer_of_many_configurations_is_one_line_each():

@@ -413,7 +413,8 @@ def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds, fixed):
     back = compare(b, a)
     assert (multipliers(back.clusters_gone), multipliers(back.clusters_new)) == ([1.6], [1.25])
     text = comparison_text(result)
-    assert f"gone: {gone.multiplier:.2f}x 2.0 % -> 0 %" in text and f"new: {new.multiplier:.2f}x 0 % -> 2.0 %" in text
+    assert f"gone: 2.0 % -> 0 % at {gone.multiplier:.2f}x" in text
+    assert f"new: 0 % -> 2.0 % at {new.multiplier:.2f}x" in text
     assert result.as_dict()["clusters_gone"][0]["multiplier"] == gone.multiplier
 
 

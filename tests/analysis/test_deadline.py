@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -28,14 +29,17 @@ from lstm_trt.analysis.deadline import (
     firm_statistics,
     judge as judge_question,
     outcomes_of,
+    provable,
 )
 from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_trt.analysis.series import Series
-from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
+from lstm_trt.analysis.text.verdict import names_text, sentence, verdict_line, verdict_text
+from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
+from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.runs import Runs
-from lstm_trt.store.samples import Latencies
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies
 from tests.support.planted_latencies import check_rate, even, judge
@@ -399,7 +403,7 @@ def test_trials_are_never_demanded_without_a_reason():
 
 def test_several_verdicts_state_the_question_once():
     text = str(lab.verdict(ROOT / "data" / "epyc" / "outliers", 1000, "99", 0.9))
-    assert text.startswith("p99 within 1000 us at 90 % confidence:\n")
+    assert text.startswith("99 % of calls within 1000 us, at 90 % confidence:\n")
     assert text.count("confidence") == 1
 
 
@@ -493,7 +497,7 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
 
 def test_failures_statuses_and_json(rng):
     verdict = failed("failed at build: no such layer", Question(1000))
-    assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
+    assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, None)
     for text in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
         assert "failed at build: no such layer" in text
     statuses = {(MET,): 0, (MET, NOT_ENOUGH): 3, (NOT_ENOUGH, MISSED, MET): 1}
@@ -516,6 +520,94 @@ def test_failures_statuses_and_json(rng):
     assert set(again["firm_statistics"]["worst_in"]) == {"10", "100", "1000"} and len(again["max_us_rounds"]) == 2
 
 
+def configured(*latencies_ns, hidden: int = 8) -> Group:
+    """A recording of a network with a hidden size."""
+    configuration = Configuration(LstmShape(1, hidden, 4), "onnxruntime", "1.0", "a processor")
+    samples = tuple(of(*latencies_ns))
+    failure = None if samples else NoTrials("build", "no such layer")
+    return Group(f"{hidden} units", samples, {"hidden": hidden}, configuration, failure)
+
+
+#: What a configuration did at 200 us and p99.9, and one that does it.
+KINDS = {
+    "met it": np.full(3000, 1e5),
+    "missed it": np.full(3000, 3e5),
+    "had too few trials to say": np.full(50, 1e5),
+    "stayed undecided": with_misses(3000, spread(3000, 4)),
+}
+
+
+def numbers_of(text: str) -> dict[str, int]:
+    """What the first line of a conclusion counts, by the words that follow each number."""
+    return {words: int(number) for number, words in re.findall(r"(\d+) ([a-z ]+)(?=,|$)", text.splitlines()[0])}
+
+
+@pytest.mark.parametrize(
+    "counts", [(1, 1, 1, 1, 1), (0, 0, 2, 0, 0), (3, 0, 0, 0, 0), (0, 2, 0, 1, 2), (2, 0, 5, 0, 1)]
+)
+def test_a_conclusion_counts_what_was_found_and_nothing_else(counts):
+    *of_kinds, broken = counts
+    groups = []
+    for latency_ns, number in zip(KINDS.values(), of_kinds, strict=True):
+        groups += [configured(latency_ns, hidden=8 + len(groups) + place) for place in range(number)]
+    groups += [configured(hidden=100 + place) for place in range(broken)]
+    verdicts = lab.verdict(groups, 200)
+    expected = {kind: number for kind, number in zip((*KINDS, "failed"), counts, strict=True) if number}
+    assert numbers_of(verdicts.conclusion) == expected
+    assert f"{len(groups)} configurations" in verdicts.conclusion
+    largest = verdicts.largest()
+    assert (largest is None) == (counts[0] == 0)
+    assert largest is None or verdicts.runs[largest].name in verdicts.conclusion
+    text = names_text(verdicts)
+    assert all(text.count(f"{group.name}") >= 1 for group in groups)
+
+
+def test_a_conclusion_of_one_configuration_counts_nothing():
+    for kind, latency_ns in (*KINDS.items(), ("failed", None)):
+        found = lab.verdict([configured() if latency_ns is None else configured(latency_ns)], 200)
+        assert kind in found.conclusion and not re.search(r"\d", found.conclusion)
+
+
+def test_a_configuration_that_failed_needs_no_number_of_trials():
+    verdicts = lab.verdict([configured(np.full(100, 1e5)), configured(hidden=16)], 200, "99")
+    short, broken = verdicts
+    assert short.trials_needed == 299 and broken.trials_needed is broken.trials_needed_if_independent is None
+    assert [each["trials_needed"] for each in verdicts.as_dict()] == [299, None]
+    assert verdicts.frame.set_index("network")["trials_needed"].dropna().to_dict() == {"8 units": 299}
+
+
+@pytest.mark.parametrize(("lengths", "percentile"), [((3000, 400), 99), ((3000, 2995), 99.9), ((100,), 99)])
+def test_without_a_percentile_it_is_the_highest_that_each_recording_can_prove(lengths, percentile):
+    groups = [configured(np.full(n, 1e5), hidden=8 + n) for n in lengths]
+    found = provable([*groups, configured(hidden=16), configured(np.full(1, 1e5), hidden=17)], 200)
+    assert {each.percentile for each in found} == {percentile} and len(found) == len(lengths) + 1
+    assert provable([configured(np.full(1, 1e5))], 200) is None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    ("medians_us", "deadline_us", "far"),
+    [
+        ([500], 4, True),  # 125 times
+        ([500], 6, False),
+        ([5], 5000, True),
+        ([5], 2000, False),
+        ([500, 3000], 4, True),
+        ([5, 3000], 0.02, True),
+        ([5, 3000], 20, False),  # a grid of small and large networks has medians on both sides
+        ([2, 50], 20_000, False),
+    ],
+)
+def test_a_deadline_far_from_all_medians_is_asked_about(recorded, medians_us, deadline_us, far):
+    groups = [configured(np.full(50, 1e3 * each), hidden=8 + place) for place, each in enumerate(medians_us)]
+    if not recorded:
+        groups = [replace(each, configuration=None) for each in groups]
+    found = lab.verdict(groups, deadline_us)
+    assert len(found.warnings) == far
+    nearest = groups[0] if medians_us[0] > deadline_us else groups[-1]
+    assert all(nearest.name in line for line in found.warnings)
+
+
 def judged(latency_ns, deadline_us, percentile="99.9") -> tuple[Verdict, str]:
     verdict = judge(of(latency_ns), deadline_us, percentile)
     return verdict, verdict_text(verdict, "2x128 on onnxruntime")
@@ -523,7 +615,7 @@ def judged(latency_ns, deadline_us, percentile="99.9") -> tuple[Verdict, str]:
 
 def test_verdict_text():
     _, text = judged(np.full(3000, 9.123e4), 100)
-    assert text.startswith("MET  p99.9 within 100 us at 95 % confidence  2x128 on onnxruntime\n")
+    assert text.startswith("MET: at least 99.9 % of calls within 100 us, at 95 % confidence  2x128 on onnxruntime\n")
     assert "max 91.2 us in n = 3000 trials (with warm-up 91.2 us)" in text
     assert "no misses in 3000 trials: miss rate at most 0.0999 %" in text and "record" not in text
     _, text = judged(np.full(1000, 9e4), 100)

@@ -465,7 +465,7 @@ def test_shares_have_the_exact_interval_of_clopper_and_pearson(fixed):
 def test_text(fixed):
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 1000), (A_QUARTER, TWICE), jitter=0.001)
     found = explain([Latencies.of(latency_ns)])
-    assert clusters_line(found.clusters) == "1.25x 2.0 %, 2.00x 1.0 %"
+    assert clusters_line(found.clusters) == "2.0 % at 1.25x, 1.0 % at 2.00x"
     assert clusters_line(()) == "none"
     text = outliers_text(found, "a name")
     assert text.startswith("a name:\n1000 trials, median 100")

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -28,6 +29,7 @@ from lstm_trt.analysis.scaling import (
     scaling,
 )
 from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.analysis.times import AXES, ShapeTime, from_tables, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -232,7 +234,9 @@ def test_inversions_between_hidden_200_and_256():
     breaks = {(line.fixed["layers"], line.breaks_at) for line in found.linearity if line.axis == "sequence"}
     assert breaks == {(layers, None) for layers in LAYERS} | {(3, 256), (4, 256), (6, 256)}
     text = scaling_text(found)
-    assert "Sequence length: time grows as the size to the power 0." in text
+    along = [line for line in found.linearity if line.axis == "sequence"]
+    assert 0 < (linear := sum(line.exponent_low <= 1 <= line.exponent_high for line in along)) < len(along)
+    assert f"Sequence length: may be linear in {linear} of {len(along)} series: power 0." in text
     assert "3 series leave the line through the smaller sizes" in text
     assert "only at layers 3, 4, 6, only at sequence 256, only at batch 1" in text
     # The slow shape is also slower at batch 1 than at batch 2.
@@ -598,3 +602,13 @@ def test_pictures_of_small_tables():
         scaling.batching(two)
     with pytest.raises(UsageError, match="no fit to draw"):
         scaling.fits(two, "batch", "a")
+
+
+def test_growth_is_called_linear_only_where_the_interval_of_its_power_has_1():
+    line = find_scaling(from_columns(grid(linear_us))).linearity[0]
+    texts = []
+    for lows in ((0.5, 0.6), (0.5, 1.1), (1.1, 1.2)):
+        series = [replace(line, exponent=low + 0.5, exponent_low=low, exponent_high=low + 1) for low in lows]
+        texts.append(growth_text(series).split(":")[0])
+    assert texts == ["may be linear", "may be linear in 1 of 2 series", "not linear"]
+    assert "series" not in growth_text([line])

@@ -96,6 +96,10 @@ def test_the_table_shows_the_requested_recordings(folder, run):
     for arguments in (("cell",), ("ptb-lm", "--mode", "forward")):
         status, out, err = run("lstm-literature", "table", *arguments, "--out", folder)
         assert (status, out) == (2, "") and "has no matching recording" in err
+    arguments = ("cell", "ptb-lm", "--implementation", "onnxruntime", "tvm-tuned")
+    status, out, err = run("lstm-literature", "table", *arguments, "--out", folder)
+    assert status == 3 and "ptb-lm@1/16" in out and err.count("\n") == 1
+    assert "has no matching recording of cell, tvm-tuned" in err
 
 
 def test_the_coverage_prints_a_row_per_published_time(folder, run):

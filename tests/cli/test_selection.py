@@ -38,6 +38,30 @@ def test_a_selection_leaves_out_the_others(lab, folder, command, flags):
     assert hidden == [8, 32] and (command != "scaling" or found["counts"]["shapes"] == 2)
 
 
+def test_what_was_selected_and_is_not_recorded_is_named(lab, folder):
+    """On standard error, in the text and in the JSON; nothing is named of a selection that is complete."""
+    for command, more in READING.items():
+        complete = lab(command, folder, *more, "--hidden", 8, 32)
+        partly = lab(command, folder, *more, "--hidden", 8, 9, 32, 33, "--format", "json")
+        assert complete.returncode in (0, 1, 3) and "warning" not in complete.stderr, command
+        assert partly.returncode == (complete.returncode or 3), command
+        named = "no recording or row has hidden 9, hidden 33, which was asked for"
+        assert partly.stderr.count("\n") == 1 and named in partly.stderr
+        (*_, row) = found if isinstance(found := json.loads(partly.stdout), list) else [found]
+        assert any(named in warning for warning in row["warnings"])
+    text = lab("verdict", folder, "--deadline-us", 1000, "--hidden", 8, 9, 32).stdout
+    assert text.splitlines()[-1] == "not recorded: hidden 9"
+    assert (
+        text.splitlines()[:-1] == lab("verdict", folder, "--deadline-us", 1000, "--hidden", 8, 32).stdout.splitlines()
+    )
+
+
+def test_a_table_of_averages_names_what_it_lacks(lab, tmp_path):
+    path = put(tmp_path / "t.csv", {"layers": [1, 1], "hidden": [8, 16], "mean_us": [5.0, 9.0]})
+    result = lab("scaling", path, "--hidden", 8, 16, 24)
+    assert "no recording or row has hidden 24" in result.stderr and result.returncode == 3
+
+
 def test_both_sides_of_a_comparison_are_selected(lab, folder):
     result = lab("compare", folder, folder, "--hidden", 8, "--format", "json")
     assert json.loads(result.stdout)["one_configuration"] is True

@@ -46,7 +46,7 @@ def test_an_error_becomes_one_line_of_its_class(error, kind):
     assert is_memory_error(error) == (kind is MemoryExhausted)
     failure = run_failure("some", error)
     assert type(failure) is (MemoryExhausted if kind is MemoryExhausted else RunFailed)
-    assert str(failure) == f"some: {first_line(error)}"
+    assert str(failure) == f"some failed in a call: {first_line(error)}"
 
 
 def test_own_errors_are_passed_on_unchanged():

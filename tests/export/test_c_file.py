@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 from torch.nn.functional import elu, hardsigmoid, leaky_relu
 
 import lstm_trt
-from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.workload import State
 from lstm_trt.export import c_file as c_file_module
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
@@ -680,6 +680,62 @@ def test_graphs(case, rng):
         assert np.allclose(array, expected[name], rtol=1e-5, atol=5e-6), name
 
 
+def normalized(channels: int) -> list[onnx.TensorProto]:
+    return [numbers(part, 1, channels, 1) for part in ("MEAN", "SCALE")]
+
+
+#: Graphs of (1, 12, samples) that move numbers or repeat constants.
+GROWING: dict[str, Callable[[], list[tuple]]] = {
+    "a part": lambda: [("Slice", "x,one,huge,two", "y")],
+    "every second, backwards": lambda: [("Slice", "x,last,least,two,back", "y")],
+    "zeros around": lambda: [("Pad", "x,around", "y")],
+    "reflected": lambda: [("Pad", "x,around", "y", {"mode": "reflect"})],
+    "transposed": lambda: [("Transpose", "x", "y", {"perm": [2, 0, 1]})],
+    "transposed and flat": lambda: [("Transpose", "x", "t", {"perm": [2, 0, 1]}), ("Flatten", "t", "y", {"axis": 0})],
+    "joined": lambda: [RELU, ("Transpose", "r", "t", {"perm": [0, 2, 1]}), ("Transpose", "x", "u", {"perm": [0, 2, 1]}),
+                       ("Concat", "t,u", "y", {"axis": 2})],
+    "other channels": lambda: [("Gather", "x,channels", "y", {"axis": 1})],
+    "windows": lambda: [("Conv", "x,K", "y", {"pads": [2, 0]})],
+    "windows with steps, twice": lambda: [("Conv", "x,K", "c", {"pads": [1, 1], "strides": [2]}),
+                                          ("Conv", "c,K2", "y", {"pads": [1, 1]})],
+    "a window of each sample": lambda: [("Transpose", "x", "t", {"perm": [2, 0, 1]}),
+                                        ("Conv", "t,KEACH", "c", {"pads": [1, 2], "strides": [4]}),
+                                        ("Conv", "c,K2", "y", {"pads": [1, 1], "strides": [2]})],
+    "constants of each channel": lambda: [("Sub", "x,MEAN", "s"), ("Mul", "s,SCALE", "m"), ("Sub", "MEAN,m", "y")],
+    "a sum over channels": lambda: [("ReduceSum", "x,one", "s"), ("Sub", "x,s", "y")],
+}  # fmt: skip
+
+GROWING_CONSTANTS = [
+    constant("one", 1), constant("two", 2), constant("huge", 2**40), constant("last", -1), constant("least", -(2**40)),
+    constant("back", -2), constant("around", 0, 2, 3, 0, 1, 4), constant("channels", 7, 0, 2, 2, 11, 5),
+    numbers("K", 7, 12, 3), numbers("K2", 5, 7, 3), numbers("KEACH", 7, 1, 5), *normalized(12),
+]  # fmt: skip
+
+
+def growing(case: str, samples: int) -> onnx.ModelProto:
+    nodes = GROWING[case]()
+    used = {name for _, inputs, *_ in nodes for name in inputs.split(",")}
+    constants = [tensor for tensor in GROWING_CONSTANTS if tensor.name in used]
+    return onnx.shape_inference.infer_shapes(graph(*nodes, x=(1, 12, samples), constants=constants, y=None))
+
+
+@pytest.mark.parametrize("case", GROWING)
+def test_the_code_does_not_grow_with_the_samples(case):
+    """Neither the source nor the weights, nor the time that a compiler is given."""
+    codes = [c_file(growing(case, n).SerializeToString(), None, TARGETS["x86-64"], "network") for n in (60, 2000)]
+    few, many = (len(code.source) - len(code.weights) for code in codes)
+    assert abs(many - few) < 1000 and codes[1].content.size - codes[0].content.size <= 16
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", rest_is_heavy(list(GROWING), lambda case: case == "a window of each sample"))
+def test_what_is_moved_comes_to_its_place(case, rng):
+    model = growing(case, 60)
+    inputs = {"x": rng.standard_normal((1, 12, 60)).astype(np.float32)}
+    (found,), (expected,) = computed(model, inputs, RUNNABLE[0]).values(), right(model, inputs["x"]).values()
+    assert found.shape == expected.shape and np.abs(found - expected).max() < 1e-5
+
+
 #: Kernel of a convolution -> its shape, that of the input, and attributes.
 CONVOLUTIONS = {
     "causal": ((7, 5, 3), (1, 5, 9), {"pads": [2, 0]}),
@@ -988,6 +1044,189 @@ def test_any_number_of_samples(name, rng, tmp_path):
         assert np.abs(h - expected[1].numpy().ravel()).max() < 2e-6
 
 
+class Begins(torch.nn.Module):
+    """A layer with a first state: a constant, computed from an input, or an input; a dense layer behind."""
+
+    def __init__(self, kind: str, first: str, units: int = 17) -> None:
+        super().__init__()
+        self.layer, self.first = getattr(torch.nn, kind)(3, units), first
+        self.dense, self.of_input = torch.nn.Linear(units, 2), torch.nn.Linear(3, units)
+        states = [torch.nn.Parameter(0.7 * torch.randn(1, 1, units)) for _ in range(1 + (kind == "LSTM"))]
+        self.states = torch.nn.ParameterList(states)
+
+    def forward(self, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        states = tuple(self.states)
+        if self.first == "computed":
+            states = (torch.tanh(self.of_input(given[0]))[None],)
+        elif self.first == "an input":
+            states = given
+        y, _ = self.layer(x, states if len(states) > 1 else states[0])
+        return self.dense(y)
+
+
+def in_time(function: Callable) -> Module:
+    """A GRU, and what a function makes of its input and its output, both with time first."""
+    return Module(lambda parts, x: function(x, parts["gru"](x)[0]), gru=torch.nn.GRU(3, 17))
+
+
+def lagged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return y + torch.nn.functional.pad(y[:-1], (0, 0, 0, 0, 1, 0))
+
+
+#: Module with more inputs than x and their shapes, and whether it can be computed sample by sample.
+STEPS: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, tuple[int, ...]], bool]] = {
+    "a first state of an LSTM": (lambda: Begins("LSTM", "a constant"), {}, True),
+    "a first state of a GRU": (lambda: Begins("GRU", "a constant"), {}, True),
+    "a first state of an RNN": (lambda: Begins("RNN", "a constant"), {}, True),
+    "two layers": (lambda: Module(lambda p, x: p["b"](p["a"](x)), a=Begins("GRU", "a constant", 3), b=LATER), {}, True),
+    "a first state by an input": (lambda: Begins("GRU", "computed"), {"c": (1, 3)}, False),
+    "a first state that is an input": (lambda: Begins("GRU", "an input"), {"c": (1, 1, 17)}, False),
+    "the sample before": (lambda: in_time(lagged), {}, False),
+    "the difference from the sample before": (lambda: in_time(lambda x, y: y[1:] - y[:-1]), {}, False),
+    "without the mean": (lambda: in_time(lambda x, y: y - y.mean(0)), {}, False),
+    "a softmax along time": (lambda: in_time(lambda x, y: torch.softmax(y, 0)), {}, False),
+    "nothing but samples": (lambda: in_time(lambda x, y: torch.cat([torch.sigmoid(y), x], -1)), {}, True),
+}
+
+LIGHT = ("a first state of a GRU", "a first state by an input", "the sample before")
+
+LATER = Begins("LSTM", "a constant")
+LATER.layer = torch.nn.LSTM(2, 17)
+
+
+def with_open_time(module: torch.nn.Module, more: Mapping[str, tuple[int, ...]], folder: Path) -> lstm_trt.OnnxNetwork:
+    """The module as a file with a symbolic number of samples, of which it has 12."""
+    names, path = ["x", *more], folder / "own.onnx"
+    example = (torch.randn(12, 1, 3), *(torch.randn(shape) for shape in more.values()))
+    torch.onnx.export(
+        module.eval(), example, path, input_names=names, output_names=["y"], dynamo=False,
+        dynamic_axes={"x": {0: "time"}, "y": {0: "time"}},
+    )  # fmt: skip
+    return lstm_trt.OnnxNetwork(path, sizes={"time": 12})
+
+
+def steps_differ_by(file: c_file_module.CFile, x: np.ndarray, more: Sequence[np.ndarray] = ()) -> float:
+    """The largest difference between a window and its samples one after another, beginning twice."""
+    compiled = LoadedNetwork(replace(file, included=False), find_compiler())
+    (size,) = {size for name, (_, size) in file.passes["step"].reader.outputs.items()}
+    y, sample, answer = np.empty((len(x), size), np.float32), x[0].copy(), np.empty(size, np.float32)
+    run, reset = compiled.bound("run", x, *more, y), compiled.bound("reset")
+    step, prepare_next = compiled.bound("step", sample, *more, answer), compiled.bound("prepare_next")
+    run()
+    largest = 0.0
+    for _ in range(2):
+        reset()
+        for row, right_answer in zip(x, y, strict=True):
+            sample[...] = row
+            step()
+            prepare_next()
+            largest = max(largest, float(np.abs(answer - right_answer).max()))
+    return largest
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", rest_is_heavy(list(STEPS), lambda case: case in LIGHT))
+def test_a_step_computes_what_the_window_does_or_there_is_none(case, rng, tmp_path):
+    torch.manual_seed(len(case))
+    build, more, has_step = STEPS[case]
+    network = with_open_time(build(), more, tmp_path)
+    written = lstm_trt.export_c(network, tmp_path, name="own")
+    header, printed = (tmp_path / "own.h").read_text(), str(written)
+    assert written.samples == {"run": 12, "step": 1} if has_step else {"run": 12}
+    assert written.error < 2e-6 and bool(written.file.no_step) is not has_step
+    tested = (tmp_path / "own_test.c").read_text()
+    if has_step:
+        x = rng.standard_normal((12, 1, 3)).astype(np.float32)
+        assert steps_differ_by(written.file, x) < 2e-6
+        assert "own_step(&net" in tested and "own_prepare_next(&net" in tested and "own_run_n(&net" in tested
+        return
+    with pytest.raises(UsageError) as refusal:
+        network.in_mode("stream")
+    assert str(refusal.value) in header and f"own_step: none, because {refusal.value}" in printed
+    assert written.as_dict()["no_step"] == str(refusal.value) and "own_step(" not in header + tested
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_first_state_in_other_precisions(precision, rng, tmp_path):
+    module = Begins("GRU", "a constant")
+    with torch.no_grad():
+        module.states[0].clamp_(-1, 1)
+    written = lstm_trt.export_c(with_open_time(module, {}, tmp_path), tmp_path, name="own", precision=precision)
+    x = rng.standard_normal((12, 1, 3)).astype(np.float32)
+    assert steps_differ_by(written.file, x) < 1e-3 and written.samples["step"] == 1
+    with torch.no_grad():
+        module.states[0][..., 0] = 1.5
+    network = with_open_time(module, {}, tmp_path)
+    if precision == "int8":
+        with pytest.raises(BuildFailed, match="exceeds 1: use bf16"):
+            lstm_trt.export_c(network, tmp_path, name="own", precision=precision)
+    else:
+        assert lstm_trt.export_c(network, tmp_path, name="own", precision=precision).error < 1e-5
+
+
+@needs_compiler
+def test_a_strided_convolution_takes_several_samples_a_step(rng, tmp_path):
+    module = Module(
+        lambda parts, x: parts["gru"](torch.relu(parts["conv"](x.permute(1, 2, 0))).permute(2, 0, 1))[0],
+        conv=torch.nn.Conv1d(3, 18, 4, stride=3, padding=1),
+        gru=torch.nn.GRU(18, 20),
+    )
+    written = lstm_trt.export_c(with_open_time(module, {}, tmp_path), tmp_path, name="own")
+    assert written.samples == {"run": 12, "step": 3} and "own_step: 3 samples per call" in str(written)
+    assert written.error < 2e-6 and not written.file.strides
+    assert steps_differ_by(written.file, rng.standard_normal((4, 9)).astype(np.float32)) < 2e-6
+
+
+@needs_compiler
+def test_a_step_that_computes_something_else_is_found(tmp_path, monkeypatch):
+    """When it is written, and by the self-test: a step that forgets its state is right for the first sample only."""
+    network = with_open_time(in_time(lambda x, y: y), {}, tmp_path)
+    lstm_trt.export_c(network, tmp_path, name="own")
+    command = (tmp_path / "own_test.c").read_text().splitlines()[0].removeprefix("/* ")
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    functions = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and functions == ["own_run", "own_run_n", "own_step"]
+    source = (tmp_path / "own.c").read_text()
+    forgets = source.replace("WITH_DEFAULTS(inner_step", "own_reset(net); WITH_DEFAULTS(inner_step")
+    (tmp_path / "own.c").write_text(forgets)
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert forgets != source and done.returncode == 1
+    monkeypatch.setattr(c_file_module.CFile, "source", property(lambda file: forgets))
+    with pytest.raises(BuildFailed, match="the error of step is"):
+        lstm_trt.export_c(network, tmp_path, name="own")
+
+
+def test_the_header_says_what_becomes_of_a_state_that_is_an_input(tmp_path, monkeypatch):
+    """With an output of another name nothing is carried, unless it is told."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    model = recurrent("GRU", (2, 1, 3, 4))
+    model.graph.input[-1].name = model.graph.node[0].input[5] = "memory"
+    onnx.save(model, tmp_path / "own.onnx")
+    headers = {}
+    for states in (None, {"memory": "Y_h"}):
+        network = lstm_trt.OnnxNetwork(tmp_path / "own.onnx", states=states)
+        lstm_trt.export_c(network, tmp_path, name="own")
+        headers[bool(states)] = (tmp_path / "own.h").read_text()
+    given = "in each call the inputs give the first state of layer 1"
+    assert given in headers[False]
+    assert "--state INPUT=OUTPUT" in headers[False] and "own_step(" not in headers[False]
+    assert "own_run(" not in headers[True] and given not in headers[True]
+    assert "continues from the state after the call before." in headers[True]
+
+
+def test_an_index_is_no_setting():
+    """An input of whole numbers is refused for what it is; only a single number may be given with --value."""
+    table, one = numbers("TABLE", 50, 5), graph(("Relu", "x", "y"), x=(), y=())
+    model = graph(("Cast", "x", "i", {"to": 7}), ("Gather", "TABLE,i", "y"), x=(1, 6), y=(1, 6, 5), constants=[table])
+    for each in (model, one):
+        each.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    with pytest.raises(BuildFailed, match=r"it is an index of the Gather operator 'my_gather'$"):
+        c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
+    with pytest.raises(BuildFailed, match="give its value with --value x=N"):
+        c_file(one.SerializeToString(), None, TARGETS["x86-64"], "network")
+
+
 def sequential(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
     """Constants that normalize the samples, a dense layer, two LSTM layers, a dense layer."""
     x = (x - torch.arange(3.0)) / torch.tensor([1.0, 2.0, 0.5])
@@ -1202,6 +1441,12 @@ CODE = {
         "x86-64-v3": "d090e402e956270a8d7f161ac0b96dadb3609363667630598f29686205ee0625",
         "x86-64": "186f09ff83fb065e6a510192d4e2c74ca251350d502ebccd0c3f673e11dcc78a",
         "aarch64": "3a7d81b356ca22fafa03a296a47b1036d399b4e452caaddacbc98c4547f7ffed",
+    },
+    "7": {
+        "x86-64-v4": "676017b5df517470369e0e828ab46b4ef5788732965b392eec159d378e9ff077",
+        "x86-64-v3": "757aaea5e2ee3a9c0d617999ccb37d36919d671a6b5a621e37d48055849b6306",
+        "x86-64": "20c4bbe5cf66cfd389d6ef3424d58c8f614baa3eea369ce16fb3be313dd900fa",
+        "aarch64": "c1e89d7e9bc1ec8b26496ed25f5c63e77d6e84ac237e646e6a20b0ea666b4f46",
     },
 }
 

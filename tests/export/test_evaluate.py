@@ -110,3 +110,62 @@ def test_normalization_by_stored_means_in_all_versions(opset):
         given = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
         (right,) = run_onnxruntime(model.SerializeToString(), [given])
         np.testing.assert_allclose(evaluate(model, given)["y"], right["y"], rtol=1e-5, atol=1e-6)
+
+
+FLOAT8, INT4 = TensorProto.FLOAT8E4M3FN, TensorProto.INT4
+
+#: What QuantizeLinear and DequantizeLinear can have: type, scales (axis, blocks), domain, type of the scales, zero.
+LINEAR = {
+    "uint8": {},
+    "int8": {"kind": TensorProto.INT8},
+    "without a zero point": {"zero": False},
+    "by channel": {"scales": 6},
+    "by rows": {"scales": 4, "axis": 0},
+    "from the last axis": {"scales": 6, "axis": -1},
+    "int16": {"kind": TensorProto.INT16},
+    "uint16": {"kind": TensorProto.UINT16},
+    "int4": {"kind": INT4},
+    "float8": {"kind": FLOAT8},
+    "in blocks": {"scales": (4, 3), "axis": 1, "block_size": 2},
+    "float16": {"scale_kind": np.float16},
+    "of ONNX Runtime": {"domain": "com.microsoft"},
+    "int16 of ONNX Runtime": {"domain": "com.microsoft", "kind": TensorProto.INT16},
+}
+
+
+def quantized_and_back(
+    opset, kind=TensorProto.UINT8, zero=True, scales=(), scale_kind=np.float32, domain="", **attributes
+):
+    """x -> whole numbers -> y, (4, 6)."""
+    scale = np.asarray(np.linspace(0.02, 0.04, int(np.prod(scales))).reshape(scales), scale_kind)
+    constants = [numpy_helper.from_array(scale, "scale")]
+    if zero:
+        number = np.full(scales, 0 if kind == FLOAT8 else 3).astype(helper.tensor_dtype_to_np_dtype(kind))
+        constants.append(numpy_helper.from_array(number, "zero"))
+    more = [tensor.name for tensor in constants]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *more], ["q"], domain=domain, **attributes),
+        helper.make_node("DequantizeLinear", ["q", *more], ["y"], domain=domain, **attributes),
+    ]
+    of = helper.np_dtype_to_tensor_dtype(np.dtype(scale_kind))
+    model = model_of(nodes, [value("x", (4, 6), of)], [value("y", (4, 6), of)], constants, [domain] if domain else ())
+    model.opset_import[0].version = opset
+    model.ir_version = 10
+    return model, {"x": np.random.default_rng(0).standard_normal((4, 6)).astype(scale_kind)}
+
+
+@pytest.mark.parametrize("how", LINEAR)
+def test_quantization_in_all_versions_is_that_of_onnx_runtime(how):
+    """Every version of the operators that ONNX Runtime runs; a kind exists from one version on."""
+    ran = []
+    for opset in range(10, onnx.defs.onnx_opset_version() + 1):
+        model, given = quantized_and_back(opset, **LINEAR[how])
+        try:
+            (right,) = run_onnxruntime(model.SerializeToString(), [given])
+        except Exception:  # this version lacks this kind, or ONNX Runtime does
+            continue
+        ran.append(opset)
+        found = evaluate(model, given)["y"]
+        assert found.dtype == right["y"].dtype
+        np.testing.assert_allclose(found, right["y"], rtol=1e-3 if found.dtype == np.float16 else 1e-6)
+    assert len(ran) >= 3 and ran == list(range(ran[0], ran[-1] + 1))

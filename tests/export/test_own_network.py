@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,9 +15,10 @@ import lstm_trt as lab
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError
 from lstm_trt.config.workload import State, workload_from_dict
+from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, TorchNetwork, torch_answers
 from lstm_trt.export.to_onnx import static_model
-from tests.support import own_networks
+from tests.support import own_networks, planted_graphs
 from tests.support.own_networks import saved, stream
 
 SIZES = {"time": 6, "batch": 2}
@@ -132,6 +134,60 @@ def test_states_are_refused_where_two_outputs_could_be_one(network):
         shared.check_mode("stream")
 
 
+def with_names(model, **names):
+    """The same network with other names of inputs and outputs."""
+    for item in (*model.graph.input, *model.graph.output):
+        item.name = names.get(item.name, item.name)
+    for node in model.graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "likely"),
+    [
+        ("GRU", {"h0": "h", "Y": "output0", "hn": "output1"}, {"h": "output1"}),
+        ("LSTM", {"h0": "h", "c0": "c", "hn": "output1", "cn": "output2"}, {"h": "output1", "c": "output2"}),
+        ("LSTM", {"c0": "memory", "cn": "output2"}, {"memory": "output2"}),
+        ("LSTM", {}, {}),
+    ],
+    ids=["all names are its own", "of an LSTM", "one of two", "known by name"],
+)
+def test_an_input_with_an_output_of_its_shape_is_named_as_a_likely_state(network, kind, names, likely):
+    found = network(with_names(stream(kind), **names), sizes=SIZES)
+    assert found.likely_states == likely
+    flags = {**dict(found.carried), **likely}
+    text = " ".join(f"--state {before}={after}" for before, after in flags.items())
+    assert [text in warning for warning in found.warnings] == [True] * bool(likely)
+    chosen = network(with_names(stream(kind), **names), sizes=SIZES, states=flags)
+    assert chosen.modes == ("forward", "stream") and chosen.likely_states == {} and not chosen.warnings
+
+
+def test_data_of_the_shape_of_an_answer_is_no_likely_state(network):
+    """Of one input; of the first of several, for there must be one; of a sequence; where the user has chosen."""
+    make, value = onnx.helper.make_node, own_networks.value
+    one = own_networks.model_of([make("Tanh", ["x"], ["y"])], [value("x", [1, 4])], [value("y", [1, 4])])
+    assert network(one).likely_states == {}
+    cell = [make("Add", ["x", "h"], ["s"]), make("Tanh", ["s"], ["y"]), make("Neg", ["s"], ["z"])]
+    sides = [[value(name, [1, 4]) for name in names] for names in ("xh", "yz")]
+    assert network(own_networks.model_of(cell, *sides)).likely_states == {"h": "z"}
+    sides = [[value(name, ["time", 1, 4]) for name in "yz"], [value("x", ["time", 1, 3])]]
+    layer = [
+        make("GRU", ["x", "W", "R"], ["Y"], hidden_size=4),
+        make("Squeeze", ["Y", "one"], ["flat"]),
+        make("Add", ["flat", "more"], ["y"]),
+        make("Neg", ["flat"], ["z"]),
+    ]
+    weights = [own_networks.numbers("W", 1, 12, 3), own_networks.numbers("R", 1, 12, 4)]
+    weights.append(own_networks.numpy_helper.from_array(np.array([1]), "one"))
+    inputs = [*sides[1], value("more", ["time", 1, 4])]
+    assert network(own_networks.model_of(layer, inputs, sides[0], weights), sizes={"time": 5}).likely_states == {}
+    model = with_names(stream("LSTM"), h0="h", hn="output1")
+    assert network(model, sizes=SIZES, states={"c0": "cn"}).likely_states == {"h": "output1"}
+    assert network(model, sizes=SIZES, states={}).likely_states == {}
+
+
 def test_an_output_of_another_shape_is_no_state(network):
     model = renamed_outputs("hn", "cn")
     model.graph.output[0].name = model.graph.node[0].output[0] = "h0_out"
@@ -168,6 +224,30 @@ def test_own_inputs_replace_the_random_ones(network, tmp_path):
     inputs = found.make_inputs(1)
     assert np.array_equal(inputs["X"], given) and set(inputs) == {"X", "h0", "c0"}
     assert set(found.make_inputs(1, "stream")) == {"X"}
+
+
+CONTRADICTORY = ["direction", "states of another size", "projection", "W", "B", "lengths", "two activations"]
+
+
+@pytest.mark.parametrize("case", [*CONTRADICTORY, "hidden_size"])
+def test_an_operator_that_contradicts_its_definition_is_refused_by_reading_with_the_reason_of_every_runtime(
+    network, case
+):
+    """Whatever reads it: C code once computed what all other runtimes refuse."""
+    plant, message = planted_graphs.REFUSED[case]
+    rules = (onnx_checks.TENSORRT, onnx_checks.ONNXRUNTIME, onnx_checks.OPENVINO)
+    (reason,) = {onnx_checks.refusal(plant(), each) for each in rules}
+    with pytest.raises(UsageError, match=r"^network is not valid") as refusal:
+        network(plant())
+    assert "\n" not in str(refusal.value)
+    assert message in reason and reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"layout": 1}, {"clip": 0.5}, {"directions": 2, "layout": 1}])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_what_one_runtime_lacks_is_no_reason_not_to_read_a_file(network, kind, attributes):
+    (layer,) = network(planted_graphs.recurrent(kind, **attributes)).recurrent_layers
+    assert (layer.sequence, layer.batch, layer.features, layer.hidden) == (5, 3, 6, 4)
 
 
 def test_a_constant_is_part_of_the_identity_and_of_the_command(network):
@@ -274,6 +354,14 @@ TORCH, KERAS = "lab.TorchNetwork", "model.export"
         ("A.H5", b"\x89HDF\r\n\x1a\n", KERAS),
         ("a.bin", b"\x89HDF\r\n\x1a\n", KERAS),
         ("a.tflite", b"\x1c\0\0\0TFL3", "tf2onnx"),
+        ("a.pt2", b"PK\x03\x04 a zip", "torch.export.load"),
+        ("a.ort", b"\x14\0\0\0ORTM\x0c\0", "in ONNX Runtime's own format.* give the ONNX file"),
+        ("model", b"\x14\0\0\0ORTM\x0c\0", "in ONNX Runtime's own format"),
+        ("a.xml", b'<?xml version="1.0"?>\n<net name="a">', "in OpenVINO's format.* give the ONNX file"),
+        ("a.engine", b"ftrt\0\0", "a TensorRT engine.* give the ONNX file"),
+        ("a.plan", b"\0", "a TensorRT engine"),
+        ("a.onnx", b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
+        ("b.onnx", b"<!DOCTYPE html><html>", "a web page"),
         ("a.zip", b"PK\x03\x04 a zip", "not an ONNX file"),
     ],
 )
@@ -382,6 +470,91 @@ def test_external_data_stays_inside_the_folder_of_the_file(tmp_path):
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UsageError, match="is outside its folder"):
         OnnxNetwork(path, sizes=SIZES)
+
+
+def _external(folder, location="weights.bin"):
+    """The file of a network and the content of its external data, which is not written."""
+    folder.mkdir()
+    path = folder / "network.onnx"
+    onnx.save(stream(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    content = (folder / "weights.bin").read_bytes()
+    (folder / "weights.bin").unlink()
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = location
+    path.write_bytes(model.SerializeToString())
+    return path, content
+
+
+@pytest.mark.parametrize(
+    ("data", "location", "reads", "onnxruntime_reads"),
+    [
+        ({"link/weights.bin": "../store/blob"}, "weights.bin", True, True),  # as in Hugging Face's cache
+        ({"link/weights.bin": None}, "weights.bin", True, True),
+        ({"store/weights.bin": None}, "weights.bin", True, False),
+        ({"link/weights.bin": None, "store/weights.bin": "damaged"}, "weights.bin", True, True),
+        ({"store/deep/weights.bin": None}, "deep/weights.bin", True, False),
+        ({"other/weights.bin": None}, "../other/weights.bin", False, False),
+        ({"other/weights.bin": None}, "{folder}/other/weights.bin", False, False),
+        ({"other/blob": None, "link/weights.bin": "../other/blob"}, "weights.bin", False, False),
+        ({"other/blob": None, "store/weights.bin": "../other/blob"}, "weights.bin", False, False),
+        ({}, "weights.bin", False, False),
+    ],
+    ids=["both", "beside", "target", "first", "deeper", "up", "absolute", "out", "out-of-target", "missing"],
+)
+def test_external_data_is_beside_a_link_or_its_target_and_nowhere_else(
+    tmp_path, data, location, reads, onnxruntime_reads
+):
+    """Each name is a file, or a link to what is given; ONNX Runtime does not look beside the target."""
+    _, content = _external(tmp_path / "store", location.format(folder=tmp_path))
+    (tmp_path / "link").mkdir()
+    os.symlink("../store/network.onnx", tmp_path / "link" / "network.onnx")
+    (tmp_path / "store" / "blob").write_bytes(content)
+    for name, what in data.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        if what is None:
+            file.write_bytes(content)
+        elif what == "damaged":
+            file.write_bytes(content[::-1])
+        else:
+            os.symlink(what, file)
+    link = tmp_path / "link" / "network.onnx"
+    if reads:
+        found, whole = OnnxNetwork(link, sizes=SIZES), OnnxNetwork(stream().SerializeToString(), sizes=SIZES)
+        inputs = whole.make_inputs(3)
+        assert all(map(np.array_equal, *(_outputs(each, inputs) for each in (found, whole))))
+    else:
+        with pytest.raises(UsageError, match="is outside its folder" if data else "is missing") as caught:
+            OnnxNetwork(link, sizes=SIZES)
+        assert "\n" not in str(caught.value)
+    if onnxruntime_reads:
+        onnxruntime.InferenceSession(link)
+
+
+def test_external_data_ends_where_the_file_ends(tmp_path):
+    path, content = _external(tmp_path / "store")
+    path.with_name("weights.bin").write_bytes(content)
+    model = onnx.load(path, load_external_data=False)
+    for key, value in (("offset", "-4"), ("offset", str(len(content))), ("length", str(len(content) + 1))):
+        changed = onnx.ModelProto()
+        changed.CopyFrom(model)
+        (entry,) = (each for each in changed.graph.initializer[0].external_data if each.key == key)
+        entry.value = value
+        path.write_bytes(changed.SerializeToString())
+        with pytest.raises(UsageError, match=r"external data of .* cannot be loaded: ") as caught:
+            OnnxNetwork(path, sizes=SIZES)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_symbolic_sizes_says_what_it_fixes():
+    model = stream()
+    for tensor in (*model.graph.input, *model.graph.output):
+        for dim, size in zip(tensor.type.tensor_type.shape.dim, (5, 1, 3), strict=False):
+            dim.dim_value = dim.dim_value or size
+    with pytest.raises(UsageError, match=r"\(X is 5 x 1 x 3.*dynamic_axes=.*\"time\".*dynamic_shapes") as caught:
+        OnnxNetwork(model.SerializeToString(), sizes={"time": 8})
+    assert "\n" not in str(caught.value)
 
 
 def _outputs(network, inputs):
@@ -495,6 +668,61 @@ def test_modules_as_people_have_them():
         with pytest.raises(kind, match=words) as caught:
             TorchNetwork(wrong, samples, **how)
         assert "\n" not in str(caught.value)
+
+
+def test_what_pytorch_cannot_export_is_one_line_and_its_text_is_in_a_file(capfd):
+    import torch
+
+    class Spectrum(torch.nn.Module):
+        def forward(self, samples):
+            return torch.stft(samples, 64, window=torch.ones(64), return_complex=True).abs()
+
+    class Projected(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = torch.nn.LSTM(3, 16, proj_size=4)
+
+        def forward(self, samples):
+            return self.lstm(samples)[0]
+
+    class Eigenvalues(torch.nn.Module):
+        def forward(self, samples):
+            return torch.linalg.eigh(samples @ samples.T)[0]
+
+    steps = torch.randn(5, 1, 3)
+    for module, example, reason in (
+        (Spectrum(), torch.randn(1, 400), "STFT does not currently support complex types"),
+        (torch.jit.trace(Projected(), steps), steps, "LSTMs with projections"),
+        (Eigenvalues(), torch.randn(3, 3), "aten::linalg_eigh"),
+    ):
+        with pytest.raises(ExportFailed, match=reason) as caught:
+            TorchNetwork(module, example, name="planted")
+        said, _, path = str(caught.value).partition("; the exporter's own text: ")
+        assert len(said) < 350 and "\n" not in path and "Caused by" not in said
+        assert reason in Path(path).read_text() and "graph(" in Path(path).read_text()
+    assert capfd.readouterr().out == ""
+
+
+def test_a_scripted_loop_is_exported():
+    """PyTorch interprets its condition while it exports, where tensors of an inference mode cannot be used."""
+    import torch
+
+    class Steps(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.LSTMCell(3, 4)
+
+        def forward(self, samples):
+            h, c = torch.zeros(1, 4), torch.zeros(1, 4)
+            outputs = []
+            for step in range(samples.size(0)):
+                h, c = self.cell(samples[step], (h, c))
+                outputs.append(h)
+            return torch.stack(outputs)
+
+    network = TorchNetwork(torch.jit.script(Steps()), torch.randn(5, 1, 3), name="loop")
+    inputs, expected = torch_answers(network)
+    assert np.allclose(_outputs(network, inputs)[0], expected["output"], atol=1e-6)
 
 
 @pytest.mark.heavy

@@ -33,17 +33,22 @@ def window(*nodes, outputs=None, batch="batch", before=(), opset=18, **constants
     return model
 
 
-def padded(pads, **how):
-    """Channels first, a Pad or a convolution with its own padding, and back."""
+def padded(pads, strides=(), size=3, **how):
+    """Channels first, a Pad or a convolution with its own padding, and back; several with several strides."""
     own = how.pop("own", False)
     nodes = [make("Transpose", ["x"], ["channels"], perm=[1, 2, 0])]
     if not own:
         nodes.append(make("Pad", ["channels", "pads"], ["padded"], **how))
     attributes = {"pads": pads} if own else {}
-    nodes.append(make("Conv", ["channels" if own else "padded", "kernel"], ["smooth"], name="conv", **attributes))
+    last = "channels" if own else "padded"
+    for number, stride in enumerate(strides or [1]):
+        name = f"conv{number or ''}"
+        nodes.append(make("Conv", [last, "kernel"], [f"smooth{number}"], name=name, strides=[stride], **attributes))
+        last = f"smooth{number}"
+    nodes[-1].output[0] = "smooth"
     nodes.append(make("Transpose", ["smooth"], ["read"], perm=[2, 0, 1]))
     constants = {
-        "kernel": numpy_helper.to_array(numbers("kernel", 3, 3, 3)),
+        "kernel": numpy_helper.to_array(numbers("kernel", 3, 3, size)),
         "pads": np.array([0, 0, pads[0], 0, 0, pads[1]]),
     }
     return window(make("Sigmoid", ["steps"], ["y"]), before=nodes, **constants)
@@ -65,11 +70,56 @@ def stacked():
     return window(*nodes, outputs={"y": ["time", 1, "batch", 6], "z": [1, "batch", 5]}, **more)
 
 
+def first_states():
+    """Their batch size is that of the input, as exporters write it."""
+    more = {name: numpy_helper.to_array(numbers(name, *shape)) for name, shape in {
+        "W2": (1, 20, 4), "R2": (1, 20, 5), "h": (1, 1, 5), "c": (1, 1, 5)}.items()}  # fmt: skip
+    nodes = [
+        make("Shape", ["x"], ["batch"], start=1, end=2),
+        make("Concat", ["axis1", "batch", "axis1"], ["sizes"], axis=0),
+        make("Expand", ["h", "sizes"], ["hs"]),
+        make("Expand", ["c", "sizes"], ["cs"]),
+        make("LSTM", ["steps", "W2", "R2", "", "", "hs", "cs"], ["Y2", "", "cell"], hidden_size=5),
+        make("Squeeze", ["Y2", "axis1"], ["y"]),
+        make("Tanh", ["cell"], ["z"]),
+    ]
+    return window(*nodes, outputs={"y": ["time", "batch", 5], "z": [1, "batch", 5]}, **more)
+
+
+def with_state(array):
+    model = window(make("Tanh", ["steps"], ["y"]), h=np.asarray(array, np.float32))
+    (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
+    gru.input.extend(["", "", "h"])
+    if np.ndim(array) == 3:  # of any batch size
+        model.graph.node.insert(0, make("Shape", ["x"], ["batch"], start=1, end=2))
+        model.graph.node.insert(1, make("Concat", ["axis1", "batch", "axis1"], ["sizes"], axis=0))
+        model.graph.node.insert(2, make("Expand", ["h", "sizes"], ["hs"]))
+        gru.input[5] = "hs"
+    return model
+
+
+def state_from_the_samples():
+    """The first state is the mean of the first sample."""
+    nodes = [
+        make("Slice", ["x", "none", "axis1", "none"], ["first"]),
+        make("ReduceMean", ["first", "axes"], ["mean"]),
+        make("Expand", ["mean", "sizes"], ["h"]),
+        make("Identity", ["x"], ["read"]),
+    ]
+    constants = {"none": np.array([0]), "axes": np.array([2]), "sizes": np.array([1, 1, 4])}
+    model = window(make("Tanh", ["steps"], ["y"]), before=nodes, **constants)
+    (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
+    gru.input.extend(["", "", "h"])
+    return model
+
+
 STREAMS = {
     "a product": lambda: window(make("MatMul", ["steps", "A"], ["y"])),
     "three layers": stacked,
     "a padded convolution": lambda: padded([2, 0], own=True),
     "a pad before a convolution": lambda: padded([2, 0]),
+    "a first state": lambda: with_state(np.full((1, 1, 4), 0.5)),
+    "first states of an LSTM, expanded to the batch": first_states,
     "the sizes of a call": lambda: window(
         make("Shape", ["steps"], ["sizes"]), make("Reshape", ["steps", "sizes"], ["y"])
     ),
@@ -101,10 +151,29 @@ def test_calls_of_1_3_and_all_samples_are_the_whole_window(name, batch, rng):
     assert stream.in_mode("stream") is stream and network.in_mode("forward") is network
 
 
-def with_state(array):
-    model = window(make("Tanh", ["steps"], ["y"]), h=np.asarray(array, np.float32))
-    model.graph.node[0].input.extend(["", "", "h"])
-    return model
+#: Networks with convolutions that have a stride along time, and what it is.
+STRIDED = {
+    "causal": (lambda: padded([2, 0], [2], own=True), 2),
+    "padded on both sides, which needs no later sample": (lambda: padded([1, 1], [2], own=True), 2),
+    "without padding": (lambda: padded([0, 0], [3], own=True), 3),
+    "a pad before it": (lambda: padded([1, 0], [3], size=4), 3),
+    "two of them": (lambda: padded([1, 1], [2, 2], own=True), 4),
+    "another order": (lambda: padded([1, 1], [2, 3], own=True), 6),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_a_stride_takes_as_many_samples_a_call(name, rng):
+    build, stride = STRIDED[name]
+    network = OnnxNetwork(build().SerializeToString(), sizes={"time": 12, "batch": 1}, name="mine")
+    stream, inputs = network.in_mode("stream"), network.make_inputs(int(rng.integers(2**32)))
+    (whole,) = run_onnxruntime(static_model(network.path, network), [inputs])
+    for samples in (stride, 12):
+        joined = np.concatenate([outputs["y"] for outputs in calls(stream, inputs, samples)])
+        np.testing.assert_allclose(joined, whole["y"], rtol=1e-4, atol=1e-6)
+    other = OnnxNetwork(network.path, sizes={"time": stride + 1, "batch": 1}, name="mine")
+    with pytest.raises(UsageError, match=f"takes {stride} samples a call, .*--size time={stride}$"):
+        other.in_mode("stream")
 
 
 def turned(**how):
@@ -133,7 +202,8 @@ REFUSED = {
     "Pad operator": lambda: padded([1, 1]),
     "Pad operator with output 'padded'": lambda: padded([2, 0], mode="edge"),
     "GRU operator 'gru'": lambda: turned(direction="reverse"),
-    "GRU operator 'gru' ": lambda: with_state(np.full((1, 1, 4), 0.5)),
+    "Slice operator": state_from_the_samples,
+    "Conv operator 'conv'  ": lambda: padded([0, 1], [2], own=True),
     "ReduceMean operator": lambda: window(make("ReduceMean", ["steps", "zero"], ["y"]), zero=np.array([0])),
     "Pad operator with output 'y'": lambda: window(make("Pad", ["steps", "pads"], ["y"]), pads=np.array([2, *[0] * 5])),
     "CumSum operator": lambda: window(make("CumSum", ["steps", "zero"], ["y"]), zero=np.array(0)),

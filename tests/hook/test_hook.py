@@ -266,6 +266,97 @@ def test_what_belongs_to_the_notebook_stays_and_what_belongs_to_a_run_goes(repos
     assert all(cell["execution_count"] is None for cell in result["cells"])
 
 
+#: Service -> what it writes to a cell, and what of it stays; then the same of the notebook.
+USER = {"displayName": "A Name", "photoUrl": "", "userId": "0123456789"}
+SERVICES = {
+    "colab": (
+        {
+            "executionInfo": {"elapsed": 512, "status": "ok", "timestamp": 1764262800000, "user": USER, "user_tz": -60},
+            "outputId": "bded3fca-1d3b-4955-8b9a-f767ea8c65b9",
+            "colab": {"base_uri": "https://localhost:8080/", "height": 34, "referenced_widgets": ["2d11b1ce"]},
+            "cellView": "form",
+        },
+        {"cellView": "form"},
+        {
+            "colab": {"provenance": [{"file_id": "1a", "timestamp": 1}], "authorship_tag": "ABX9", "gpuType": "T4"},
+            "accelerator": "GPU",
+        },
+        {"colab": {"gpuType": "T4"}, "accelerator": "GPU"},
+    ),
+    "colab, saved there once": ({"colab": {}}, {}, {"colab": {"provenance": []}}, {}),
+    "databricks": (
+        {
+            "application/vnd.databricks.v1+cell": {
+                "cellMetadata": {"byteLimit": 2048000, "rowLimit": 10000},
+                **{"startTime": 1783116567874, "finishTime": 1783116572164, "submitTime": 1783116567821},
+                **{"inputWidgets": {}, "nuid": "0851d832-e11f", "tableResultSettingsMap": {}},
+                **{"showTitle": True, "title": "Read the table"},
+            }
+        },
+        {"application/vnd.databricks.v1+cell": {"showTitle": True, "title": "Read the table"}},
+        {
+            "application/vnd.databricks.v1+notebook": {
+                "language": "python",
+                "notebookMetadata": {
+                    "mostRecentlyExecutedCommandWithImplicitDF": {"commandId": 5436552850497608},
+                    "pythonIndentUnit": 4,
+                },
+                "notebookOrigID": 5436552850497600,
+                "widgets": {"src": {"currentValue": "mine", "nuid": "2e63fcd8", "typedWidgetInfo": {"name": "src"}}},
+            },
+            "notebookId": 12,
+        },
+        {
+            "application/vnd.databricks.v1+notebook": {
+                "language": "python",
+                "notebookMetadata": {"pythonIndentUnit": 4},
+                "widgets": {"src": {"typedWidgetInfo": {"name": "src"}}},
+            }
+        },
+    ),
+    "deepnote": (
+        {
+            **{"cell_id": "00000-ecf67c49", "deepnote_cell_type": "code", "deepnote_to_be_reexecuted": False},
+            **{"execution_millis": 3, "execution_start": 1620375813931, "source_hash": "8ad57f32"},
+        },
+        {"cell_id": "00000-ecf67c49", "deepnote_cell_type": "code"},
+        {"deepnote_notebook_id": "dfa05eea", "deepnote_persisted_session": {"createdAt": "2024-03-02"}},
+        {},
+    ),
+    "kaggle": (
+        {"_cell_guid": "b1076dfc", "_uuid": "8f2839f2", "trusted": True, "_kg_hide-input": True},
+        {"_kg_hide-input": True},
+        {"kaggle": {"accelerator": "none"}},
+        {"kaggle": {"accelerator": "none"}},
+    ),
+    "snowflake": (
+        {"name": "cell1"},
+        {"name": "cell1"},
+        {"lastEditStatus": {"authorEmail": "a@example.org", "authorName": "A NAME", "lastEditTime": 1}},
+        {},
+    ),
+    "vs code": (
+        {"vscode": {"languageId": "sql"}},
+        {"vscode": {"languageId": "sql"}},
+        {"vscode": {"interpreter": {"hash": "31f2aee4"}}},
+        {},
+    ),
+}
+
+
+def test_what_services_write_goes_and_what_an_author_chose_there_stays(repository):
+    for name, (of_cell, _, of_notebook, _) in SERVICES.items():
+        whole = json.loads(notebook(**of_notebook))
+        whole["cells"][0]["metadata"] |= of_cell
+        repository.write(f"{name}.ipynb", json.dumps(whole).encode())
+    repository.commit()
+    kernel = json.loads(clean())["metadata"]
+    for name, (_, cell_stays, _, notebook_stays) in SERVICES.items():
+        committed = json.loads(repository.committed(f"{name}.ipynb"))
+        assert committed["metadata"] == kernel | notebook_stays, name
+        assert committed["cells"][0]["metadata"] == cell_stays, name
+
+
 NAMES = [
     "with space.ipynb",
     ' "quoted".ipynb',
@@ -504,9 +595,10 @@ def test_a_merge_conflict_in_a_notebook(repository):
     repository.write("a.ipynb", clean("ours"))
     repository.commit()
     assert repository.run("git", "merge", "theirs").returncode == 1
-    assert b"<<<<<<<" in (repository.folder / "a.ipynb").read_bytes()
+    lines = (repository.folder / "a.ipynb").read_bytes().splitlines()
+    marked = 1 + lines.index(b"<<<<<<< HEAD")
     repository.git("add", "a.ipynb")
-    assert "a.ipynb is not valid JSON" in repository.refused("--no-edit")
+    assert f"a.ipynb has conflict markers in line {marked}: " in repository.refused("--no-edit")
     # Resolved to our side and run again: nothing but outputs, and the merge is recorded all the same.
     repository.strips("ours")
     assert len(repository.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
@@ -546,6 +638,9 @@ def test_cherry_pick_rebase_and_revert(repository):
         pytest.param("a bad.ipynb", b"", "a bad.ipynb is empty", marks=pytest.mark.heavy),
         ("a bad.ipynb", b" \n", "a bad.ipynb is empty"),
         ("new\nline.ipynb", notebook()[:-20], r"'new\nline.ipynb' is not valid JSON"),
+        # Half resolved: one marker is left.
+        ("a bad.ipynb", b"=======\r\n" + notebook(), "a bad.ipynb has conflict markers in line 1: "),
+        ("a bad.ipynb", notebook("<<<<<<< not a marker")[:-3], "a bad.ipynb is not valid JSON"),
         pytest.param("a bad.ipynb", b"\xff\xfe{}", "a bad.ipynb is not valid JSON", marks=pytest.mark.heavy),
         pytest.param("a bad.ipynb", b"[1, 2]", "a bad.ipynb is JSON but not a notebook", marks=pytest.mark.heavy),
         ("a bad.ipynb", b'{"metadata": {}}', "a bad.ipynb is JSON but not a notebook"),

@@ -13,7 +13,6 @@ from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.machine import gpu as machine_gpu
-from lstm_trt.recorder import doctor
 from lstm_trt.runtimes import onnxruntime
 from lstm_trt.runtimes.base import Availability, Request
 
@@ -81,7 +80,7 @@ def test_on_a_gpu_tvm_is_limited_by_building_only():
     assert untuned.supports(slow, "forward", "cpu") and untuned.supports(slow, "forward", "cuda") is None
 
 
-def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
+def test_the_list_says_which_devices_an_implementation_can_use(monkeypatch):
     found = {
         "cpu": Availability(True, "1.0", "Planted CPU"),
         "cuda": Availability(False, "1.0", reason="planted: built without CUDA", remedy="pip install planted"),
@@ -90,24 +89,31 @@ def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
         monkeypatch.setattr(
             type(implementations.load_implementation(name)), "availability", lambda self, device="cpu": found[device]
         )
-    rows = {name: states.row_of(name) for name in ("tensorflow-xla", "onnxruntime")}
-    assert rows["onnxruntime"].ready and rows["onnxruntime"].devices == found
-    versions, machine = {"lstm_trt": "0", "python": "3", "kernel": "6"}, doctor.facts.describe("cpu")
-    report = doctor.DoctorReport([], versions, machine, [], [states.section(list(rows.values()))])
-    page = doctor.render(report, 100)
-    assert [row["implementation"] for row in report.as_dict()["implementations"]] == list(rows)
-    assert page.count("cuda: planted: built without CUDA") == 2 and "-> pip install planted" in page
+    rows = [states.row_of(name) for name in ("tensorflow-xla", "onnxruntime")]
+    assert rows[1].ready and rows[1].devices == found
+    page = states.by_framework(rows)
     assert "devices" in page and max(map(len, page.splitlines())) <= 100
+    whole = " ".join(page.split())
+    assert whole.count("not on cuda, planted: built without CUDA") == 2 and "-> pip install planted" in whole
     found["cuda"] = Availability(True, "1.0", "NVIDIA X")
-    section = states.section([states.row_of("onnxruntime")])
-    assert "cpu, cuda" in doctor.render(doctor.DoctorReport([], versions, machine, [], [section]), 100)
+    assert "cpu, cuda" in states.by_framework([states.row_of("onnxruntime")])
 
 
 def test_what_is_installed_at_its_first_use_is_ready_and_says_so():
     state = {"ready": True, "version": "1.0", "reason": "installed at its first use"}
     row = states.ImplementationRow(**state, implementation="later", framework="A framework")
-    versions = {"lstm_trt": "0", "python": "3", "kernel": "6"}
-    page = doctor.render(
-        doctor.DoctorReport([], versions, doctor.facts.describe("cpu"), [], [states.section([row])]), 100, False
-    )
+    page = states.by_framework([row])
     assert "  ready  A framework  1.0      core   -        later: installed at its first use" in page
+
+
+def test_the_list_says_how_to_install_what_is_missing():
+    """What `lstm-trt doctor` said of the literature: state, version, extra, devices, reason and remedy of each."""
+    found = states.listing(["cell"])
+    plain = found.as_dict()["implementations"]
+    assert set(plain) == set(implementations.names())
+    assert {"ready", "version", "reason", "remedy", "framework", "extra", "devices"} <= set(plain["onnxruntime"])
+    page = " ".join(str(found).split())
+    for name, row in plain.items():
+        assert name in page
+        if not row["ready"]:
+            assert row["reason"] and row["remedy"] in page, name

@@ -163,7 +163,7 @@ def test_hyper_threads_share_a_core(tmp_path):
 def test_what_is_not_counted_is_none(tmp_path):
     with Watcher((0,), "cuda", root=tmp_path) as watcher:
         reading = watcher.read()
-        assert set(reading) == {*COUNTERS, *OTHERS, "cpu_khz", *gpu.READINGS}
+        assert set(reading) == {*COUNTERS, *OTHERS, counters.BY_THREAD, "cpu_khz", *gpu.READINGS}
         # this machine may have a GPU, the simulated root has none
         assert all(value is None for name, value in reading.items() if not name.startswith("gpu_"))
     # a core without a row, rows of zeros as sandboxes print them, a core without a column
@@ -350,7 +350,7 @@ def test_counters_of_this_machine_grow():
         first = watcher.read()
         time.sleep(0.05)  # at least one timer interrupt, and a context switch away and back
         second = watcher.read()
-        assert first.keys() == second.keys() == {*COUNTERS, *OTHERS, "cpu_khz"}
+        assert first.keys() == second.keys() == {*COUNTERS, *OTHERS, counters.BY_THREAD, "cpu_khz"}
     changed = difference(first, second)
     for name in COUNTERS:
         assert (first[name] is None) == (second[name] is None)

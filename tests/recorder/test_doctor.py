@@ -121,16 +121,59 @@ def test_the_page_shows_what_is_ready_and_what_to_type(report):
     assert "RUNTIMES: 1 of 4 ready" in lines
     assert "HOST: 1 good, 2 need attention, 1 unknown" in lines
     assert "not installed: scipy" in lines and "NVIDIA X" in page
-    rows = [line for line in lines if line.startswith(("  ready", "  not ready"))]
-    assert [row.split()[-1] for row in rows[:1]] == ["CPU"]  # what is ready comes first
-    columns = {row.index(name) for row, name in zip(rows, ("good-one", "broken-one", "mended-soon"), strict=False)}
-    assert len(columns) == 1  # aligned
+    first = lines[lines.index("RUNTIMES: 1 of 4 ready") + 1]
+    assert first.split() == ["ready", "cpu", "good-one", "(2.13.0+cpu)"]  # what is ready comes first
     arrow = lines.index(next(line for line in lines if line.strip().startswith("-> pip install 'one[two]'")))
     assert lines[arrow + 1].startswith(" " * 16)  # a long remedy goes on below itself
-    assert page.count("-> apt install driver") == 1  # once for neighbours that share it
-    assert lines[lines.index("             -> apt install driver") - 1].startswith("  not ready  mended-too")
-    assert " isolcpus=1 nohz_full=1" in page
+    shared = lines.index("             -> apt install driver")  # once for those that share reason and remedy
+    assert lines[shared - 1] == "  not ready  cuda  mended-soon (1.0), mended-too (1.0): no driver"
+    assert "-> kernel command line: isolcpus=1 nohz_full=1 (" in page
     assert page.index("isolated cores") < page.index("turbo") < page.index("clock source")
+
+
+def planted_report(gpus: list[dict], ready: bool) -> DoctorReport:
+    """Four runtimes on cuda, each of which lacks something else, and one that may be ready."""
+    lacking = {f"lacks-{name}": (f"no {name}", f"install {name}") for name in ("torch", "provider", "compiler")}
+    rows = [RuntimeRow(False, None, None, *texts, runtime=name, device="cuda") for name, texts in lacking.items()]
+    rows.append(RuntimeRow(ready, "1.0", None, "no driver", "install driver", runtime="fourth", device="cuda"))
+    rows.append(RuntimeRow(False, None, None, "no module", "install module", runtime="on-cpu", device="cpu"))
+    machine = {"cpu": "Planted CPU", "logical_cores": 2, "allowed_cores": "0-1", "gpus": gpus}
+    return DoctorReport(rows, {"lstm_trt": "0", "python": "3", "kernel": "6"}, machine, [])
+
+
+def test_without_a_gpu_that_is_what_all_runtimes_of_a_gpu_lack():
+    """With one, or if a runtime can use one that NVML does not show, each says what it lacks."""
+    report = planted_report([], ready=False)
+    page = doctor.render(report)
+    (line,) = [line for line in page.splitlines() if line.endswith(": no NVIDIA GPU")]
+    assert all(row.runtime in line for row in report.runtimes if row.device == "cuda")
+    assert "install torch" not in page and "nvidia-smi" in page
+    assert "on-cpu: no module" in page and "-> install module" in page
+    for report in (planted_report([{"name": "NVIDIA X"}], ready=False), planted_report([], ready=True)):
+        page = doctor.render(report)
+        assert all(row.ready or (row.reason in page and row.remedy in page) for row in report.runtimes)
+
+
+def test_the_page_has_at_most_40_lines_and_what_needs_attention_is_on_it():
+    """As on a virtual machine of two cores that has all runtimes for the CPU: five settings to mend, four unknown."""
+    kernel = checks.KERNEL_LINE
+    long = "a sentence about what this setting does to the latencies of calls on the timed core"
+    attention = [Check(f"setting {k}", "none", "attention", f"{long} {k}", f"{kernel}argument{k}=1") for k in range(3)]
+    attention += [Check(f"other {k}", "none", "attention", f"{long} {k}", f"a command, {k}") for k in range(2)]
+    unknown = [Check(f"hidden {k}", "not visible", "unknown", f"{long} {k}") for k in range(4)]
+    good = [Check(f"mended {k}", "as it should be", "good", f"{long} {k}") for k in range(11)]
+    names = [name for name in registry.table("RUNTIMES") if "tensorrt" not in name]
+    rows = [RuntimeRow(True, "2.13.0", "Planted CPU", runtime=name, device="cpu") for name in names]
+    rows += [RuntimeRow(False, "2.13.0", None, f"no {k}", f"install {k}", runtime=k, device="cuda") for k in names]
+    machine = {"cpu": "Planted CPU", "logical_cores": 2, "allowed_cores": "0-1", "gpus": []}
+    versions = {"lstm_trt": "0", "python": "3", "kernel": "6"} | dict.fromkeys(doctor.PACKAGES, "2026.10.1")
+    page = doctor.render(DoctorReport(rows, versions, machine, [*good, *unknown, *attention]), 100)
+    assert len(page.splitlines()) <= 40
+    whole = " ".join(page.split())
+    for check in (*attention, *unknown):
+        assert f"{check.name}: {check.value}; {check.meaning}" in whole
+        assert check.remedy.removeprefix(kernel) in whole
+    assert all(f"{check.name}: {check.value}" in whole for check in good) and all(name in whole for name in names)
 
 
 def test_colour_only_where_asked(report, monkeypatch):
@@ -155,9 +198,10 @@ def test_the_page_of_this_machine_fits():
     report = doctor.examine()
     lines = doctor.render(report, colour=False).splitlines()
     assert max(map(len, lines)) <= 100, textwrap.shorten(max(lines, key=len), 200)
+    whole = " ".join(" ".join(lines).split())
     for check in report.checks:
         assert check.verdict in checks.VERDICTS
-        assert any(check.name in line and check.value in line for line in lines)
+        assert f"{check.name}: {check.value}" in whole
 
 
 def test_nothing_at_all_can_still_be_rendered():

@@ -169,6 +169,43 @@ def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
     assert result.returncode == 0 and result.stderr.startswith("warning: two.onnx states another number of axes")
 
 
+def test_a_likely_state_is_named_with_the_flag(tmp_path, lab, ready):
+    model = stream("GRU")
+    model.graph.output[1].name = model.graph.node[0].output[1] = "output1"
+    sizes = ("--size", "time=4", "--size", "batch=1")
+    found = lab("inspect", saved(model, tmp_path), *sizes, "--format", "json")
+    assert json.loads(found.stdout)["likely_states"] == {"h0": "output1"} and "--state h0=output1" in found.stderr
+    (row,) = [line for line in lab("inspect", tmp_path / "one.onnx", *sizes).stdout.splitlines() if " h0 " in line]
+    assert row.endswith("--state h0=output1")
+    for command in (("export", "--c", "--out", tmp_path / "c"), ("record", "--out", tmp_path, "--trials", "5")):
+        done = lab(command[0], "--onnx", tmp_path / "one.onnx", *sizes, *command[1:])
+        assert done.returncode == 0 and "--state h0=output1" in done.stderr
+
+
+def test_lengths_are_shown_with_the_steps_that_are_computed(tmp_path, ready):
+    path = saved(recurrent("GRU", lengths=[5, 5, 5]), tmp_path)
+    model = onnx.load(path)
+    model.graph.initializer.remove(next(each for each in model.graph.initializer if each.name == "lengths"))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, [3]))
+    onnx.save(model, path)
+    np.savez(tmp_path / "in.npz", lengths=np.array([1, 2, 3], np.int32))
+    for inputs, lengths, steps in ((None, "lengths 5", "5"), (tmp_path / "in.npz", "lengths 1to3", "2 of 5")):
+        text = str(inspection.inspect(inspection.OnnxNetwork(path, inputs=inputs)))
+        (row,) = [line for line in text.splitlines() if line.startswith("input   lengths")]
+        (layer,) = [line for line in text.splitlines() if line.startswith("GRU ")]
+        assert row.endswith(lengths) and f"forward 4 {steps} 3 " in " ".join(layer.split())
+
+
+def test_an_input_that_must_be_given_is_the_reason_of_every_runtime(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        inspection, "rows_of", lambda name: [RuntimeRow(True, "1.0", "planted", runtime=name, device="cpu")]
+    )
+    answers = inspection.inspect(saved(rates(), tmp_path), {"time": 5}).runtimes
+    reasons = {answer.reason for answer in answers if answer.runtime in ("c", "onnxruntime", "openvino")}
+    (reason,) = reasons
+    assert "--value sr=16000" in reason and {answer.state for answer in answers} == {REFUSED, NO_ONNX}
+
+
 def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path, monkeypatch):
     """The parser of TensorRT for RTX needs no GPU, and names operators that it lacks."""
     pytest.importorskip("tensorrt_rtx")
@@ -186,6 +223,18 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
         value.type.tensor_type.elem_type = onnx.TensorProto.INT32
     (answer,) = inspection.inspect(saved(model, tmp_path)).runtimes
     assert answer.state == REFUSED and "BitwiseNot" in answer.reason
+
+
+@pytest.mark.parametrize("reason", ["all outputs are 0", "it is its own reference"])
+def test_a_comparison_that_was_not_made_says_why(tmp_path, ready, monkeypatch, reason):
+    def attempt(pool, network, row, folder, listener):
+        return inspection.RuntimeAnswer(row.runtime, row.device, row.version, RUNS, not_checked=reason)
+
+    monkeypatch.setattr(inspection, "_attempt", attempt)
+    found = inspection.inspect(saved(lstm(), tmp_path))
+    tried = [row for row in found.as_dict()["runtimes"] if row["state"] == RUNS]
+    assert tried and {row["not_checked"] for row in tried} == {reason}
+    assert " ".join(str(found).split()).count(f"not checked: {reason}") == len(tried)
 
 
 @pytest.mark.parametrize(

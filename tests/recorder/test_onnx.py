@@ -175,6 +175,35 @@ def test_a_network_that_looks_beyond_a_call_is_no_stream(tmp_path):
     assert gated(describe(point, "onnxruntime", SHORT, mode="stream"), tmp_path)["error"] <= 1e-5
 
 
+@pytest.mark.parametrize("features", [1, 4])
+def test_a_network_that_answers_one_sample_without_an_axis_is_a_stream(tmp_path, features):
+    """Its answer is squeezed of all axes of size 1: that of the samples, which one run over all of them has."""
+    model = stream()
+    model.graph.initializer.append(own_networks.numbers("A", 4, features))
+    make = onnx.helper.make_node
+    model.graph.node.extend([make("MatMul", ["Y", "A"], ["scores"]), make("Squeeze", ["scores"], ["answer"])])
+    (place,) = (place for place, output in enumerate(model.graph.output) if output.name == "Y")
+    model.graph.output[place].CopyFrom(own_networks.value("answer", ["frames"]))
+    network = OnnxNetwork(saved(model, tmp_path), sizes={"time": 1, "batch": 1})
+    found = gated(describe(network, "onnxruntime", SHORT, mode="stream"), tmp_path)
+    assert found["error"] <= 1e-5 and network.output_shapes["answer"] == (() if features == 1 else (4,))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3), (3, 6), (2, 6, 3), (1, 6, 1), (6, 1, 1, 4)])
+def test_calls_of_a_stream_are_joined_as_one_run_gives_them(shape, samples):
+    """An answer to one sample may lack the axis of the samples, and all others of size 1."""
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    axis = shape.index(6)
+    calls = np.split(whole, 6 // samples, axis)
+    assert np.array_equal(own._joined(calls, shape), whole)
+    if samples == 1:
+        assert np.array_equal(own._joined([call.squeeze(axis) for call in calls], shape), whole)
+        assert np.array_equal(own._joined([call.squeeze() for call in calls], shape), whole)
+    assert own._joined(calls[:-1], shape) is None
+    assert own._joined([whole], shape) is whole
+
+
 def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
     model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
@@ -206,10 +235,29 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     assert own.reference_outputs(network, model, sets)[2] is None
     found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
     assert found["error"] is None and found["reference_checked_by"] is None  # nothing independent: not checked
+    assert found["not_checked"] == "it is its own reference"
     if runtimes.load_runtime("openvino").availability("cpu").ready:
         assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
     monkeypatch.setattr(own, "run_onnxruntime", refuses)
     assert own.reference_outputs(network, model, sets) == (None, [], None, 1e-5)
+
+
+def test_outputs_that_do_not_follow_from_the_inputs_are_not_checked(tmp_path):
+    """A network that gives 0, one that forgets its inputs, and one that does not: whole numbers can be compared."""
+    make = onnx.helper.make_node
+    x, y = own_networks.value("x", [16, 6]), own_networks.value("y", [16, 6])
+    constants = [onnx.numpy_helper.from_array(np.float32(0), "zero"), own_networks.numbers("numbers", 6)]
+    times_0, plus = make("Mul", ["x", "zero"], ["z"]), make("Add", ["z", "numbers"], ["y"])
+    best = make("ArgMax", ["x"], ["best"], axis=1, keepdims=0)
+    cases = [
+        (([times_0, make("Identity", ["z"], ["y"])], [x], [y], constants[:1]), "all outputs are 0"),
+        (([times_0, plus], [x], [y], constants), "the outputs hardly vary with the inputs"),
+        (([best], [x], [own_networks.value("best", [16], onnx.TensorProto.INT64)]), None),
+    ]
+    for parts, reason in cases:
+        network = OnnxNetwork(own_networks.model_of(*parts).SerializeToString(), name="planted")
+        found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
+        assert found["not_checked"] == reason and found["error"] == (None if reason else 0)
 
 
 def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
@@ -226,6 +274,40 @@ def test_a_file_in_half_precision_is_compared_as_such(tmp_path, runtime, mode):
     found = gated(describe(network, runtime, SHORT, mode=mode), tmp_path)
     assert network.facts.half and found["error"] <= found["bound"] == 1e-2
     assert found["reference_checked_by"] == own.NUMPY
+
+
+@pytest.mark.parametrize("runtime", READERS)
+@pytest.mark.parametrize("opset", [13, 17, 21])
+def test_a_file_that_is_quantized_is_checked(tmp_path, runtime, opset):
+    pytest.importorskip(runtime)
+    network = OnnxNetwork(saved(own_networks.quantized(opset), tmp_path), sizes={"time": 40})
+    found = gated(describe(network, runtime, SHORT), tmp_path)
+    assert network.facts.quantized and found["reference_checked_by"] == own.NUMPY
+    assert found["error"] <= found["bound"] == 5e-2
+
+
+@pytest.mark.parametrize(("added", "scale", "refused"), [(0.02, 1, False), (0, 1.1, True)])
+def test_numbers_on_the_other_side_of_an_edge_are_no_fault_but_a_wrong_scale_is(
+    tmp_path, monkeypatch, added, scale, refused
+):
+    """Planted: ONNX Runtime with five of 200 numbers one step of 8 bits away; or with another scale."""
+    network = OnnxNetwork(saved(own_networks.quantized(), tmp_path), sizes={"time": 40})
+    run = own.run_onnxruntime
+
+    def planted(content, sets, states=()):
+        outputs = run(content, sets, states)
+        for each in outputs:
+            each["product_rounded"][:1] += np.float32(added)
+            each["product_rounded"] *= np.float32(scale)
+        return outputs
+
+    monkeypatch.setattr(own, "run_onnxruntime", planted)
+    model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
+    if refused:
+        with pytest.raises(ParityFailed, match="product_rounded of ONNX Runtime differs"):
+            own.reference_outputs(network, model, sets)
+    else:
+        assert own.reference_outputs(network, model, sets)[2] == own.NUMPY
 
 
 @pytest.mark.parametrize("make", [stream, own_networks.dense])
@@ -327,3 +409,23 @@ def test_the_limit_follows_the_rounding_errors_of_a_network(tmp_path):
         make("Cast", ["Y"], ["z"], to=1), make("Sub", ["z", "c"], ["s"]), make("Sigmoid", ["s"], ["y"]), c=7
     )
     assert limits(converted) == limits(small)  # a conversion to float32 is one to float64 in the evaluation
+
+
+def test_a_recording_states_the_lengths_of_its_sequences(tmp_path):
+    """Of a mask that reaches an LSTM by way of a sum, and of another network none."""
+    nodes = [
+        onnx.helper.make_node("Cast", ["mask"], ["ones"], to=onnx.TensorProto.INT32),
+        onnx.helper.make_node("ReduceSum", ["ones", "one"], ["lengths"], keepdims=0),
+        onnx.helper.make_node("LSTM", ["x", "W", "R", "", "lengths"], ["Y"], hidden_size=4),
+    ]
+    constants = [own_networks.numbers("W", 1, 16, 3), own_networks.numbers("R", 1, 16, 4)]
+    constants.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
+    mask = own_networks.value("mask", [1, 30], onnx.TensorProto.BOOL)
+    inputs, outputs = [own_networks.value("x", [30, 1, 3]), mask], [own_networks.value("Y", [30, 1, 1, 4])]
+    masked = OnnxNetwork(saved(own_networks.model_of(nodes, inputs, outputs, constants), tmp_path))
+    other = OnnxNetwork(saved(own_networks.dense(), tmp_path), sizes={"batch": 1})
+    for network, lengths in ((masked, {"mask": [1, 1]}), (other, None)):
+        lab.record(network, protocol=SHORT, control=False, out=tmp_path / "out")
+        (row,) = (row for row in lab.load(tmp_path / "out").recordings if row.configuration.workload == network)
+        assert row.provenance["lengths"] == lengths and row.configuration.workload.label == network.label
+        assert ("-mask1" in network.label) == bool(lengths)

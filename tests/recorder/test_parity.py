@@ -20,6 +20,7 @@ from lstm_trt.recorder.parity import (
     LEAST_VALUES,
     PARITY_BOUNDS,
     check_parity,
+    hollow,
     nan_reaches_output,
     relative_error,
 )
@@ -85,6 +86,63 @@ def gate_of(shape: LstmShape, precision: str, seed: int, folder) -> tuple[Config
     reference = PREPARER.reference(configuration, 1000 + seed, folder / "answers.npy", lambda *event, **values: None)
     reference |= {"gate_seed": 1000 + seed, "reference_path": folder / "answers.npy"}
     return configuration, PREPARER.gate(configuration, reference)
+
+
+FLOATS = np.linspace(-1, 1, 24).reshape(4, 2, 3)
+
+#: Outputs by name for four sets of inputs -> what `not_checked` says; None for a comparison that proves something.
+HOLLOW = {
+    "zero": ({"y": 0 * FLOATS}, "all outputs are 0"),
+    "one number": ({"y": 0 * FLOATS + 7}, "all outputs are one number"),
+    "one number each": ({"y": 0 * FLOATS + 7, "z": 0 * FLOATS}, "all outputs are one number"),
+    "the same": ({"y": np.broadcast_to(FLOATS[:1], FLOATS.shape)}, "the outputs hardly vary with the inputs"),
+    "hardly different": ({"y": 1e3 + 1e-4 * FLOATS}, "the outputs hardly vary with the inputs"),
+    "floats are the same": ({"y": 0 * FLOATS + 7, "best": np.arange(4)}, "all outputs are one number"),
+    "integers are the same": ({"best": np.full(4, 3)}, "all outputs are one number"),
+    "different": ({"y": FLOATS}, None),
+    "near a number": ({"y": 1 + 1e-3 * FLOATS}, None),
+    "one differs": ({"y": 0 * FLOATS, "z": FLOATS}, None),
+    "integers differ": ({"best": np.array([3, 3, 0, 3])}, None),
+    "a mask": ({"best": np.arange(4) > 1}, None),
+    "one set differs": ({"y": np.where(np.arange(4)[:, None, None] == 2, FLOATS, 1)}, None),
+}
+
+
+@pytest.mark.parametrize("kind", HOLLOW)
+def test_a_comparison_with_outputs_that_do_not_vary_checks_nothing(kind):
+    """A step that repeats its first outputs passes exactly where nothing is said to be checked."""
+    expected, reason = HOLLOW[kind]
+    expected = {name: np.asarray(array) for name, array in expected.items()}
+    typed = {name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in expected.items()}
+    sets = [{"x": np.full(1, number, np.float32)} for number in range(4)]
+    configuration = Configuration(QUICK[0], "pytorch", "1.0", "a device", Options(), Protocol())
+    gate = Gate(tuple(sets), typed, 0, every=True)
+
+    class Step(PreparedStep):
+        def __init__(self, follows):
+            self.follows = follows
+
+        def load_inputs(self, inputs):
+            self.at = int(inputs["x"][0]) if self.follows else 0
+
+        def step(self):
+            pass
+
+        def outputs(self):
+            return {name: array[self.at] for name, array in typed.items()}
+
+    found = check_parity(Step(follows=True), configuration, gate)
+    assert found["not_checked"] == reason and (found["error"] is None) == (reason is not None)
+    assert found["error"] in (0.0, None)
+    if kind != "floats are the same":  # its integers are not
+        assert passes(Step(follows=False), configuration, gate) == (reason is not None)
+
+
+def test_one_set_of_outputs_is_hollow_if_it_is_one_number():
+    for array, reason in ((np.zeros((2, 3)), "all outputs are 0"), (np.ones((2, 3)), "all outputs are one number")):
+        assert hollow(Gate((), {"y": array}, 0), 1e-5) == reason
+    for array in (np.ones((1, 1)), np.array([1.0, 1.0, 2.0]), np.array(0.693)):  # a single loss, for example
+        assert hollow(Gate((), {"y": array}, 0), 1e-5) is None
 
 
 def passes(step: PreparedStep, configuration: Configuration, gate: Gate) -> bool:

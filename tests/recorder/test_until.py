@@ -53,9 +53,9 @@ def test_the_command_prints_the_verdict_and_its_exit_status(tmp_path, capsys):
     command = f"record --step {STEP.function} --until decided --burst-length 1"
     line = f"{command} --deadline-us {NEVER_US:.0f} --out {tmp_path}"
     assert main(shlex.split(line)) == 0
-    assert "MET  p99.9 within" in capsys.readouterr().err
+    assert "MET: at least 99.9 %" in capsys.readouterr().err
     assert main(shlex.split(f"{command} --deadline-ms {ALWAYS_US / 1e3} --out {tmp_path}")) == 1
-    assert "MISSED  p99.9" in capsys.readouterr().err
+    assert "MISSED: fewer than 99.9 %" in capsys.readouterr().err
     line = f"{command} --deadline-us {NEVER_US:.0f} --at-most 1000 --format json --out {tmp_path}"
     assert main(shlex.split(line)) == 3
     printed = capsys.readouterr()
@@ -69,7 +69,7 @@ def test_a_sweep_decides_each_configuration_and_says_so(tmp_path, capsys):
         f" --deadline-us {NEVER_US:.0f} --rounds 1 --quiet --out {tmp_path}"
     )
     assert main(shlex.split(line)) == 0
-    assert "2 configurations: 2 MET" in capsys.readouterr().err
+    assert "2 configurations 2 met it" in capsys.readouterr().err
     assert all(3309 <= group.n < 10_000 for group in lab.load(tmp_path))
 
 

@@ -6,12 +6,15 @@ import base64
 import json
 import re
 import shutil
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
 
 import lstm_trt as lab
 from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.config.format import latency
+from lstm_trt.plots.style import with_micro
 from tests.conftest import ROOT
 from tests.reports.conftest import DEADLINE_US, HOSTILE
 
@@ -92,9 +95,63 @@ def test_each_colour_at_each_deadline_is_the_verdict_of_the_command(opened, runs
         assert len(colours) == len(runs)
         for place, (group, verdict) in enumerate(verdicts.items()):
             assert VERDICTS.get(colours[place], "failed") == ("failed" if group.failure else verdict.verdict)
-        shown = texts(opened, "output")[0]
-        assert shown.startswith(f"{data['stops'][stop]} µs: {list(colours.values()).count('m')} MET")
     move(opened, data["given"])
+
+
+def numbers_of_verdicts(driver) -> dict[str, Counter]:
+    """What each part of the page says of the numbers of verdicts."""
+    heads = texts(driver, "#s th")
+    overview: Counter = Counter()
+    for place, text in enumerate(texts(driver, "#s td")):
+        name = heads[place % len(heads)]
+        if name not in ("system", "largest network that meets it"):
+            overview[name] += int(text)
+    verdict = texts(driver, "#r th").index("verdict") + 1
+    counted = [re.fullmatch(r"(\d+) (.*)", text.strip()) for text in texts(driver, "ul li")]
+    output = texts(driver, "output")[0].partition(": ")[2].split(", ")
+    return {
+        "headline": Counter({match[2]: int(match[1]) for match in counted}),
+        "slider": Counter({name: int(number) for number, name in (text.split(" ", 1) for text in output)}),
+        "overview": overview,
+        "rows": Counter(texts(driver, f"#r td:nth-child({verdict})")),
+        "maps": Counter(
+            driver.execute_script("return [...document.querySelectorAll('.map [title]')].map(e => e.title)")
+        ),
+    }
+
+
+def test_every_number_of_verdicts_follows_the_slider(opened, runs):
+    """The headline, the slider's text, the overview, the table and the maps agree with `verdict` at each deadline."""
+    data = json.loads(texts(opened, "script")[0])
+    assert {group.failure is None for group in runs} == {True, False}
+    before = opened.find_element("css selector", "body").text
+    for stop in (*range(0, len(data["stops"]), 6), data["given"]):
+        deadline_us = float(data["stops"][stop])
+        move(opened, stop)
+        verdicts = lab.verdict(runs, deadline_us, "99")
+        expected = Counter(str(each.verdict) if each.n else "failed" for each in verdicts)
+        for part, found in numbers_of_verdicts(opened).items():
+            assert +found == expected, (part, deadline_us)
+        for heading in (texts(opened, "h1")[0], opened.title):
+            assert heading == with_micro(f"Which networks answer within {latency(deadline_us)}?")
+        (moved,) = find(opened, "#moved")
+        assert moved.is_displayed() == (stop != data["given"])
+        grey = [each.value_of_css_property("opacity") != "1" for each in find(opened, ".fixed, #r td:last-child")]
+        assert set(grey) == {stop != data["given"]}
+        recorded = [each for each in find(opened, "p") if each.text.startswith("Recorded ")]
+        assert recorded and all(each.value_of_css_property("opacity") == "1" for each in recorded)
+    move(opened, data["given"])
+    assert opened.find_element("css selector", "body").text == before
+
+
+def test_the_shown_numbers_are_those_of_the_row_at_a_moved_deadline(opened):
+    cell = find(opened, ".map a")[0]
+    for stop in (0, json.loads(texts(opened, "script")[0])["given"]):
+        move(opened, stop)
+        webdriver.ActionChains(opened).move_to_element(find(opened, "h1")[0]).move_to_element(cell).perform()
+        verdict = cell.find_element("xpath", "..").get_attribute("title")
+        assert f"verdict {verdict}," in find(opened, "aside")[0].text
+    find(opened, "body")[0].send_keys("\ue00c")
 
 
 def test_tables_sort_by_numbers_and_by_names(opened):
@@ -114,7 +171,7 @@ def test_tables_sort_by_numbers_and_by_names(opened):
 
 
 def test_words_leave_rows_out(opened):
-    field = find(opened, "#r input")[0]
+    field = find(opened, "input[type=search]")[0]
     field.send_keys("FAST missed")
     rows = texts(opened, "#r tbody tr:not([hidden])")
     assert rows and all("fast" in row and "MISSED" in row for row in rows)
@@ -145,6 +202,72 @@ def test_it_prints(opened, size):
     options.page_width, options.page_height = size
     content = base64.b64decode(opened.print_page(options))
     assert content.startswith(b"%PDF") and 2 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 8
+
+
+#: Links each heading and the first cell or picture after it, so that a PDF has the page of both; returns their names.
+LINK_HEADINGS = """
+const shown = (element) => element.getClientRects().length && element.getBoundingClientRect().width;
+const link = (element, id) => {
+  element.id = element.id || id;
+  const to = document.createElement("a");
+  to.href = "#" + element.id;
+  to.textContent = ".";
+  document.body.append(to);
+  return element.id;
+};
+const contents = [...document.querySelectorAll("td, img")].filter(shown);
+const named = [...document.querySelectorAll("h2, h3, caption")].filter((each) => each.textContent.trim());
+const spacer = document.createElement("div");
+spacer.id = "spacer";
+document.querySelector("nav").before(spacer);
+return named.filter(shown).map((heading, k) => {
+  const next = contents.find((each) => heading.compareDocumentPosition(each) & Node.DOCUMENT_POSITION_FOLLOWING);
+  return [heading.textContent, link(heading, `heading${k}`), link(next.closest("tr") || next, `next${k}`)];
+});"""
+
+
+def test_headings_stay_with_what_follows_in_print(campaign, tmp_path):
+    """Wherever they come to stand on the page: what stands before them is made higher by and by."""
+    lab.report(campaign, DEADLINE_US, "99", out=tmp_path / "r.html")
+    with browser() as driver:
+        driver.get((tmp_path / "r.html").as_uri())
+        linked = driver.execute_script(LINK_HEADINGS)
+        assert len(linked) > 6
+        pages = set()
+        for height in range(0, 1000, 45):
+            driver.execute_script(f"document.querySelector('#spacer').style.height = '{height}px'")
+            content = base64.b64decode(driver.print_page()).decode("latin1")
+            page_of = dict(re.findall(r"/(\w+) \[(\d+) 0 R /XYZ", content))
+            for name, heading, following in linked:
+                assert page_of[heading] == page_of[following], (name, height)
+            pages.add(page_of[linked[0][1]])
+        assert len(pages) > 1
+
+
+#: Elements that stick out of the window without standing in something that scrolls.
+STICKING_OUT = """
+const scrolls = (each) => each && (getComputedStyle(each).overflowX === "auto" || scrolls(each.parentElement));
+return [...document.querySelectorAll("body *")]
+  .filter((each) => each.getBoundingClientRect().right > innerWidth + 1 && !scrolls(each.parentElement))
+  .map((each) => each.outerHTML.slice(0, 80));"""
+
+
+@pytest.mark.parametrize("planted", ["campaign", "hostile"])
+def test_nothing_runs_out_of_400_pixels(planted, request, tmp_path):
+    lab.report(request.getfixturevalue(planted), DEADLINE_US, "99", out=tmp_path / "r.html")
+    with browser() as driver:
+        driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+        )
+        driver.get((tmp_path / "r.html").as_uri())
+        assert driver.execute_script("return [innerWidth, document.documentElement.scrollWidth <= 400]") == [400, True]
+        assert driver.execute_script(STICKING_OUT) == []
+        recorded = next(each for each in find(driver, "p") if each.text.startswith("Recorded "))
+        assert recorded.location["y"] < 800  # on the first screen
+        if planted == "campaign":  # the answer and the maps need no scrolling
+            wide = "return [...document.querySelectorAll('#s, .map')].filter(e => e.scrollWidth > e.clientWidth).length"
+            assert driver.execute_script(wide) == 0
 
 
 def test_without_a_script_everything_but_the_slider_is_there(campaign, tmp_path):

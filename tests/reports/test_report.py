@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from base64 import b64decode, b64encode
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 import lstm_trt as lab
 from lstm_trt.analysis.deadline import Question, judge
-from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.outcomes import Change, Outcome
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.reports import html, short
 from lstm_trt.store import files
@@ -84,9 +85,13 @@ def hostile_report(hostile):
 def test_the_answer_is_that_of_verdict(runs, report):
     verdicts = lab.verdict(runs, *QUESTION)
     assert [each.verdict for each in report.verdicts] == [each.verdict for each in verdicts]
-    counts = [sum(each.verdict == outcome for each in verdicts) for outcome in Outcome]
-    assert list(report.counts.values()) == counts and min(counts[0], counts[1], counts[2] - 2) > 0
+    counts = [sum(each.verdict == outcome for each in verdicts if each.n) for outcome in Outcome]
+    assert list(report.counts.values()) == [*counts, 2] and min(counts) > 0  # one of each runtime failed
+    header, rows = report.overview
+    for column, (name, number) in enumerate(report.counts.items(), start=1):
+        assert header[column] == name and sum(int(row[column]) for row in rows) == number
     assert str(report).startswith(f"In {counts[0]} of {len(runs)} configurations at least 99 % of calls")
+    assert f"{counts[1]} miss it; for {counts[2]} the evidence is too weak; 2 failed." in report.answer[0]
     assert report.exit_status == verdicts.exit_status == 1
     assert report.as_dict()["verdicts"] == verdicts.as_dict()
 
@@ -159,9 +164,9 @@ def test_every_configuration_has_a_row_and_a_cell_in_the_map_of_its_system(runs,
     assert {attributes["href"][1:] for attributes, _ in page.all("a")} <= ids
     rows = [text for attributes, text in page.all("tr") if re.fullmatch(r"r\d+", attributes.get("id", ""))]
     assert len(rows) == len(runs)
-    for kind, outcome in zip("mxn", Outcome, strict=True):
-        of_table, of_map = (page.all("td", **{"class": kind, **more}) for more in ({}, {"title": str(outcome)}))
-        assert len(of_table) == len(of_map) + sum(each.verdict == outcome for each in report.verdicts)
+    for kind, name in zip("mxnf", (*Outcome, "failed"), strict=True):
+        of_table, of_map = (page.all("td", **{"class": kind, **more}) for more in ({}, {"title": str(name)}))
+        assert len(of_map) == report.counts[name] and len(of_table) == 2 * len(of_map)  # a row and a cell for each
 
 
 def test_a_page_can_be_read_by_everyone(page):
@@ -232,15 +237,16 @@ def test_the_example_says_what_the_recordings_say():
 
 def test_junit_has_a_case_per_configuration(runs, report):
     suite = ElementTree.fromstring(short.junit(report))
-    assert suite.attrib["tests"] == str(len(runs)) == str(len(suite))
-    kinds = {case.attrib["name"]: [each for each in case] for case in suite}
+    cases = suite.findall("testcase")
+    assert suite.attrib["tests"] == str(len(runs)) == str(len(cases))
+    kinds = {case.attrib["name"]: [each for each in case] for case in cases}
     for group, verdict in report.verdicts.items():
         found = [(each.tag, each.attrib["type"]) for each in kinds[group.name]]
         expected = [("error", "build")] if group.failure else []
         if not group.failure and verdict.verdict != Outcome.MET:
             expected = [("failure", "missed" if verdict.verdict == Outcome.MISSED else "not-enough-evidence")]
         assert found == expected
-    assert {case.attrib["classname"] for case in suite} == {"slow.fp32", "fast.fp32", "fast.fp16"}
+    assert {case.attrib["classname"] for case in cases} == {"slow.fp32", "fast.fp32", "fast.fp16"}
     assert int(suite.attrib["failures"]) == len(suite.findall("*/failure")) and suite.attrib["errors"] == "2"
 
 
@@ -264,6 +270,106 @@ def test_markdown_has_the_answer_and_two_tables(report):
     assert len(found) == 2 and all(len(set(map(columns, table))) == 1 for table in found)
 
 
+def markdown_rows(text: str, first: str) -> list[list[str]]:
+    """The cells of the rows of the table in Markdown whose first heading is this and that has most columns."""
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith(f"| {first} |")]
+    return [line.strip("| ").split(" | ") for line in max(tables, key=lambda table: columns(table[0]))[2:]]
+
+
+def test_markdown_shows_the_undecided_then_those_near_the_deadline(runs, report):
+    """At every deadline: all that are undecided or failed, and what is decided only within a factor of 2."""
+    for deadline_us in (20.0, DEADLINE_US, 200.0, 10_000.0):
+        found = lab.report(runs, deadline_us, "99")
+        whole = short.markdown_text(found)
+        by_name = dict(zip([group.name for group in runs], found.verdicts, strict=True))
+        rows = markdown_rows(whole, "network")
+        kinds = [row[1] for row in rows]
+        undecided = [kind in (Outcome.NOT_ENOUGH_EVIDENCE, "failed") for kind in kinds]
+        assert undecided == sorted(undecided, reverse=True)
+        shown = {row[0]: row[1] for row in rows}
+        for name, verdict in by_name.items():
+            near = verdict.n > 0 and 1 / 2 <= verdict.percentile_us / deadline_us <= 2
+            assert (name in shown) == (near or verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE), (name, deadline_us)
+            if name in shown:
+                assert shown[name] == (verdict.verdict if verdict.n else "failed")
+        ratios = [abs(math.log(float(row[2]) / deadline_us)) for row in rows if row[1] in (Outcome.MET, Outcome.MISSED)]
+        assert ratios == sorted(ratios)
+
+
+def test_markdown_leaves_out_the_farthest_of_many(tmp_path):
+    """A table of 40 undecided configurations has 20 rows, the nearest, and says so."""
+    path = tmp_path / "t.csv"
+    rows = [f"{name},{100 + name + trial % 7}" for name in range(40) for trial in range(20)]
+    path.write_text("name,latency_us\n" + "\n".join(rows))
+    found = lab.report(lab.load(path, group_by=["name"]), 150, "99")
+    whole = short.markdown_text(found)
+    assert len(markdown_rows(whole, "network")) == 20 and "20 of 40" in whole
+    distances = [abs(math.log(float(row[2]) / 150)) for row in markdown_rows(whole, "network")]
+    every = sorted(abs(math.log(each.percentile_us / 150)) for each in found.verdicts)
+    assert distances == pytest.approx(every[:20])
+
+
+DAY_NS = 86_400 * 10**9
+
+
+def two_machines(folder) -> None:
+    """Three recordings: on the 1st and the 3rd of May 2026 on one machine, on the 7th on another one with a GPU."""
+    first_ns = 1_777_593_600 * 10**9
+    for hidden, (cpu, day, version) in enumerate([("Alpha", 0, "1.0"), ("Alpha", 2, "1.1"), ("Beta", 6, "1.2")], 8):
+        started = first_ns + day * DAY_NS
+        more = {"cpu": f"{cpu} processor", "device": "NVIDIA Gamma" if cpu == "Beta" else f"{cpu} processor"}
+        made = recording(LstmShape(1, hidden, 4), "fast", 100.0, started=started, **more)
+        made = replace(made, configuration=replace(made.configuration, runtime_version=version))
+        made.provenance["versions"]["lstm_trt"] = {"Alpha": "0.8", "Beta": "0.9"}[cpu]
+        if cpu == "Beta":
+            made.provenance["machine_fingerprint"] = "fedcba9876543210"
+        files.write(made, folder)
+
+
+def first_screen(report) -> dict[str, str]:
+    """What each text format says before its first table."""
+    page = html.page(report)
+    return {
+        "html": page[page.index("<h1>") : page.index("<table")],
+        "md": short.markdown_text(report).partition("\n|")[0],
+        "text": str(report),
+    }
+
+
+def test_the_first_screen_has_machines_processors_dates_and_versions(tmp_path):
+    two_machines(tmp_path)
+    found = lab.report(tmp_path, *QUESTION)
+    for kind, text in first_screen(found).items():
+        (alpha,) = re.findall("Recorded.*Alpha.*", text)
+        (beta,) = re.findall("Recorded.*Beta.*", text)
+        for part in ("2026-05-01 to 2026-05-03", "machine 0123456789ab", "fast 1.0; fast 1.1"):
+            assert part in alpha and part not in beta, (kind, part)
+        for part in ("2026-05-07", "NVIDIA Gamma", "machine fedcba987654", "fast 1.2"):
+            assert part in beta and part not in alpha, (kind, part)
+        assert "trt 0.8" in alpha and "trt 0.9" in beta and "2026-05-07 to" not in beta
+    output = ElementTree.fromstring(short.junit(found)).findtext("system-out").splitlines()
+    assert len(output) == 2 and "2026-05-01 to 2026-05-03" in output[0]
+    alone = lab.report(tmp_path, *QUESTION, baseline=tmp_path)
+    assert len(alone.basis) == 4 and alone.basis[2] == alone.basis[0].replace("Recorded", "Baseline recorded")
+
+
+@pytest.mark.parametrize(
+    ("deadline_us", "sentence"),
+    [
+        (1000, "The one configuration meets it: at least 90 % of calls answer within 1000 us, at 95 % confidence."),
+        (50, "The one configuration misses it: fewer than 90 % of calls answer within 50 us, at 95 % confidence."),
+        (133, "Whether at least 90 % of calls answer within 133 us, at 95 % confidence is undecided"),
+    ],
+)
+def test_one_configuration_is_not_counted(tmp_path, deadline_us, sentence):
+    path = tmp_path / "t.csv"
+    path.write_text("latency_us\n" + "\n".join(str(100 + 7 * trial % 40) for trial in range(80)))
+    found = lab.report(path, deadline_us, "90")
+    assert found.answer[0].startswith(sentence)
+    assert found.basis == ["Recorded at an unknown time on an unknown machine."]
+    assert all("Recorded at an unknown time" in text for text in first_screen(found).values())
+
+
 def test_hostile_names_are_text(hostile_report):
     """In every format: what is shown, not what is run, and no control characters."""
     page = Page(html.page(hostile_report))
@@ -281,7 +387,7 @@ def test_hostile_names_are_text(hostile_report):
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(set(map(columns, rows))) == 2
     suite = ElementTree.fromstring(xml)
-    assert len(suite) == 2 * len(HOSTILE)
+    assert len(suite.findall("testcase")) == 2 * len(HOSTILE)
 
 
 def test_an_anonymous_report_has_no_paths_host_or_user(tmp_path, monkeypatch):
@@ -313,8 +419,59 @@ def test_a_baseline_is_compared(runs, campaign, tmp_path):
     found = lab.report(slower, *QUESTION, baseline=runs.where(runtime="slow", hidden=[8, 16], sequence=4))
     tails = [str(answer.tail) for answer in found.comparisons]
     assert found.exit_status == found.comparisons.exit_status != found.verdicts.exit_status == 0
+    assert "Median compared with the baseline: 2 SLOWER." in str(found)
     assert f"Tail compared with the baseline: 2 {tails[0]}." in str(found) and len(set(tails)) == 1
     assert Page(html.page(found)).all("table", id="b")[0][1].count(tails[0]) >= 2
+
+
+@pytest.fixture
+def compared_folders(tmp_path):
+    """Folders of a baseline and of new recordings: one is slower, one faster, one failed, one is on each side alone."""
+    folders = {side: tmp_path / side for side in ("old", "new")}
+    medians = {"old": {8: 100.0, 16: 100.0, 32: 100.0, 64: 100.0}, "new": {8: 60.0, 16: 150.0, 128: 100.0}}
+    for side, folder in folders.items():
+        folder.mkdir()
+        for hidden, median_us in medians[side].items():
+            made = recording(LstmShape(1, hidden, 4), "fast", median_us, draw=side == "new")
+            if side == "new":
+                made.provenance["machine_fingerprint"] = "fedcba9876543210"
+                made.provenance["machine"]["cpu"] = "another processor"
+            files.write(made, folder)
+    files.write_failure(failure(LstmShape(1, 32, 4), "fast", "no memory"), folders["new"])
+    return folders
+
+
+def test_markdown_and_junit_have_the_comparison_with_the_baseline(compared_folders):
+    found = lab.report(compared_folders["new"], 1000, "99", baseline=compared_folders["old"], undecided="skipped")
+    whole = short.markdown_text(found)
+    rows = {row[0].split(" ")[0]: row for row in markdown_rows(whole.partition("Undecided")[0], "network")}
+    assert list(rows) == ["1x16-s4-b1", "1x8-s4-b1", "1x32-s4-b1"]  # SLOWER first
+    paired = zip(found.comparisons.pairs.pairs, found.comparisons, strict=True)
+    by_name = {b.name: answer for (_, a, b), answer in paired if a is not None and b is not None}
+    for hidden, ratio in ((8, 0.6), (16, 1.5)):
+        (answer,) = [answer for name, answer in by_name.items() if name.startswith(f"1x{hidden}-")]
+        _, median, tail, median_ratio, tail_ratio, percentile, *_ = rows[f"1x{hidden}-s4-b1"]
+        assert (median, tail) == (answer.median, answer.tail) and float(percentile) == answer.tail_percentile
+        assert float(median_ratio) == pytest.approx(ratio, rel=0.02) == pytest.approx(float(tail_ratio), rel=0.02)
+    assert rows["1x32-s4-b1"][1:-1] == ["AMBIGUOUS", "AMBIGUOUS", "-", "-", "-"]
+    assert "no memory" in rows["1x32-s4-b1"][-1] and "On one side only, and not compared: 2 configurations." in whole
+    for text in (whole, html.page(found)):
+        assert (
+            text.index("another processor")
+            < text.index("Baseline recorded")
+            < text.index("a processor, a device (machine")
+        )
+    suite = ElementTree.fromstring(short.junit(found))
+    cases = {case.attrib["name"].split(" ")[0]: case for case in suite.findall("testcase[@classname='baseline']")}
+    assert list(cases) == list(rows)
+    slower = cases["1x16-s4-b1"].find("failure")
+    assert slower.attrib["type"] == "slower" and rows["1x16-s4-b1"][3] in slower.attrib["message"]
+    for name, case in cases.items():
+        assert rows[name][3] in case.findtext("system-out")
+        assert (case.find("skipped") is not None) == (name != "1x16-s4-b1" and Change.AMBIGUOUS in rows[name])
+    assert "no memory" in cases["1x32-s4-b1"].find("skipped").attrib["message"]
+    assert int(suite.attrib["tests"]) == len(suite.findall("testcase")) == len(found.runs) + 3
+    assert int(suite.attrib["failures"]) == len(suite.findall("*/failure")) == 1
 
 
 @pytest.mark.parametrize(
@@ -336,6 +493,6 @@ def test_the_command_writes_all_formats_of_a_selection(lab, campaign, tmp_path):
     question = ("--deadline-ms", 0.15, "--percentile", 99)
     result = lab("report", campaign, *question, "--runtime", "fast", "--hidden", 8, "--out", *out)
     assert result.returncode == 0 and result.stderr.split() == list(map(str, out))
-    assert result.stdout.startswith("In 3 of 3 configurations")
-    assert len(ElementTree.parse(out[2]).getroot()) == 3
+    assert result.stdout.startswith("In 3 of 3 configurations") and "0 miss" not in result.stdout
+    assert len(ElementTree.parse(out[2]).findall("testcase")) == 3
     assert json.loads(lab("report", campaign, *question, "--out", out[1], "--format", "json").stdout)["largest"]

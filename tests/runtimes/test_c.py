@@ -109,11 +109,17 @@ def plant_a_limit(monkeypatch, started: Path) -> None:
     def until_started(child: subprocess.Popen, timeout: float | None = None):
         if "-E" in child.args:
             return communicate(child)
-        assert timeout == c_compile.LIMIT_S and wait_for(lambda: started.exists() and started.read_text().strip())
+        assert timeout == 0.5 and wait_for(lambda: started.exists() and started.read_text().strip())
         raise subprocess.TimeoutExpired(child.args, timeout)
 
-    monkeypatch.setattr(c_compile, "LIMIT_S", 0.5)
+    monkeypatch.setattr(c_compile, "limit_s", lambda source: 0.5)
     monkeypatch.setattr(subprocess.Popen, "communicate", until_started)
+
+
+def test_a_larger_source_has_more_time():
+    small, large = "int f(void) { return 1; }\n", "int f(void) { return 1; }\n" * 1000
+    weights = f"float w[] = {{{'0x1p-3f, ' * 1_000_000}}};"
+    assert 60 < c_compile.limit_s(small) < 61 < c_compile.limit_s(large) < c_compile.limit_s(weights)
 
 
 @needs_gcc

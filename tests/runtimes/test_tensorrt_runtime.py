@@ -71,10 +71,9 @@ def test_availability_names_what_is_missing_in_one_line(name):
     if importlib.util.find_spec(export_trt.FLAVOURS[name].module) is None:
         assert f"no {module.DISTRIBUTION}, " in state.reason and export_trt.FLAVOURS[name].remedy in state.remedy
     assert "on cpu" in module.availability("cpu").reason
-    page = doctor.render(doctor.examine([name]), width=10_000)
-    page = page.partition("LITERATURE BENCHMARKS")[0]
-    (row,) = [line for line in page.splitlines() if f"  {name}  " in line]
-    assert row.lstrip().startswith("not ready") and state.reason in row
+    (row,) = doctor.examine([name]).runtimes
+    assert not row.ready and (row.reason, row.remedy) == (state.reason, state.remedy)
+    assert f"  not ready  cuda  {name}: no NVIDIA GPU\n" in doctor.render(doctor.examine([name]), width=10_000)
     with pytest.raises(RuntimeUnavailable, match=name):
         module.prepare(request_of(SMALL))
 

@@ -8,15 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.errors import Incomplete, UnknownConfiguration, UsageError
+from lstm_trt.export.c_file import VERSION
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
-from lstm_trt.store.runs import Runs, as_runs, load
+from lstm_trt.store.runs import Runs, as_runs, load, other_versions
 from tests.conftest import ROOT
 from tests.store.test_samples import put
 from tests.store.test_store import planted
@@ -48,6 +50,23 @@ def test_groups_are_chosen_by_axis_runtime_options_and_protocol(folder):
     for wrong in ({"hiden": 8}, {"hidden": 9}):
         with pytest.raises(UsageError):
             runs.where(**wrong)
+
+
+def test_values_that_no_chosen_group_has_are_missing(folder):
+    runs = load(folder)
+    assert runs.where(hidden=[8, 16]).missing == {} == runs.where(hidden=range(10)).missing
+    found = runs.where(hidden=[8, "9"], runtime=["onnxruntime", "pytorch"])
+    assert found.missing == {"hidden 9": {"hidden": 9}, "runtime pytorch": {"runtime": "pytorch"}}
+    assert len(found.warnings) == 1 and isinstance(found.warnings[0], Incomplete)
+    assert found.lacks == ["not recorded: hidden 9, runtime pytorch"] == str(found).splitlines()[1:]
+    assert str(summarize(found)).splitlines()[-1:] == found.lacks
+    # A value that only groups have which another condition leaves out is missing too.
+    files.write(replace(planted(64), configuration=replace(planted(64).configuration, runtime="other")), folder)
+    assert list(load(folder, hidden=[8, 64], runtime="onnxruntime").missing) == ["hidden 64"]
+    # What was missing before stays so as long as the selection asks for it.
+    several = runs.where(hidden=[8, 9, 32])
+    assert list(several.where(hidden=[9, 32]).missing) == ["hidden 9"] and several.where(hidden=32).missing == {}
+    assert list(several.where(runtime="onnxruntime").missing) == ["hidden 9"]
 
 
 def test_a_text_chooses_what_is_written_so_and_a_default_that_recordings_leave_out(folder):
@@ -190,3 +209,49 @@ def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
     assert not folder_in_use(tmp_path)
     with folder_lock(tmp_path):
         assert (tmp_path / LOCK_FILE).read_text().strip() == str(os.getpid())
+
+
+# Other versions
+
+
+def recorded_with(version: str, hidden: int = 8, runtime: str = "onnxruntime", **versions: str) -> schema.Recording:
+    plain = planted(hidden)
+    configuration = replace(plain.configuration, runtime=runtime, runtime_version=version)
+    return replace(plain, configuration=configuration, provenance={**plain.provenance, "versions": versions})
+
+
+def lines_of(*recordings: schema.Recording) -> list[str]:
+    return other_versions(as_runs(recordings))
+
+
+def test_recordings_of_one_version_that_is_installed_or_not_known_here_are_not_remarked():
+    here = np.__version__
+    assert lines_of(recorded_with(here, 8, numpy=here), recorded_with(here, 16, numpy=here)) == []
+    assert lines_of(recorded_with("1.0", nothing_of_this_name="1.0")) == [] == lines_of(recorded_with("1.0"))
+    assert lines_of(recorded_with(f"{VERSION}, gcc 1.2", runtime="c")) == []
+
+
+@pytest.mark.parametrize(
+    ("recordings", "named"),
+    [
+        ([recorded_with("0.1", numpy="0.1")], ["0.1", np.__version__]),
+        ([recorded_with("0.1", 8), recorded_with("0.2", 16)], ["0.1", "0.2"]),
+        ([recorded_with("1, gcc 1.2", runtime="c")], ["kernel 1", f"kernel {VERSION}"]),
+        ([recorded_with(f"{VERSION}, gcc {name}", 8, "c") for name in ("1.2", "3.4")], ["gcc 1.2", "gcc 3.4"]),
+        ([recorded_with(np.__version__, numpy=np.__version__), recorded_with("1, cc 1", 16, "c")], ["kernel 1"]),
+    ],
+)
+def test_other_versions_than_here_and_several_are_named_in_one_line(recordings, named):
+    (line,) = lines_of(*recordings)
+    assert all(text in line for text in named) and "\n" not in line
+    runs = as_runs(recordings)
+    assert runs.remarks == (*runs.warnings, line)
+    failed = schema.Failure(recorded_with("0.0", 99).configuration, 0, "build", "no")
+    assert lines_of(*recordings, failed) == [line]  # what was not recorded has no version
+
+
+def test_the_rows_of_a_summary_show_the_versions_that_tell_them_apart():
+    one, other = (str(summarize([recorded_with(name) for name in names])) for names in (["1.0"], ["1.0", "2.0"]))
+    assert "version" not in one.splitlines()[2].split() and "version" in other.splitlines()[2].split()
+    *_, first, second = other.splitlines()
+    assert "1.0" in first.split() and "2.0" in second.split()

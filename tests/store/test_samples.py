@@ -792,7 +792,7 @@ def test_recordings_and_tables_are_not_read_together(tmp_path):
     assert "remove --drop-missing" in refusal(tmp_path / "rec", drop_missing=True)
     assert "no path" in refusal([])
     runs = load([tmp_path / "rec", tmp_path / "again"])
-    assert [len(group.samples) for group in runs] == [2] and "rounds of one" in runs.warnings[0]
+    assert [len(group.samples) for group in runs] == [2] and "pooled" in runs.warnings[0]
     put(tmp_path / "rec" / "summary.csv", {"latency_us": [5, 6]})  # recordings beside a table are read as before
     assert load(tmp_path / "rec").own
 

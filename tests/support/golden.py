@@ -32,6 +32,9 @@ def run(arguments: list[str]) -> tuple[int, object]:
     """Exit status and JSON of a command, run in the project's folder."""
     result = run_here(arguments)
     found = json.loads(result.stdout)
+    for part in found if isinstance(found, list) else [found]:
+        if "warnings" in part:  # which versions are others depends on what is installed
+            part["warnings"] = [line for line in part["warnings"] if "than is installed here" not in line]
     if "list" in arguments:  # which of them are ready depends on what is installed
         found["implementations"] = list(found["implementations"])
     return result.returncode, found

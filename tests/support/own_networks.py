@@ -117,6 +117,26 @@ def dense():
     return model_of([make], [value("x", ["batch", 6])], [value("y", ["batch", 2])], [numbers("A", 6, 2)])
 
 
+def quantized(opset=17):
+    """A GRU and a product of 8 and 7 bits with its result in 8 bits, as quantizing tools write them; x (time, 1, 3)."""
+    make, stored = helper.make_node, numpy_helper.from_array
+    nodes = [make("GRU", ["x", "W", "R"], ["Y"], hidden_size=16), make("Squeeze", ["Y", "one"], ["h"])]
+    for name, scale in (("h", "scale_of_h"), ("product", "scale_of_product")):
+        nodes.append(make("QuantizeLinear", [name, scale, "zero"], [f"{name}_in_8_bits"]))
+        nodes.append(make("DequantizeLinear", [f"{name}_in_8_bits", scale, "zero"], [f"{name}_rounded"]))
+        if name == "h":
+            nodes.append(make("DequantizeLinear", ["A", "scales_of_A"], ["A_rounded"], axis=1))
+            nodes.append(make("MatMul", ["h_rounded", "A_rounded"], ["product"]))
+    whole = np.random.default_rng(3).integers(-63, 64, (16, 5)).astype(np.int8)  # 8 bits would saturate without VNNI
+    scales = {"scale_of_h": 1 / 127, "scale_of_product": 0.02, "scales_of_A": np.linspace(0.01, 0.02, 5)}
+    constants = [stored(np.asarray(scale, np.float32), name) for name, scale in scales.items()]
+    constants += [numbers("W", 1, 48, 3), numbers("R", 1, 48, 16), stored(whole, "A"), stored(np.array([1]), "one")]
+    constants.append(stored(np.array(128, np.uint8), "zero"))
+    model = model_of(nodes, [value("x", ["time", 1, 3])], [value("product_rounded", ["time", 1, 5])], constants)
+    model.opset_import[0].version = opset
+    return model
+
+
 def selected():
     """The positive numbers of x: the size of the output depends on the values."""
     nodes = [

@@ -6,13 +6,21 @@ from collections.abc import Sequence
 from lstm_trt.analysis.compare import ClusterPair, Comparison, Comparisons, ComparisonSeries, NotCompared
 from lstm_trt.analysis.outcomes import Change
 from lstm_trt.analysis.quantiles import ROUNDS
-from lstm_trt.config.format import count, microseconds, multiple, percent, table, value_text
+from lstm_trt.config.format import count, listed, microseconds, multiple, percent, table, value_text
 
 
 def text(comparisons: Comparisons) -> str:
-    """What differs between all of both sides, then the comparisons."""
+    """What differs between all of both sides, the comparisons, and what is on one side only."""
     differ = [f"{name}: {of_a} in A, {of_b} in B\n" for name, (of_a, of_b) in comparisons.pairs.differ.items()]
-    return "".join(differ) + "\n\n".join(_at(comparisons, place) for place in range(len(comparisons)))
+    parts, alone = [], {}
+    for place, (_, *groups) in enumerate(comparisons.pairs.pairs):
+        if None in groups:
+            answer = comparisons[place]
+            alone.setdefault(answer.reason, []).append(answer.name)
+        else:
+            parts.append(_at(comparisons, place))
+    parts += [f"{reason}: {listed(names, 8, '; ')}" for reason, names in alone.items()]
+    return "".join(differ) + "\n\n".join(parts)
 
 
 def cells(answers: Comparisons | ComparisonSeries) -> tuple[list[str], list[list[str]]]:
@@ -86,7 +94,7 @@ def _changed_clusters(comparison: Comparison) -> list[str]:
 
 
 def _pair(pair: ClusterPair) -> str:
-    return f"{multiple(pair.multiplier)} {percent(pair.share_a)} -> {percent(pair.share_b)}"
+    return f"{percent(pair.share_a)} -> {percent(pair.share_b)} at {multiple(pair.multiplier)}"
 
 
 def _rounds_to_record(comparison: Comparison) -> list[str]:

@@ -63,7 +63,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
         lines += _uneven(outliers)
     else:
         lines.append("No clusters.")
-    lines += [*_tail(outliers), *_parts(outliers)]
+    lines += [*_tail(outliers), *_parts(outliers), *outliers.unexplained]
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
         events = "context switches, page faults, steal and throttling"
         lines.append(f"No events were counted: `lstm-trt record` counts {events}.")
@@ -73,7 +73,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
     found = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
-    return f"{name}: {found}; clusters: {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
+    return f"{name}: {found}; clusters (x median): {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
 
 
 def _box_plot_count(outliers: Outliers) -> str:

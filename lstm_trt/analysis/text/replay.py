@@ -3,10 +3,12 @@
 from lstm_trt.analysis.replay import Replay, Replays
 from lstm_trt.config.format import count, microseconds, percent, rate, table
 
+NOT_INCLUDED = "runtimes can be slower after a pause, which a replay does not include: --arrival periodic records it"
+
 
 def text(replays: Replays) -> str:
-    """A table for each configuration."""
-    return "\n\n".join(replays.texts(replay_text))
+    """A table for each configuration, and what a replay does not include."""
+    return "\n\n".join([*replays.texts(replay_text), NOT_INCLUDED])
 
 
 def replay_text(replay: Replay, name: str = "") -> str:
@@ -26,7 +28,6 @@ def replay_text(replay: Replay, name: str = "") -> str:
         f"{head}{trials}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
         table(("us", "closed", "at a fixed rate"), rows, indent=2),
         f"utilization {percent(replay.utilisation)} (mean latency / period); {_queued(replay)}",
-        "not included: runtimes can be slower after a pause; record with --arrival periodic to measure that",
     ]
     return "\n".join(lines)
 

@@ -72,14 +72,14 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
 
 
 def growth_text(series: Sequence[Line]) -> str:
-    """The powers of the size with which the times of several series grow, and how far they leave straight lines."""
+    """Whether time may grow linearly (1 is in the interval of the power), with which powers, and off straight lines."""
     powers = sorted(line.exponent for line in series)
-    proportional = sum(line.exponent_low <= 1 <= line.exponent_high for line in series)
-    between = f" ({powers[0]:.2f} to {powers[-1]:.2f})" if len(powers) > 1 else ""
-    off = percent(max(line.departure for line in series))
-    text = f"time grows as the size to the power {statistics.median(powers):.2f}{between}"
-    text += f", 1 is in its 95 % interval in {proportional} of {len(series)} series"
-    return f"{text}; at most {off} off a straight line"
+    linear = sum(line.exponent_low <= 1 <= line.exponent_high for line in series)
+    text = "may be linear" if linear else "not linear"
+    text += f" in {linear} of {len(series)} series" if 0 < linear < len(series) else ""
+    text += f": power {statistics.median(powers):.2f} of the size"
+    text += f" ({powers[0]:.2f} to {powers[-1]:.2f} in {len(series)} series)" if len(series) > 1 else ""
+    return f"{text}; at most {percent(max(line.departure for line in series))} off a straight line"
 
 
 def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion]) -> str:

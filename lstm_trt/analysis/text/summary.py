@@ -8,6 +8,7 @@ from lstm_trt.analysis.summary import FIELDS, SummaryRow
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
 from lstm_trt.config.format import microseconds, milliseconds, scientific, short_number, table
+from lstm_trt.config.labels import version_text
 
 Rows = Sequence[SummaryRow]
 
@@ -36,6 +37,8 @@ def text(rows: Rows) -> str:
     headings = [column.heading for column in columns]
     star = any("*" in cell for cells in lines for cell in cells)
     legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
+    if any(row.below_floor for row in rows):
+        legends.append("!: the median is below the bound")
     counts = headings.index("outliers")
     legend = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
@@ -77,6 +80,11 @@ def _sizes_vary(rows: Rows) -> bool:
     """Whether the sequence or batch of a workload varies; the name of a workload states its other sizes."""
     sizes = {(row.group.get("workload"), row.sequence, row.batch) for row in rows}
     return _unnamed(rows) or len(sizes) > len({name for name, _, _ in sizes})
+
+
+def _versions_vary(rows: Rows) -> bool:
+    """Whether a runtime has several versions."""
+    return len({(row.runtime, row.runtime_version) for row in rows}) > len({row.runtime for row in rows})
 
 
 def _named(rows: Rows) -> bool:
@@ -135,6 +143,7 @@ NAMES = (
     Column("seq", lambda row: row.sequence, shown=_sizes_vary),
     Column("batch", lambda row: row.batch, shown=_sizes_vary),
     Column("runtime", lambda row: row.runtime),
+    Column("version", lambda row: version_text(str(row.runtime), str(row.runtime_version)), shown=_versions_vary),
     *_options(),
     Column("graph", _graph, shown=_any("graph")),
     Column("arrival", _arrival, shown=lambda rows: any(_arrival(row) != "closed" for row in rows)),
@@ -149,7 +158,9 @@ ROUNDS = Column("rounds", _rounds, shown=lambda rows: any(row.rounds > 1 or row.
 
 
 def _error(row: SummaryRow) -> str:
-    return "not checked" if row.parity_error is None else scientific(row.parity_error)
+    if row.parity_error is not None:
+        return scientific(row.parity_error)
+    return f"not checked: {row.not_checked}" if row.not_checked else "not checked"
 
 
 def _clusters(row: SummaryRow) -> str | None:
@@ -163,6 +174,10 @@ def _us(name: str) -> Callable[[SummaryRow], str]:
 
 def _starred(value_us: float | None, high_us: float | None) -> str:
     return microseconds(value_us) + "*" * (high_us is None)
+
+
+def _floor(row: SummaryRow) -> str:
+    return f"{microseconds(row.floor_us)}!" if row.below_floor else microseconds(row.floor_us)
 
 
 _NOT_ALONE = "not alone: recordings during which other programs used the CPU"
@@ -180,10 +195,10 @@ OTHERS = (
     Column("std", _us("std_us"), drop=1),
     Column("min", _us("min_us"), drop=2),
     Column("parity error", _error, "parity error: relative to float32", drop=8, shown=_inexact),
-    Column("roofline", _us("floor_us"), "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
+    Column("roofline", _floor, "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
     Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
     Column("not alone", lambda row: row.not_alone, _NOT_ALONE, shown=_any("not_alone")),
-    Column("clusters", _clusters, "clusters: the largest (multiple of local median, share), others", drop=7),
+    Column("clusters", _clusters, "clusters: share of the calls at a multiple of the local median", drop=7),
 )
 
 

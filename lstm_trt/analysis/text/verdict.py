@@ -1,7 +1,6 @@
 """Verdicts as text. No code parses it."""
 
 import math
-from collections import Counter
 
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
@@ -10,28 +9,65 @@ from lstm_trt.config import format as fmt
 
 
 def text(verdicts: Verdicts) -> str:
-    """One verdict on several lines, or a line for each."""
+    """One verdict on several lines, or a line for each, and how many meet the deadline."""
     if len(verdicts) == 1:
         return verdict_text(verdicts[0], verdicts.runs[0].name)
-    counts = Counter(verdict.verdict for verdict in verdicts)
-    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-    lines = [f"{question(verdicts[0])}:", *verdicts.texts(verdict_line), f"{len(verdicts)} configurations: {summary}"]
-    return "\n".join(lines)
+    return "\n".join([f"{question(verdicts[0])}:", *verdicts.texts(verdict_line), conclusion(verdicts)])
+
+
+def names_text(verdicts: Verdicts) -> str:
+    """Which configurations meet the deadline and which do not, and the `conclusion`."""
+    names = [f"  {fared}: {fmt.listed(names, comma='; ')}" for fared, names in _names(verdicts).items()]
+    return "\n".join([f"{question(verdicts[0])}:", *names, conclusion(verdicts)])
+
+
+def conclusion(verdicts: Verdicts) -> str:
+    """`Of 5 configurations 2 met it, 2 missed it, 1 had too few trials to say`, and the largest network that met it."""
+    if len(verdicts) == 1:
+        return f"The one configuration {_fared(verdicts[0])}"
+    parts = [f"{len(names)} {fared}" for fared, names in _names(verdicts).items()]
+    text = f"Of {len(verdicts)} configurations {', '.join(parts)}"
+    largest = verdicts.largest()
+    if largest is None:
+        return text
+    chosen = f"selected from {len(verdicts)}: confirm it with a new recording"
+    return f"{text}\nLargest network that met it: {verdicts.runs[largest].name} ({chosen})"
+
+
+def _names(verdicts: Verdicts) -> dict[str, list[str]]:
+    """What configurations did about the deadline -> their names, those that met it first."""
+    found: dict[str, list[str]] = {}
+    for outcome in (Outcome.MET, Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE):
+        for group, verdict in verdicts.items():
+            if verdict.verdict == outcome:
+                found.setdefault(_fared(verdict), []).append(group.name)
+    return found
+
+
+def _fared(verdict: Verdict) -> str:
+    """What a configuration did about the deadline."""
+    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE:
+        return "met it" if verdict.verdict == Outcome.MET else "missed it"
+    if not verdict.n:
+        return "failed"
+    few = verdict.trials_needed is not None and verdict.verdict_if_effective == Outcome.NOT_ENOUGH_EVIDENCE
+    return "had too few trials to say" if few else "stayed undecided"
 
 
 def verdict_text(verdict: Verdict, name: str = "") -> str:
     """The verdict on several lines: the verdict first, then the maximum."""
-    lines = [f"{verdict.verdict}  {question(verdict)}" + (f"  {name}" if name else "")]
+    means = {Outcome.MET: ": at least", Outcome.MISSED: ": fewer than", Outcome.NOT_ENOUGH_EVIDENCE: " for"}
+    lines = [f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}" + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
-    proven = f"proven at {_confidence(verdict)} confidence:"
+    proven = f"proven at {_confidence(verdict)} confidence"
     lines += [
         _maximum(verdict),
         _percentile(verdict),
         _misses(verdict),
         *_excess(verdict.miss_excess),
-        f"{proven} {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline",
-        f"{proven} {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
+        f"at least {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
+        f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven};"
         " there is a 50 % chance that the next n trials contain a longer one",
         *_evidence(verdict),
         *_assumption(verdict),
@@ -84,8 +120,8 @@ def sentence(verdict: Verdict) -> str:
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
     bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
-    within = f"p{fmt.short_number(verdict.percentile)} within {fmt.short_number(verdict.deadline_us)} us"
-    return f"{within} at {_confidence(verdict)} confidence{bursts}"
+    within = f"{fmt.short_number(verdict.percentile)} % of calls within {fmt.short_number(verdict.deadline_us)} us"
+    return f"{within}, at {_confidence(verdict)} confidence{bursts}"
 
 
 def _calls(length: float) -> str:

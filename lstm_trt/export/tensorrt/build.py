@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
-from lstm_trt.config.libraries import onnx
+from lstm_trt.config.libraries import installed_version, onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import static_model
@@ -25,7 +25,6 @@ from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profi
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
 from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_module, logger, starting
 from lstm_trt.export.to_onnx import export_network
-from lstm_trt.machine.facts import installed_version
 from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache
 

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from lstm_trt.config.errors import RuntimeUnavailable, one_line
+from lstm_trt.config.libraries import CUDA_MAJORS, installed_version
 from lstm_trt.machine import gpu as machine_gpu
-from lstm_trt.machine.facts import CUDA_MAJORS, installed_version
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
-from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
+from lstm_trt.export.read_onnx import FLOATS, checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.sizes import fix_inputs, static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error, stacked
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
@@ -81,14 +81,14 @@ class OwnPreparer(Preparer):
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with reference_path.open("wb") as file:
             np.savez(file, **answers)
+        named = {"reference": name, "checked_by": checked_by, "least_bound": limit}
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
-        return {
-            "onnx_path": str(path),
-            "provenance": {"network_sha256": network.sha256, **bound},
-            "named": {"reference": name, "checked_by": checked_by, "least_bound": limit},
-            # Compared with itself, ONNX Runtime would be right by definition.
-            "compared": bool(every) and not (same and checked_by is None),
-        }
+        if not every:
+            named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
+        elif same and checked_by is None:
+            named["not_checked"] = "it is its own reference"
+        provenance = {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound}
+        return {"onnx_path": str(path), "provenance": provenance, "named": named}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
         network, mode = configuration.workload, configuration.mode
@@ -98,12 +98,22 @@ class OwnPreparer(Preparer):
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
         seed, expected, rounded = reference["gate_seed"], None, None
-        if reference["compared"]:
+        if "not_checked" not in reference["named"]:
             with np.load(reference["reference_path"], allow_pickle=False) as arrays:
                 expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
                 rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
         return Gate(tuple(sets), expected, seed, every=True, rounded=rounded or None, **reference["named"])
+
+    def multiplied_share(self, workload: OnnxNetwork) -> float:
+        """The others are 0, or the number that a tensor has most often, whose products are one."""
+        size = repeated = 0
+        for tensor in onnx_checks.tensors(onnx.load(str(workload.path)).graph):
+            if tensor.data_type in FLOATS.values() and len(tensor.dims) > 1:
+                _, times = np.unique(onnx.numpy_helper.to_array(tensor).astype(np.float32), return_counts=True)
+                size += times.sum()
+                repeated += times.max(initial=0)
+        return float(1 - repeated / size) if size else 1.0
 
 
 PREPARER = OwnPreparer()
@@ -144,7 +154,9 @@ def reference_outputs(
         found = run_onnxruntime(model, sets, states)
     except Exception:  # the package's own classes; a network that it does not run can still be run by others
         found, answers, given = [], None, (model, sets, states)
-    narrow, wide = _evaluated(*given), _evaluated(*given, in_float64=True)
+    narrow, wide = _evaluated(*given), []
+    if not network.facts.quantized:  # in float64 more numbers than in another float32 fall on the other side of an edge
+        wide = _evaluated(*given, in_float64=True)
     limits, evaluated = limits_of(network, narrow, wide), wide or narrow
     limit = max(limits.values())
     if not found:
@@ -181,7 +193,7 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     `narrow` and `wide`: its outputs evaluated in float32 and in float64, whose difference counts `ROUNDING_MULTIPLE`
     times.
     """
-    least = PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
+    least = PARITY_BOUNDS["int8" if network.facts.quantized else "fp16" if network.facts.half else "fp32"]
     outputs, exact = (stacked(narrow), stacked(wide)) if narrow and wide and not network.facts.half else ({}, {})
     errors = {name: relative_error(outputs[name], array) for name, array in exact.items()}
     return {
@@ -209,13 +221,32 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
         (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
         return
-    for name, array in every[-1].items():
-        sizes = zip(array.shape, outputs[name].shape, strict=True)
-        grown = [axis for axis, (one, all_) in enumerate(sizes) if one != all_]
-        joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
-        error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
+    for name in every[-1]:
+        joined = _joined([call[name] for call in every], outputs[name].shape)
+        error = math.inf if joined is None else relative_error(joined, outputs[name])
         if not error <= limit:
             called = f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g}"
             why = "the network depends on earlier samples in other ways than through its states"
             whole_run = f"from one run over all {STREAM_SAMPLES} samples"
             raise ParityFailed(f"{called} {whole_run}: {why} (a convolution over time, for example)")
+
+
+def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:
+    """The outputs of several calls as one run over all their samples gives them, in its `shape`; None if it cannot be.
+
+    That of the last call if it has this shape, else all of them along the axis that is larger in the run. A network
+    can answer one sample without an axis for it.
+    """
+    last = calls[-1]
+    if last.shape == shape:
+        return last
+    if last.ndim == len(shape):
+        grown = next(axis for axis, size in enumerate(last.shape) if size != shape[axis])
+        joined = np.concatenate(calls, grown)
+        return joined if joined.shape == shape else None
+    wanted = [size for size in shape if size > 1]
+    for axis in range(last.ndim + 1):
+        joined = np.stack(calls, axis)
+        if [size for size in joined.shape if size > 1] == wanted:
+            return joined.reshape(shape)
+    return None
