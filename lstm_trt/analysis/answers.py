@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from lstm_trt import registry
+from lstm_trt.analysis.segments import not_judged
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, value_text, warning_lines
 from lstm_trt.config.libraries import pd
@@ -100,9 +101,13 @@ def frame_cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return names, [list(map(value_text, row)) for row in frame.itertuples(False)]
 
 
-def runs_to_judge(source: Any) -> Runs:
-    """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2 trials after warm-up."""
-    runs = as_runs(source)
+def runs_to_judge(source: Any, bounds: bool = False) -> Runs:
+    """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2 trials after warm-up.
+
+    `bounds`: also histograms and times of a coarse clock can be judged, by the bounds of each time. Without, they have
+    a failure instead of samples (`resolved`).
+    """
+    runs = as_runs(source) if bounds else resolved(as_runs(source))
     where = runs.source or "the runs"
     if not len(runs):
         raise UsageError(f"{where}: there are no configurations to analyze")
@@ -111,3 +116,14 @@ def runs_to_judge(source: Any) -> Runs:
             trials = count(group.n, "trial")
             raise UsageError(f"{where}: {group.name} has {trials} after warm-up: at least 2 are needed")
     return runs
+
+
+def resolved(runs: Runs) -> Runs:
+    """The runs with a failure instead of the samples that are `not_judged`."""
+    reasons = [not_judged(group.samples) for group in runs]
+    if not any(reasons):
+        return runs
+    groups = []
+    for group, why in zip(runs, reasons, strict=True):
+        groups.append(replace(group, samples=(), failure=NoTrials(None, f"not judged: {why}")) if why else group)
+    return replace(runs, groups=tuple(groups))

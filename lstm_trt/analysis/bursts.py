@@ -42,7 +42,7 @@ SLOW, PARTS = 0.995, 20
 
 
 def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> float:
-    """The number of misses that count as one, at least 1; 1 for fewer than two.
+    """The number of misses that count as one, at least 1; 1 for fewer than two, and in a histogram (`Bins`).
 
     `places`: ascending indices of the misses of each process, `sizes`: its trials. 1 + 2 times the sum of the
     autocorrelations of the misses, up to the first pair of neighbouring distances whose sum is not positive (the
@@ -50,7 +50,7 @@ def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> 
     counts in blocks, which shows long bad states in which few calls miss.
     """
     n, k = sum(sizes), sum(map(len, places))
-    if k < 2 or k == n:
+    if k < 2 or k == n or isinstance(places[0], range):
         return 1.0
     rate = k / n
     by_call = _pairs(places, NEAR) / n - rate**2

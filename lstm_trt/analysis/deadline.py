@@ -4,7 +4,8 @@ There are three verdicts. MET: the exact binomial test rejects that the miss rat
 rate or more. MISSED: the exact lower bound of the miss rate is above the allowed rate, also if the
 misses of a burst are counted as one (`bursts.py`). Otherwise NOT ENOUGH EVIDENCE, with the length
 of the new recording that is needed. MET assumes that bursts of misses that were not seen are
-short; the length that is assumed can be given. Only these findings turn MET into NOT ENOUGH
+short; the length that is assumed can be given. Where the bins of a histogram or a coarse clock leave open whether a
+call misses, it does for MET, and does not for MISSED. Only these findings turn MET into NOT ENOUGH
 EVIDENCE: dependence, which reduces the effective sample size (`dependence.py`); bursts as long as
 was given; a round or a segment that by itself misses more than allowed; a drift that would carry
 the tail over the deadline. The last two matter because all trials together can meet a deadline
@@ -30,7 +31,7 @@ from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, asses
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
-from lstm_trt.analysis.segments import SAME_LEVEL, Segments, segments_of
+from lstm_trt.analysis.segments import SAME_LEVEL, Segments, not_judged, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError, check_number
@@ -41,6 +42,7 @@ from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Latencies
+from lstm_trt.store.whole import Bins
 
 #: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}
@@ -124,24 +126,28 @@ class Question:
         """What a verdict states of the question: deadline in us, percentile and confidence."""
         return {"deadline_us": self.deadline_us, "percentile": float(100 * self.share), "confidence": self.confidence}
 
-    def decide(self, misses: int, n: int) -> Outcome:
-        """The verdict on independent trials."""
+    def decide(self, misses: int, n: int, certain: int | None = None) -> Outcome:
+        """The verdict on independent trials; `certain`: the number of misses that are, if it is not all."""
         if quantiles.proves_below(misses, n, *self.test):
             return Outcome.MET
-        return Outcome.MISSED if quantiles.proves_above(misses, n, *self.test) else Outcome.NOT_ENOUGH_EVIDENCE
+        certain = misses if certain is None else certain
+        return Outcome.MISSED if quantiles.proves_above(certain, n, *self.test) else Outcome.NOT_ENOUGH_EVIDENCE
 
 
 @dataclass(frozen=True)
 class VerdictRound(JsonFields):
-    """Statistics of one process. `drift`: last level over first, minus 1 (see `segments.py`)."""
+    """Statistics of one process. `drift`: last level over first, minus 1 (see `segments.py`).
+
+    The last three are None if they are not judged, `max_us` if it is above the range of a histogram.
+    """
 
     round: int
     n: int
     misses: int
-    max_us: float
-    steady_state: str
-    drift: float
-    segments: int
+    max_us: float | None
+    steady_state: str | None = None
+    drift: float | None = None
+    segments: int | None = None
 
 
 def rounds_of(
@@ -149,18 +155,18 @@ def rounds_of(
     samples: Sequence[Latencies],
     timed: Sequence[Series],
     misses: Places,
-    courses: Sequence[Segments],
+    courses: Sequence[Segments | None],
 ) -> tuple[tuple[VerdictRound, ...], list[str]]:
     """Statistics of each process, and the reasons against MET: one process, or the end of one, is too slow.
 
     A reason is that one of several rounds, or a segment after the first, significantly misses more than
     allowed by itself (Bonferroni correction). Another is drift: a process becomes slower without reaching a
     steady state, and the latencies of its last segment would miss more than allowed if they were scaled to
-    the final level and slowed down once more by the same drift. `misses`: ascending indices of the trials above the
-    deadline; `courses`: the segments of the trials of each process that are in memory.
+    the final level and slowed down once more by the same drift. `misses`: ascending indices of the trials that may be
+    above the deadline; `courses`: the segments of the trials of each process that are in memory, None if not judged.
     """
     allowed, confidence = question.test
-    later = sum(len(course.segments) - 1 for course in courses)
+    later = sum(len(course.segments) - 1 for course in courses if course)
 
     def alone(part: str, missed: int, n: int, tests: int) -> list[str]:
         proven = quantiles.proves_above(missed, n, allowed, 1 - (1 - confidence) / tests)
@@ -170,6 +176,10 @@ def rounds_of(
     for sample, process, late in zip(samples, timed, misses, strict=True):
         reasons += alone(f"round {sample.round} alone misses", len(late), process.n, len(samples))
     for sample, process, late, course in zip(samples, timed, misses, courses, strict=True):
+        counted = (sample.round, process.n, len(late), quantiles.finite(process.bounds[1].max_us))
+        if course is None:
+            rounds.append(VerdictRound(*counted))
+            continue
         of_round = f" of round {sample.round}" * (len(samples) > 1)
         for segment in course.segments[1:]:
             start, stop = segment.start * process.step, min(segment.stop * process.step, process.n)
@@ -183,8 +193,7 @@ def rounds_of(
             if missed > allowed * len(last):
                 drift = f"drift{of_round} {signed_percent(course.drift)}: if it continues"
                 reasons.append(f"{drift}, {missed} of the last {len(last)} trials would miss the deadline")
-        level = (course.steady_state, course.drift, len(course.segments))
-        rounds.append(VerdictRound(sample.round, process.n, len(late), process.max_us, *level))
+        rounds.append(VerdictRound(*counted, course.steady_state, course.drift, len(course.segments)))
     return tuple(rounds), reasons
 
 
@@ -214,11 +223,16 @@ class Verdict(JsonFields):
     `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
     natural logarithms of the e-values of the round with the least, or the most; None otherwise.
+
+    `known_to`: a "bin" of a histogram, which has no order, or a "step" of a clock that shows 0; else None. Then
+    `misses` counts the calls that may miss, of which `certain_misses` do, and `max_us` is the most that the longest may
+    have taken. `not_judged`: why drift, and of a histogram dependence and (m,k), are not; None if they are.
     """
 
     verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
     n: int = 0
     misses: int = 0
+    certain_misses: int = 0
     deadline_us: float
     percentile: float
     confidence: float
@@ -249,17 +263,19 @@ class Verdict(JsonFields):
     log_e_missed: float | None = None
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
+    known_to: str | None = None
+    not_judged: str | None = None
     rounds: tuple[VerdictRound, ...] = ()
     reasons: tuple[str, ...]
 
     @property
-    def max_us_rounds(self) -> tuple[float, ...]:
+    def max_us_rounds(self) -> tuple[float | None, ...]:
         return tuple(part.max_us for part in self.rounds)
 
     @property
     def drift(self) -> float | None:
         """The drift of the largest absolute value among the rounds."""
-        return max((part.drift for part in self.rounds), key=abs, default=None)
+        return max((part.drift for part in self.rounds if part.drift is not None), key=abs, default=None)
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -288,7 +304,7 @@ class Verdicts(Answers):
         met = {place: self.runs[place].configuration for place in chosen if self[place].verdict == Outcome.MET}
         sizes = {place: known and size_of(known.workload, by) for place, known in met.items()}
         sized = [place for place, size in sizes.items() if size is not None]
-        return max(sized, key=lambda place: (sizes[place], -self[place].max_us), default=None)
+        return max(sized, key=lambda place: (sizes[place], -(self[place].max_us or math.inf)), default=None)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -328,7 +344,7 @@ def verdict(
     trials after warm-up.
     """
     question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
-    runs = runs_to_judge(runs)
+    runs = runs_to_judge(runs, bounds=True)
     measured = [group for group in runs if group.failure is None]
     asked = [(group.plain.samples, question, group.until) for group in measured]
     judged = iter(computed(judged_of, asked, [group.n for group in measured]))
@@ -357,7 +373,7 @@ def _far_deadline(runs: Runs, deadline_us: float) -> list[str]:
     gave one about the unit already.
     """
     groups = [group for group in runs if group.failure is None]
-    medians = [float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) for group in groups]
+    medians = [group.median_ns for group in groups]
     if not runs.own and any(not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS for median_ns in medians):
         return []
     ratios = [median_ns / 1e3 / deadline_us for median_ns in medians]
@@ -390,11 +406,18 @@ def judge(samples: Sequence[Latencies], question: Question, until: float | None 
 
 def _explained(verdict: Verdict, samples: Sequence[Latencies]) -> Verdict:
     """The verdict, if it is MISSED with what the misses spent more time on."""
-    if verdict.verdict != Outcome.MISSED:
+    if verdict.verdict != Outcome.MISSED or verdict.known_to:
         return verdict
     samples = timed_samples(samples)
     late = [sample.timed_ns > limit_ns(verdict.deadline_us) for sample in samples]
     return replace(verdict, miss_excess=Spent(samples).excess(late, [~each for each in late]))
+
+
+def misses_of(timed: Sequence[Series], deadline_us: float) -> tuple[list[Any], int]:
+    """Places of the trials of each process that may miss, and the number of all that do for certain."""
+    late_ns = limit_ns(deadline_us)
+    certain, misses = zip(*([edge.above(late_ns)[0] for edge in process.bounds] for process in timed), strict=True)
+    return list(misses), sum(map(len, certain))
 
 
 def judged_of(asked: list[Asked]) -> list[Verdict]:
@@ -403,25 +426,35 @@ def judged_of(asked: list[Asked]) -> list[Verdict]:
     if not all(samples for samples, *_ in kept):
         raise UsageError("there are no trials after warm-up")
     timed = [list(map(Series.of, samples)) for samples, *_ in kept]
-    latencies_ns = [process.latency_ns for process in itertools.chain(*timed)]
-    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in latencies_ns):
+    trials = (process.latency_ns for process in itertools.chain(*timed) if not isinstance(process.whole, Bins))
+    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in trials):
         raise UsageError("latencies must be finite and positive")
-    courses = iter(segments_of(latencies_ns))
-    return [_judged(each, series, [next(courses) for _ in series]) for each, series in zip(kept, timed, strict=True)]
+    reasons = [not_judged(samples) for samples, *_ in kept]
+    judged = itertools.chain(*(series for series, why in zip(timed, reasons, strict=True) if why is None))
+    courses = iter(segments_of([process.latency_ns for process in judged]))
+    return [
+        _judged(each, series, [None if why else next(courses) for _ in series], why)
+        for each, series, why in zip(kept, timed, reasons, strict=True)
+    ]
 
 
-def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) -> Verdict:
-    """`judge` of one configuration, from the timed trials of each sample and their segments."""
+def _judged(
+    asked: Asked, timed: Sequence[Series], courses: Sequence[Segments | None], why: str | None = None
+) -> Verdict:
+    """`judge` of one configuration, from the timed trials of each sample and their segments.
+
+    `why` these are not judged, if they are not.
+    """
     samples, question, until = asked
+    ordered = not any(isinstance(process.whole, Bins) for process in timed)
     if question.burst_ms is not None:
-        spacings = [
-            sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) / process.step
-            for sample, process in zip(samples, timed, strict=True)
-        ]
-        burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(list(map(np.mean, spacings)))))
+        spacings_ns = []
+        for sample, process in zip(samples, timed, strict=True):
+            closed_ns = 1e3 * process.statistic("mean_us")
+            spacings_ns.append(closed_ns if sample.start_ns is None else np.diff(sample.start_ns).mean() / process.step)
+        burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(spacings_ns)))
         question = replace(question, burst_length=burst_length, burst_ms=None)
-    late_ns = limit_ns(question.deadline_us)
-    misses = [process.above(late_ns)[0] for process in timed]
+    misses, certain = misses_of(timed, question.deadline_us)
     sizes = [process.n for process in timed]
     n, missed = sum(sizes), sum(map(len, misses))
     pooled = timed[0] if len(timed) == 1 else Series.of(*samples)
@@ -434,20 +467,24 @@ def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) 
     rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
     burst_length = question.burst_length
 
-    independent = effective = question.decide(missed, n)
-    dependence = assess(timed, misses, float(1 - question.share))
+    independent = effective = question.decide(missed, n, certain)
+    dependence, firm = Dependence(), None
+    if ordered:
+        dependence = assess(timed, misses, float(1 - question.share))
+        firm = firm_statistics(misses, sizes) if certain == missed else None
+    tau = bursts.autocorrelation_time(misses, sizes)
     effective_misses, effective_n = dependence.effective(missed, n)
     if independent == Outcome.MET and question.decide(effective_misses, effective_n) != Outcome.MET:
         effective = Outcome.NOT_ENOUGH_EVIDENCE
-    tau = bursts.autocorrelation_time(misses, sizes)
     reasons: list[str] = []
     decided = sequential.outcome_of(evidence) if evidence else independent
     slow_length = slow_length_low = None
-    if decided == Outcome.MISSED and not (evidence or quantiles.proves_above(missed / tau, n / tau, *question.test)):
+    if decided == Outcome.MISSED and not (evidence or quantiles.proves_above(certain / tau, n / tau, *question.test)):
         counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
-        slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
+        if ordered:
+            slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
@@ -471,23 +508,25 @@ def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) 
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
         reasons.append(f"{count(n, 'trial')} did not decide it")
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
-        reasons.append(_missing(question, missed, n, needed, trials_needed, dependence.how))
+        reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
     assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
-    ordered_us = pooled.ordered_us
-    least_us, most_us = quantiles.interval(ordered_us, question.share, 2 * question.confidence - 1, effective_n / n)
+    least_ns, most_ns = (edge.ordered_ns for edge in pooled.bounds)
+    bounds_ns = quantiles.interval(least_ns, question.share, 2 * question.confidence - 1, effective_n / n, most_ns)
+    low_us, high_us = (None if bound_ns is None else bound_ns / 1e3 for bound_ns in bounds_ns)
     return Verdict(
         verdict=verdict,
         n=n,
         misses=missed,
+        certain_misses=certain,
         **question.stated,
-        max_us=max(part.max_us for part in rounds),
-        max_with_warmup_us=max(sample.most_ns for sample in samples) / 1e3,
-        percentile_us=quantiles.percentile(ordered_us, question.share),
-        percentile_low_us=least_us,
-        percentile_high_us=most_us,
+        max_us=quantiles.finite(float(most_ns[-1]) / 1e3),
+        max_with_warmup_us=quantiles.finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
+        percentile_us=quantiles.finite(quantiles.percentile(pooled.ordered_ns, question.share) / 1e3),
+        percentile_low_us=low_us,
+        percentile_high_us=high_us,
         certifies=100 * (1 - quantiles.rate_bounds(effective_misses, effective_n, question.confidence)[1]),
         max_certifies=100 * (1 - quantiles.rate_bounds(0, effective_n, question.confidence)[1]),
-        miss_rate_low=quantiles.rate_bounds(missed / tau, n / tau, question.confidence)[0],
+        miss_rate_low=quantiles.rate_bounds(certain / tau, n / tau, question.confidence)[0],
         miss_rate_high=quantiles.rate_bounds(missed, n, question.confidence)[1],
         trials_needed=trials_needed,
         trials_needed_if_independent=needed,
@@ -505,7 +544,9 @@ def _judged(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments]) 
         slow_burst_length=slow_length,
         slow_burst_length_low=slow_length_low,
         dependence=dependence,
-        firm_statistics=firm_statistics(misses, sizes),
+        firm_statistics=firm,
+        known_to=("step" if ordered else "bin") if pooled.edges else None,
+        not_judged=why,
         rounds=rounds,
         reasons=tuple(reasons),
     )
@@ -520,22 +561,24 @@ def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome
     several = []
     for (samples, question, until), deadlines_us in asked:
         kept = timed_samples(samples)
-        timed, found, before = list(map(Series.of, kept)), [], -1
-        courses, n = segments_of([process.latency_ns for process in timed]), sum(process.n for process in timed)
+        timed, found, before = list(map(Series.of, kept)), [], None
+        why, n = not_judged(kept), sum(process.n for process in timed)
+        courses = [None] * len(timed) if why else segments_of([process.latency_ns for process in timed])
         for deadline_us in deadlines_us:
-            misses = [process.above(limit_ns(deadline_us))[0] for process in timed]
+            misses, certain = misses_of(timed, deadline_us)
             missed = sum(map(len, misses))
-            outcome = question.decide(missed, n)
-            if missed == before and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
+            outcome = question.decide(missed, n, certain)
+            if before == (missed, certain) and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
                 outcome = found[-1]
             elif until is not None or outcome == Outcome.MET:
-                outcome = _judged((kept, replace(question, deadline_us=deadline_us), until), timed, courses).verdict
+                here = replace(question, deadline_us=deadline_us)
+                outcome = _judged((kept, here, until), timed, courses, why).verdict
             elif outcome == Outcome.MISSED:
                 tau = bursts.autocorrelation_time(misses, [process.n for process in timed])
-                proven = quantiles.proves_above(missed / tau, n / tau, *question.test)
+                proven = quantiles.proves_above(certain / tau, n / tau, *question.test)
                 outcome = outcome if proven else Outcome.NOT_ENOUGH_EVIDENCE
             found.append(outcome)
-            before = missed
+            before = missed, certain
         several.append(found)
     return several
 
@@ -603,13 +646,16 @@ def _repeated(question: Question, least: int, timed: Sequence[Series], misses: P
     return None
 
 
-def _missing(question: Question, misses: int, n: int, needed: int | None, trials_needed: int | None, how: str) -> str:
+def _missing(
+    question: Question, misses: int, certain: int, n: int, needed: int | None, trials_needed: int | None, how: str
+) -> str:
     """Why n trials do not prove MET, and how many would; `how` describes the dependence."""
+    rate = f"{misses} of {n}" if certain == misses else f"{certain} to {misses} of {n} by what is known of each time"
     if Fraction(misses, n) >= 1 - question.share:
-        return f"the observed miss rate, {misses} of {n}, is not below the allowed rate"
+        return f"the observed miss rate, {rate}, is not below the allowed rate"
     if trials_needed is None:
         return "more than 1e9 new trials would be needed at the observed miss rate"
-    close = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
+    close = f"the observed miss rate, {rate}, is too close to the allowed rate for {count(n, 'trial')}"
     few = f"{count(n, 'trial')} without a miss are too few"
     reason = f"{close if misses else few}: {trials_needed} are needed"
     return reason if trials_needed == needed else f"{reason}, because slow calls come in bursts: {how}"

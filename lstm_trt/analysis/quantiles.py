@@ -55,7 +55,7 @@ class Percentile:
     """A percentile in us, and the bounds of its exact interval; None for a bound that does not exist at this n."""
 
     share: Fraction
-    us: float
+    us: float | None
     low_us: float | None
     high_us: float | None
 
@@ -138,6 +138,8 @@ def mean_and_deviation(values: Ordered) -> tuple[float, float | None]:
     n = len(values)
     values, counts = (values, 1) if isinstance(values, np.ndarray) else (values.values, values.counts)
     mean = float(np.sum(values * counts, dtype=np.float64)) / n
+    if not math.isfinite(mean):
+        return mean, None
     return mean, math.sqrt(float(np.sum(counts * (values - mean) ** 2)) / (n - 1)) if n > 1 else None
 
 
@@ -188,19 +190,29 @@ def interval_ranks(n: int, share: Fraction, confidence: float = DEFAULT_CONFIDEN
 
 
 def interval(
-    ordered: Ordered, share: Fraction, confidence: float = DEFAULT_CONFIDENCE, effective: float = 1.0
+    ordered: Ordered,
+    share: Fraction,
+    confidence: float = DEFAULT_CONFIDENCE,
+    effective: float = 1.0,
+    most: Ordered | None = None,
 ) -> tuple[float | None, float | None]:
     """The values at `interval_ranks` of an ascending array; None for a bound that does not exist at this n.
 
-    `effective`: effective sample size over n; the ranks are computed for the former and scaled to n.
+    `effective`: effective sample size over n; the ranks are computed for the former and scaled to n. `most`: the most
+    that each value may be, ascending, if `ordered` has the least.
     """
-    n = len(ordered)
+    n, most = len(ordered), ordered if most is None else most
     trials = max(1, math.floor(n * effective))
     low, high = interval_ranks(trials, share, confidence)
     return (
         None if low is None else float(ordered[max(1, low * n // trials) - 1]),
-        None if high is None else float(ordered[min(n, -(-high * n // trials)) - 1]),
+        None if high is None else finite(float(most[min(n, -(-high * n // trials)) - 1])),
     )
+
+
+def finite(value: float) -> float | None:
+    """The value; None if it is not known, because it is above the range of a histogram."""
+    return value if math.isfinite(value) else None
 
 
 def rate_bounds(count: float, n: float, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float, float]:

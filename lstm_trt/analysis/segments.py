@@ -19,7 +19,10 @@ import numpy as np
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.quantiles import median
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import latency
 from lstm_trt.machine import facts
+from lstm_trt.store.samples import Latencies
+from lstm_trt.store.whole import Bins
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
 SAME_LEVEL = 0.01
@@ -64,6 +67,28 @@ class Segments:
     steady_state: SteadyState
     drift: float
     level_ns: np.ndarray = field(repr=False)
+
+
+#: With a median below this number of steps of the clock, ratios of latencies are those of steps. These show the step.
+FEWEST_STEPS, LOOKED = 3, 10_000
+
+
+def not_judged(samples: Sequence[Latencies]) -> str | None:
+    """Why levels, clusters, periods and ratios of these trials are not judged; None if they are.
+
+    A histogram has no order. Where the median is below `FEWEST_STEPS` steps of the clock, ratios are those of steps.
+    """
+    for sample in samples:
+        if isinstance(sample.whole, Bins):
+            return "a histogram has no order"
+        latency_ns = sample.timed_ns
+        if sample.edges_ns is not None:
+            step_ns = float((sample.edges_ns[1] - sample.latency_ns).max())
+        else:
+            step_ns = clock_step(latency_ns[:LOOKED])
+        if median(latency_ns) < FEWEST_STEPS * step_ns:
+            return f"the median is below {FEWEST_STEPS} steps of the clock, of {latency(step_ns / 1e3)}"
+    return None
 
 
 #: Trials whose segments are searched at once.
@@ -118,7 +143,7 @@ def clock_step(values: np.ndarray) -> float:
     """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
     It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Two values more
-    than 5 % apart are two states, not clock steps.
+    than 5 % apart are two states, not clock steps, unless they are 1 and 2, or 2 and 3 steps.
     """
     low, median, high = np.percentile(values, [5, 50, 95])
     central = np.unique(values[(values >= low) & (values <= high)])
@@ -127,7 +152,8 @@ def clock_step(values: np.ndarray) -> float:
     steps = np.diff(central if len(central) > 1 else np.unique(values))
     steps = steps[steps > 1e-9 * median]
     step = float(np.median(steps)) if len(steps) else 0.0
-    return 0.0 if len(central) < 3 and step > 0.05 * median else max(step, facts.quantum(values))
+    two_states = len(central) < 3 and step > 0.05 * median and round(central[0] / step, 6) not in (1, 2)
+    return 0.0 if two_states else max(step, facts.quantum(values))
 
 
 def spread_ties(values: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from lstm_trt.analysis.quantiles import (
     Ordered,
     Percentile,
     count_outliers,
+    finite,
     interval,
     is_outlier,
     mean_and_deviation,
@@ -34,22 +35,27 @@ from lstm_trt.store.whole import Whole, counted
 class Series:
     """Latencies after warm-up, in ns and in order; at least one.
 
-    `whole`: all of them, if `latency_ns` has only one of each `step`; then all statistics and `above` are of all.
+    `whole`: all of them, if `latency_ns` has only one of each `step`, or an entry for each bin of a histogram; then all
+    statistics and `above` are of all. `edges`: the least and the most that the latencies may be, if they differ.
     """
 
     latency_ns: np.ndarray
     whole: Whole | None = None
+    edges: tuple[Series, ...] = ()
 
     @classmethod
     def of(cls, *samples: Latencies) -> Series:
         """The timed trials of samples, one after another."""
-        latency_ns = np.concatenate([sample.timed_ns for sample in samples])
+        latency_ns = np.concatenate([sample.timed(sample.latency_ns) for sample in samples])
+        edges: tuple[Series, ...] = ()
+        if any(sample.edges_ns is not None for sample in samples):
+            edges = tuple(cls.of(*(sample.edge(end) for sample in samples)) for end in (0, 1))
         if not any(sample.whole for sample in samples):
-            return cls(latency_ns)
+            return cls(latency_ns, None, edges)
         if len(samples) == 1:
-            return cls(latency_ns, samples[0].whole)
+            return cls(latency_ns, samples[0].whole, edges)
         pairs = ((each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1) for each in samples)
-        return cls(latency_ns, Whole(*counted(pairs)))
+        return cls(latency_ns, Whole(*counted(pairs)), edges)
 
     @property
     def n(self) -> int:
@@ -62,6 +68,12 @@ class Series:
     @cached_property
     def ordered_ns(self) -> Ordered:
         return self.whole or np.sort(self.latency_ns)
+
+    @property
+    def bounds(self) -> tuple[Series, Series]:
+        """The least and the most that the latencies may be."""
+        least, most = self.edges or (self, self)
+        return least, most
 
     def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
         """Places and latencies of the trials above a limit, in order."""
@@ -116,8 +128,10 @@ class Series:
 
     def percentile(self, share: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> Percentile:
         """A percentile with its exact interval."""
-        low, high = (bound and bound / 1e3 for bound in interval(self.ordered_ns, share, confidence))
-        return Percentile(share, percentile(self.ordered_ns, share) / 1e3, low, high)
+        least, most = self.bounds
+        bounds_ns = interval(least.ordered_ns, share, confidence, most=most.ordered_ns)
+        low, high = (bound and bound / 1e3 for bound in bounds_ns)
+        return Percentile(share, finite(percentile(self.ordered_ns, share) / 1e3), low, high)
 
 
 def timed_samples(samples: Iterable[Latencies]) -> tuple[Latencies, ...]:

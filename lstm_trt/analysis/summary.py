@@ -16,7 +16,15 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
 from lstm_trt.analysis.parallel import remembered
-from lstm_trt.analysis.quantiles import PERCENTILES, AskedPercentiles, Percentile, mean_and_deviation, shares_of
+from lstm_trt.analysis.quantiles import (
+    PERCENTILES,
+    AskedPercentiles,
+    Percentile,
+    finite,
+    mean_and_deviation,
+    shares_of,
+)
+from lstm_trt.analysis.segments import not_judged
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.labels import flat
@@ -104,8 +112,8 @@ class SummaryRow(AskedPercentiles):
     seed: int | None = None
     rounds: int = 0
     round: int | None = None
-    median_us_rounds: tuple[float, ...] = ()
-    max_us_rounds: tuple[float, ...] = ()
+    median_us_rounds: tuple[float | None, ...] = ()
+    max_us_rounds: tuple[float | None, ...] = ()
     stage: str | None = None
     reason: str | None = None
     machine: str | None = None
@@ -172,7 +180,9 @@ def summarize(
             group = item.configuration.workload.group_fields(item.configuration.mode)
             rows.append(_failed(item.configuration, group, NoTrials(item.stage, item.reason), machine, number))
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
-    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.remarks, *missing))
+    reasons = [not_judged(group.samples) for group in runs] if clusters else []
+    unjudged = dict.fromkeys(f"clusters and steady state are not judged: {why}" for why in reasons if why)
+    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.remarks, *missing, *unjudged))
 
 
 def summarize_groups(
@@ -188,13 +198,16 @@ def summarize_groups(
         samples = timed_samples(group.samples)
         whole = [(group, samples, None)]
         parts += [(group, (sample,), sample.round) for sample in samples] if by_round and samples else whole
-    looked = [tuple(Latencies.of(sample.timed_ns) for sample in samples) for _, samples, _ in parts if samples]
-    sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked]
-    found = iter(remembered(_clusters, looked, sizes, source) if clusters else [(None, None)] * len(looked))
+    looked = {}
+    for place, (_, samples, _) in enumerate(parts):
+        if clusters and samples and not not_judged(samples):
+            looked[place] = tuple(Latencies.of(sample.timed_ns) for sample in samples)
+    sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked.values()]
+    found = dict(zip(looked, remembered(_clusters, list(looked.values()), sizes, source), strict=True))
     rows = []
-    for group, samples, number in parts:
+    for place, (group, samples, number) in enumerate(parts):
         if samples:
-            rows.append(_recorded(group, samples, number, next(found), shares))
+            rows.append(_recorded(group, samples, number, found.get(place, (None, None)), shares))
         else:
             failure = group.failure or NoTrials(None, "no trials after warm-up")
             rows.append(_failed(group.configuration, group.group, failure, group.machine))
@@ -211,8 +224,8 @@ def _clusters(several: list[Sequence[Latencies]]) -> list[Found]:
 
 
 def statistics_of(series: Series) -> dict:
-    """Statistics of a series, by the names of a row."""
-    found: dict[str, Any] = {name: series.statistic(name) for name in ("min_us", "mean_us", "max_us")}
+    """Statistics of a series, by the names of a row; None for those above the range of a histogram."""
+    found: dict[str, Any] = {name: finite(series.statistic(name)) for name in ("min_us", "mean_us", "max_us")}
     _, deviation_ns = mean_and_deviation(series.ordered_ns)
     found |= {"n": series.n, "std_us": deviation_ns and deviation_ns / 1e3, "outliers": series.outliers}
     for share in PERCENTILES.values():
@@ -249,7 +262,7 @@ def _recorded(
         status="ok",
         clusters=found[0],
         steady_state=found[1],
-        max_with_warmup_us=max(sample.most_ns for sample in samples) / 1e3,
+        max_with_warmup_us=finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
         below_floor=None if of_floor is None else of_floor < 1,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
@@ -258,8 +271,8 @@ def _recorded(
         graph_captured=samples[0].graph_captured,
         rounds=len(samples),
         round=number,
-        median_us_rounds=tuple(part.median_us for part in rounds),
-        max_us_rounds=tuple(part.max_us for part in rounds),
+        median_us_rounds=tuple(finite(part.median_us) for part in rounds),
+        max_us_rounds=tuple(finite(part.max_us) for part in rounds),
         machine=samples[0].machine,
         group=group.group,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_trt.analysis.answers import resolved
 from lstm_trt.analysis.segments import SAME_LEVEL
 from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
@@ -110,11 +111,11 @@ def read_times(
     `StoreError`, with a one-line message, if the source cannot be read.
     """
     if not is_path(source):
-        return from_runs(as_runs(source).where(**where or {}))
+        return from_runs(resolved(as_runs(source)).where(**where or {}))
     warnings: list[str] = []
-    found = tables.read_tables(paths_of(source), warnings)
+    found = tables.read_tables(paths_of(source), warnings, column)
     if found is None:
-        return from_runs(load(source, rename=rename, column=column, unit=unit).where(**where or {}))
+        return from_runs(resolved(load(source, rename=rename, column=column, unit=unit)).where(**where or {}))
     known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
         if new and tables.normal_name(new) not in known:
@@ -186,7 +187,7 @@ def from_tables(
             example = '--rename "Num LSTM layers=layers"'
             raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
         described = _columns(table, SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ()))
-        times_us = tables.times(table, time_name, blanks=True) * (tables.UNIT_NS[stated] / tables.UNIT_NS["us"])
+        times_us = tables.times(table, time_name, ["blank or NaN"]) * (tables.UNIT_NS[stated] / tables.UNIT_NS["us"])
         sizes = np.array([_whole_sizes(table, name) for name in columns.values()])
         used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
         if not len(used):

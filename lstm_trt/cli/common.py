@@ -267,8 +267,8 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
     selected.add_argument("--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=where)
     group = parser.add_argument_group("tables recorded elsewhere")
     add = group.add_argument
-    column = "column of the latencies (default: latency_ns, _us, _ms or _s, or the only column that states a unit)"
-    add("--column", metavar="NAME", help=column)
+    column = "column of the latencies, or its place from 1 (default: latency_ns, _us, _ms or _s, or the only one that"
+    add("--column", metavar="NAME", help=f"{column} states a unit)")
     add("--unit", choices=UNIT_NS, help="unit of the latencies, if the column's name does not state it")
     rename = 'rename columns first, for example "Average time (s)=latency_s"; OLD= ignores a column'
     add("--rename", nargs="+", action="extend", default=[], metavar="OLD=NEW", help=rename)
@@ -279,14 +279,17 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
     add("--causes", nargs="+", metavar="COLUMN", help="columns with event counts per trial that may explain the tail")
     add("--one-group", action="store_true", help="treat all rows as one configuration, and each table as one round")
     add("--drop-missing", action="store_true", help="drop rows without a time, and state their number")
+    add("--counts", metavar="COLUMN", help="column of a histogram with the number of calls in each bin")
 
 
 def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path], latencies: bool = False) -> Runs:
     """Load the runs of paths with the options of `table_arguments`; of recordings all columns, or only `latencies`."""
     from lstm_trt.store.runs import COLUMNS, LATENCIES, load
 
-    names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing")
+    names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing", "counts")
     given = {name: getattr(arguments, name) for name in names}
+    if arguments.counts and getattr(arguments, "figures", None):
+        raise UsageError("--figures shows each call, which the histogram of --counts does not have: omit one of them")
     runs = load(path, rename=renames(arguments.rename), columns=LATENCIES if latencies else COLUMNS, **given)
     return runs.where(**selection(arguments))
 

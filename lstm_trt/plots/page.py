@@ -188,8 +188,9 @@ def verdict_rows(verdict: Verdict) -> Rows:
     rows.append(("allowed", f"{short_number(100 - verdict.percentile)} %"))
     rows += [("Maximum", ""), ("after warm-up", f"{number(verdict.max_us)} µs")]
     rows.append(("including warm-up", f"{number(verdict.max_with_warmup_us)} µs"))
-    if len(verdict.max_us_rounds) > 1:
-        low, high = min(verdict.max_us_rounds), max(verdict.max_us_rounds)
+    by_round = [max_us for max_us in verdict.max_us_rounds if max_us is not None]
+    if len(by_round) > 1:
+        low, high = min(by_round), max(by_round)
         rows.append(("by round", f"{number(low)} to {number(high)} µs"))
     rows += [("Evidence", ""), ("proven within deadline", f"{percent_certified(verdict.certifies)} %")]
     if verdict.effective_n < n:

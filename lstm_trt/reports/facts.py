@@ -252,7 +252,7 @@ def report(
         one_of("format of a report", path.suffix, FORMATS)
         with file_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-    runs = runs_to_judge(runs)
+    runs = runs_to_judge(runs, bounds=True)
     comparisons = None if baseline is None else compare.compare(baseline, runs, confidence=confidence)
     verdicts, tails = deadline.verdict(runs, deadline_us, percentile, confidence, **bursts), outliers.outliers(runs)
     stops_us, timed = _stops(runs, question.deadline_us), [place for place, group in enumerate(runs) if group.n]

@@ -24,7 +24,7 @@ from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.locks import folder_in_use
 from lstm_trt.store.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording, Stored
-from lstm_trt.store.tables import Table, file_names, read_tables, source_of, time_column
+from lstm_trt.store.tables import Table, file_names, in_memory, read_tables, source_of, table_of, time_column
 from lstm_trt.store.whole import KEPT
 
 #: Most names in a line of what is missing.
@@ -210,10 +210,10 @@ def is_path(source: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
 
 
 def as_runs(source: Any) -> Runs:
-    """Convert to `Runs`: a path or several (see `load`), groups, recordings, a single one of these, or `Runs`."""
+    """Convert to `Runs`: a path or several, a DataFrame or an array (see `load`), groups, recordings, or `Runs`."""
     if isinstance(source, Runs):
         return source
-    if is_path(source):
+    if is_path(source) or in_memory(source):
         return load(source)
     items: list[Any] = [source] if isinstance(source, Group | Stored) else list(source)
     groups = [item for item in items if isinstance(item, Group)]
@@ -230,7 +230,7 @@ def as_runs(source: Any) -> Runs:
 
 
 def load(
-    path: str | Path | Sequence[str | Path],
+    path: Any,
     *,
     column: str | None = None,
     unit: str | None = None,
@@ -239,15 +239,18 @@ def load(
     causes: Sequence[str] | None = None,
     one_group: bool = False,
     drop_missing: bool = False,
+    counts: str | None = None,
     columns: Sequence[str] = COLUMNS,
     **where: Any,
 ) -> Runs:
     """Read latencies from recordings (a file, a folder or a consolidated pair) or from tables.
 
-    `path` can be several of these, a folder of tables, or `-` for a table on standard input. The other arguments are
+    `path` can be several of these, a folder of tables, `-` for a table on standard input, or a DataFrame or an array
+    instead of a path. The other arguments are
     for tables. `column` holds the times in `unit` (ns, us, ms or s). Each combination of values of the `group_by`
     columns is a group. `rename` (old name -> new name) is applied first. `causes` are columns of counts. `one_group`
     states that all rows of a group are of one configuration. `drop_missing` drops rows without a time.
+    `counts` is the column of a histogram with the number of calls in each bin.
     `columns` are those of recordings that are loaded: `LATENCIES` take less time and memory, and show no causes.
 
     Each of several tables is a group, unless there are `group_by` columns or `one_group`. A group with rows of several
@@ -256,11 +259,15 @@ def load(
     Keyword arguments in `where` select groups, see `Runs.where`. Raises `UsageError` or `StoreError`, with a one-line
     message, if a path cannot be read.
     """
-    paths = paths_of(path)
     warnings: list[str] = []
-    tables = read_tables(paths, warnings)
     causes = causes and as_list(causes)
-    options = TableOptions(column, unit, as_list(group_by), rename, causes, one_group, drop_missing)
+    options = TableOptions(column, unit, as_list(group_by), rename, causes, one_group, drop_missing, counts)
+    if in_memory(path):
+        table = table_of(path)
+        paths, tables = [Path(table.where)], [table]
+    else:
+        paths = paths_of(path)
+        tables = read_tables(paths, warnings, column)
     runs = _recorded(paths, options, columns) if tables is None else _of_tables(tables, paths, options, warnings)
     return runs.where(**where) if where else runs
 
@@ -300,6 +307,7 @@ def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOpt
     source = source_of(paths)
     groups = tuple(_joined(groups, source) if len(groups) > 1 else groups[0] for groups in same.values())
     read = {"column": dict.fromkeys(filter(None, columns)), "unit": dict.fromkeys(units)}
+    read["counts"] = dict.fromkeys(filter(None, [options.counts]))
     how, group = {name: ", ".join(values) for name, values in read.items() if values}, groups[0].group
     return Runs(groups, source, tuple(dict.fromkeys(warnings)), how, tuple(group), grouped=bool(group), own=False)
 

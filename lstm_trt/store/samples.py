@@ -13,12 +13,13 @@ from typing import Any, Self
 import numpy as np
 
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import flat, labels, telling, version_text
 from lstm_trt.config.libraries import sends
 from lstm_trt.store.schema import Failure, Recording, Stored
-from lstm_trt.store.whole import Whole
+from lstm_trt.store.whole import Bins, Whole
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -49,6 +50,8 @@ class Latencies:
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
     `telemetry`: "off", or "on" with the libraries that sent usage data from the timed process; None if not known.
     `unexplained_cpu_ns`: CPU time of its threads that were neither timed nor of the runtime's pool, None if not known.
+    Of a histogram `whole` is `Bins`, and the arrays have an entry per bin. `edges_ns` (2, entries): the least and the
+    most that each latency may be, of a bin or by a clock so coarse that it shows 0; else None.
     `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 
@@ -75,6 +78,7 @@ class Latencies:
     unexplained_cpu_ns: int | None = None
     not_checked: str | None = None
     whole: Whole | None = field(default=None, repr=False)
+    edges_ns: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def n(self) -> int:
@@ -93,12 +97,22 @@ class Latencies:
 
     @property
     def timed_ns(self) -> np.ndarray:
-        """Latencies after warm-up in ns, in order."""
+        """Latencies after warm-up in ns, in order; raises `UsageError` for a histogram, which has none."""
+        if isinstance(self.whole, Bins):
+            raise UsageError("a histogram has no order and no single times: summarize and verdict read it")
         return self.latency_ns[~self.warmup]
 
     def timed(self, values: np.ndarray) -> np.ndarray:
         """The entries after warm-up of one of the arrays."""
         return values[~self.warmup]
+
+    def edge(self, end: int) -> Latencies:
+        """This sample with the least (0) or the most (1) that each latency may be."""
+        if self.edges_ns is None:
+            return self
+        edge_ns = self.edges_ns[end]
+        whole = self.whole and replace(self.whole, values=edge_ns, most_ns=edge_ns[-1])
+        return replace(self, latency_ns=edge_ns, whole=whole, edges_ns=None)
 
     @property
     def plain(self) -> Latencies:
@@ -149,6 +163,12 @@ class Group:
     def plain(self) -> Group:
         """This group with its samples `plain`."""
         return replace(self, samples=tuple(sample.plain for sample in self.samples))
+
+    @property
+    def median_ns(self) -> float:
+        """The median of the medians of the rounds."""
+        ordered = (sample.whole or np.sort(sample.timed_ns) for sample in self.samples if sample.n)
+        return float(np.median([each[(len(each) - 1) // 2] for each in ordered]))
 
     @property
     def machine(self) -> str | None:

@@ -1,5 +1,6 @@
 """Read tables from elsewhere: CSV, Parquet, JSON (trtexec's `--exportTimes`), .npy, or one number per line.
 
+`tools` reads what other benchmark tools write in formats of their own.
 Nothing is guessed. The column of times is called `latency`, or is the only one that states a unit in its name
 (`latency_us`, `Average time (s)`, `latencyMs`). Otherwise, or if no unit is stated, the error message names the
 options to use. Invalid content raises `UsageError` with a one-line message that names the first wrong line or row.
@@ -15,7 +16,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -32,6 +33,7 @@ from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY, numpy_of
+from lstm_trt.store.tools import aggregates, columns_of_json, columns_of_text
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -54,6 +56,13 @@ _STATED = (
 #: Text cells that count as blank, in lower case.
 _BLANKS = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
 
+#: Text cells of the calls above the range of a histogram.
+_ABOVE = re.compile(r"(#.*)?over\w*:?|> ?[\d.]+|[\d.]+ ?\+", re.IGNORECASE)
+
+#: Words in the name of a column of aggregates, and of a column beside which the times of all rows are aggregates.
+_AGGREGATES = re.compile(r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?")
+_AGGREGATED_BY = re.compile(r"percentiles?|quantiles?|iterations")
+
 #: Maximum number of characters of a cell or name, and of names, in an error message.
 _SHOWN_LETTERS, _SHOWN_NAMES = 40, 20
 
@@ -73,6 +82,12 @@ def split_unit(name: str) -> tuple[str, str | None]:
 def normal_name(name: str) -> str:
     """A name in lower case, stripped, with one underscore for spaces and hyphens; columns are looked up by it."""
     return re.sub(r"[\s_-]+", "_", str(name).strip().casefold())
+
+
+def has_word(name: str, words: re.Pattern) -> bool:
+    """Whether a word of a name, also of one in camel case, is one of `words`."""
+    apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
+    return any(map(words.fullmatch, re.split(r"[\W_]+", apart.casefold())))
 
 
 def listed_names(names: Iterable[str]) -> str:
@@ -99,7 +114,8 @@ class Table:
     """Columns of equal length with at least one row; `where` names the file in error messages.
 
     A file of plain numbers has one column, "". `unit` is the unit of that column if a comment above it states one.
-    `lines` has the line number of each row of a text file and is None for others. Raises `UsageError` if two columns
+    `lines` has the line number of each row of a text file and is None for others. `places` has the names of all columns
+    of the file in their order, also of those without a name, which are left out. Raises `UsageError` if two columns
     have the same name.
     """
 
@@ -107,6 +123,7 @@ class Table:
     data: pa.Table = field(repr=False)
     unit: str | None = None
     lines: Sequence[int] | None = field(default=None, repr=False)
+    places: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for name, times in Counter(self.names).items():
@@ -137,10 +154,12 @@ class Table:
         return found[0] if found else None
 
     def column(self, name: str, option: str) -> str:
-        """The column with the name that `option` gives, ignoring case and surrounding spaces."""
+        """The column with the name that `option` gives, ignoring case and surrounding spaces, or its place from 1."""
         if self.names == [""]:
             raise UsageError(f"{self.where} has numbers without column names: remove {option}")
         found = name if name in self.names else self.find(normal_name(name))
+        if found is None and name.isdecimal() and 1 <= int(name) <= len(self.places):
+            found = self.places[int(name) - 1] or None
         if found is None:
             raise UsageError(f"{self.where} has no column {name!r}; its columns are {listed_names(self.names)}")
         return found
@@ -151,7 +170,10 @@ class Table:
             return self
         new = {self.column(old, "--rename"): name for old, name in names.items()}
         kept = self.data.select([name for name in self.names if new.get(name, name)])
-        return replace(self, data=kept.rename_columns([new.get(name, name) for name in kept.column_names]))
+        places = [new.get(name, name) for name in self.places]
+        return replace(
+            self, data=kept.rename_columns([new.get(name, name) for name in kept.column_names]), places=places
+        )
 
     def kind(self, name: str) -> str:
         """`number` (including durations), `bool`, `text`, `moment` (a timestamp), or `other`."""
@@ -188,9 +210,18 @@ class Table:
         try:
             return math.nan if text.casefold() in _BLANKS else float(text)
         except ValueError:
+            if _ABOVE.fullmatch(text):
+                return math.inf
             wrong = (f"{_shown(name)} is " if name else "") + f"{_shown(cell)!r}, not a number"
             remedy = "use a decimal point and no thousands separators"
             raise UsageError(f"{self.where}, {self.place(row)}: {wrong}: {remedy}") from None
+
+    def counts_rows(self, name: str) -> bool:
+        """Whether a column is a running number of the rows: 0, 1, 2, ... or 1, 2, 3, ..."""
+        if not pa.types.is_integer(self.array(name).type) or self.data.num_rows < 3:
+            return False
+        values = self.numbers(name)
+        return bool(values[0] in (0, 1) and (np.diff(values) == 1).all())
 
     def with_rows(self, rows: np.ndarray) -> Table:
         """Only the rows for which the array is true."""
@@ -244,7 +275,10 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
         return found[0]
     several = f"several columns that may hold the times ({listed_names(found)})"
     has = f"{table.where} has {several if found else 'no column that is known to hold the times'}"
-    remedy = "use --column NAME or --rename NAME=latency_us"
+    summaries = [name for name in times if has_word(name, _AGGREGATES)]
+    if summaries and all(name in summaries for name in found):
+        raise aggregates(f"{table.where} has no column of single times, but {listed_names(summaries)}, that is")
+    remedy = "use --column with its name or its place from 1, or --rename NAME=latency_us"
     raise UsageError(f"{has}: {remedy}; its columns are {listed_names(table.names)}")
 
 
@@ -257,22 +291,41 @@ def is_start(name: str) -> bool:
     return split_unit(name)[0] in STARTS
 
 
-def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
-    """The column of times in its own unit, all finite and positive; NaN for blank cells if `blanks` are allowed.
+def refuse_aggregates(table: Table, name: str) -> None:
+    """Raise `UsageError` if a column of times holds no times of single calls: aggregates, or a running number."""
+    if has_word(name, _AGGREGATES):
+        raise aggregates(f"{table.where}: {_shown(name)} holds")
+    for other in table.names:
+        if other != name and has_word(other, _AGGREGATED_BY):
+            raise aggregates(f"{table.where} has a column {_shown(other)}, so its rows are")
+    if split_unit(name)[0] != "latency" and table.counts_rows(name):
+        raise UsageError(f"{table.where}: {_shown(name) or 'the file'} counts the rows, it has no times: use --column")
+
+
+#: Kinds of invalid times, and what to do about them.
+_REMEDIES = {
+    "blank or NaN": "--drop-missing leaves these rows out, and states their number",
+    "infinite": "give a call that did not end the time after which it was given up; --counts reads a histogram",
+    "negative": "measure with a clock that is never set back, such as time.perf_counter_ns",
+    "zero": "measure with a clock of smaller steps, such as time.perf_counter_ns",
+}
+
+
+def times(table: Table, name: str, allowed: Collection[str] = ()) -> np.ndarray:
+    """The column of times in its own unit: finite and positive, except for the kinds of `_REMEDIES` that are `allowed`.
 
     Raises `UsageError` with the number of invalid times and the line of the first.
     """
     values = table.numbers(name, ("number", "text"))
-    wrong = {} if blanks else {"blank or NaN": np.isnan(values)}
-    wrong |= {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
-    counts = [f"{np.count_nonzero(rows)} {kind}" for kind, rows in wrong.items() if rows.any()]
-    if counts:
+    kinds = (np.isnan(values), np.isposinf(values), values < 0, values == 0)
+    found = dict(zip(_REMEDIES, kinds, strict=True))
+    wrong = {kind: rows for kind, rows in found.items() if kind not in allowed and rows.any()}
+    if wrong:
+        counts = [f"{np.count_nonzero(rows)} {kind}" for kind, rows in wrong.items()]
         first = table.place(int(np.argmax(np.logical_or.reduce(list(wrong.values())))))
-        remedy = "leave cells without a measurement blank" if blanks else "remove these rows"
-        remedy += ", or add --drop-missing" if counts[0].endswith("NaN") else ""
         total = f"of {len(values)} times" + (f" in {_shown(name)}" if name else "")
         wrong_times = f"{table.where}: {total}, {' and '.join(counts)}, the first in {first}"
-        raise UsageError(f"{wrong_times}: times must be positive; {remedy}")
+        raise UsageError(f"{wrong_times}: {_REMEDIES[next(iter(wrong))]}")
     return values
 
 
@@ -291,14 +344,15 @@ _PARQUET, _NPY, _GZIP = b"PAR1", b"\x93NUMPY", b"\x1f\x8b"
 LARGEST_BYTES = 2**30
 
 
-def read_tables(paths: Iterable[Path], warnings: list[str]) -> list[Table] | None:
+def read_tables(paths: Iterable[Path], warnings: list[str], column: str | None = None) -> list[Table] | None:
     """Read the tables of files and folders; None if these hold recordings of lstm_trt.
 
-    A file that is given twice is read once. Warnings are appended to `warnings`. Raises `UsageError`, with a one-line
-    message, if a file cannot be read, or if some paths hold tables and others recordings.
+    `column`: that of the times, if it is given, which tells whether a table has a heading (`_has_heading`). A file that
+    is given twice is read once. Warnings are appended to `warnings`. Raises `UsageError`, with a one-line message, if a
+    file cannot be read, or if some paths hold tables and others recordings.
     """
     files = {file.resolve(): file for path in paths for file in _files(path, warnings)}
-    tables = {file: read_table(file) for file in files.values()}
+    tables = {file: read_table(file, column) for file in files.values()}
     recorded = [file for file, table in tables.items() if table is None]
     found = [table for table in tables.values() if table is not None]
     if recorded and found:
@@ -345,13 +399,13 @@ def file_names(tables: Sequence[Table]) -> list[str]:
     return next((names for names in candidates if len(set(names)) == len(names)), candidates[-1])
 
 
-def read_table(path: Path) -> Table | None:
-    """Read a table; None if the path is a folder or holds recordings of lstm_trt.
+def read_table(path: Path, column: str | None = None) -> Table | None:
+    """Read a table, with the given `column` of times; None if the path is a folder or holds recordings of lstm_trt.
 
     Raises `UsageError`, with a one-line message, if the file cannot be read.
     """
     if path == STANDARD_INPUT:
-        return _of_content(STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1))
+        return _of_content(STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1), column)
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     if path.is_dir() or path.name.endswith(".failure.json"):
@@ -359,10 +413,23 @@ def read_table(path: Path) -> Table | None:
     with file_errors(f"read {path}"), path.open("rb") as file:
         if path.suffix.lower() in (".parquet", ".pq") or file.peek(len(_PARQUET)).startswith(_PARQUET):
             return _of_parquet(path)
-        return _of_content(str(path), _suffix(path), file.read())
+        return _of_content(str(path), _suffix(path), file.read(), column)
 
 
-def _of_content(where: str, suffix: str, content: bytes) -> Table:
+def in_memory(source: object) -> bool:
+    """Whether this is a DataFrame, an array, or something else with numbers in memory."""
+    return hasattr(source, "__array__") and not isinstance(source, str)  # a text of numpy is a path
+
+
+def table_of(source: Any) -> Table:
+    """The table of a DataFrame of pandas, or of an array; raises `UsageError` if it cannot be read."""
+    if not hasattr(source, "columns"):
+        return _of_array("the array", np.asarray(source))
+    with refused("the DataFrame cannot be read", ValueError, TypeError, pa.ArrowException):
+        return _table("the DataFrame", pa.Table.from_pandas(source, preserve_index=False))
+
+
+def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> Table:
     compressed = content.startswith(_GZIP)
     if compressed:
         invalid = refused(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error)
@@ -382,14 +449,18 @@ def _of_content(where: str, suffix: str, content: bytes) -> Table:
         raise UsageError(f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save the table as CSV (UTF-8)")
     if suffix in (".json", ".jsonl") or (text.lstrip()[:1] in ("[", "{") and suffix not in (".csv", ".tsv")):
         return _of_json(where, text)
-    return _of_text(where, text)
+    return _of_text(where, text, column)
 
 
 def _of_npy(where: str, content: bytes) -> Table:
-    """An array of numbers, or a structured array with named columns."""
     with refused(f"{where} is not a valid .npy file", Exception), catch_warnings():  # errors of many classes
         simplefilter("ignore")
         array = np.load(io.BytesIO(content), allow_pickle=False)
+    return _of_array(where, array)
+
+
+def _of_array(where: str, array: np.ndarray) -> Table:
+    """An array of one dimension, or a structured one with named columns."""
     if array.ndim != 1:
         shape = " x ".join(map(str, array.shape)) or "a single number"
         raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
@@ -416,9 +487,11 @@ def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Ta
     for name, column in zip(data.column_names, data.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         named.append((" ".join(str(name).split()), column.cast(pa.string() if pa.types.is_null(kind) else kind)))
+    places = [name for name, _ in named]
     if len(named) > 1:  # plain numbers are one column without a name, and pandas writes its index as another one
         named = [(name, column) for name, column in named if name]
-    return Table(where, pa.table([column for _, column in named], [name for name, _ in named]), lines=lines)
+    data = pa.table([column for _, column in named], [name for name, _ in named])
+    return Table(where, data, lines=lines, places=places)
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -440,6 +513,7 @@ def _of_json(where: str, text: str) -> Table:
             raise UsageError(f"{where} is not JSON: {first_line(error)}") from None
     columns = {}
     if isinstance(value, dict):
+        value = columns_of_json(where, value) or value
         columns = {name: cells for name, cells in value.items() if isinstance(cells, list) and cells}
         columns = columns if len({len(cells) for cells in columns.values()}) == 1 else {}
     elif isinstance(value, list) and any(isinstance(row, dict) for row in value):
@@ -455,9 +529,11 @@ def _of_json(where: str, text: str) -> Table:
     return _table(where, pa.table(list(map(_array, columns.values())), list(columns)))
 
 
-def _of_text(where: str, text: str) -> Table:
-    """One number per line, or CSV; leading lines that start with # are comments."""
+def _of_text(where: str, text: str, column: str | None) -> Table:
+    """Lines of another tool, one number per line, or CSV; leading lines that start with # are comments."""
     lines = text.split("\n")
+    if (found := columns_of_text(where, lines)) is not None:
+        return _table(where, pa.table(found[0]), found[1])
     start = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if start is None:
         raise UsageError(f"{where} has comments but no numbers")
@@ -465,10 +541,26 @@ def _of_text(where: str, text: str) -> Table:
     if _is_number(first.partition("#")[0]):
         return _of_numbers(where, lines, lines[:start])
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
-    if all(_is_number(cell) for cell in first.split(separator) if cell.strip()):
-        headless = f"{where} starts with {_shown(first)!r}"
-        raise UsageError(f"{headless}: the first line must have the column names, or the file one number per line")
-    return _of_csv(where, lines, start, separator)
+    cells = [cell.strip(' "') for cell in lines[start].split(separator)]
+    return _of_csv(where, lines, start, separator, _has_heading(where, cells, column))
+
+
+def _has_heading(where: str, cells: Sequence[str], column: str | None) -> bool:
+    """Whether the first row has names: no number is in the given column of times, named or counted from 1.
+
+    pandas writes headings of numbers: 0, or 0, 1, 2, ..., or with an empty cell first. Raises `UsageError` if no column
+    is given and all cells are numbers, or if the number is given instead of the column's place.
+    """
+    if not cells[0] or list(cells) == list(map(str, range(len(cells)))):
+        return True
+    numbers = [_is_number(cell) and cell != "0" for cell in cells]
+    if column and column.isdecimal() and 1 <= int(column) <= len(cells):
+        return not numbers[int(column) - 1]
+    place = cells.index(column) if column in cells else 0
+    if numbers[place] if column in cells else all(numbers):
+        headless = f"{where} has no heading, it starts with {_shown(', '.join(cells))!r}"
+        raise UsageError(f"{headless}: use --column with the place of the times, such as --column {place + 1}")
+    return True
 
 
 def _is_number(text: str) -> bool:
@@ -481,24 +573,28 @@ def _is_number(text: str) -> bool:
 def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
     """One number per line; text after # is a comment."""
     cells = {place: cell for place, line in enumerate(lines, 1) if (cell := line.partition("#")[0].strip())}
+    if [place for place, cell in cells.items() if cell == "0"] == [min(cells)]:
+        del cells[min(cells)]  # the heading that pandas writes for a column without a name
     header = comments[-1].strip(" \t#") if comments else ""
     unit = None if " " in header else split_unit(header)[1]  # numpy.savetxt writes the header "# latency_us"
     return Table(where, pa.table({"": list(cells.values())}), unit, list(cells))
 
 
-def _of_csv(where: str, lines: Sequence[str], start: int, separator: str) -> Table:
-    """CSV with a header in line `start` (from 0); pyarrow reads a million rows within a second."""
+def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, heading: bool) -> Table:
+    """CSV from line `start` (from 0), which may be a heading; pyarrow reads a million rows within a second."""
     from pyarrow import csv
 
     blank = f"{separator} \t"  # spreadsheets write rows of separators below a table
     places = [place for place, line in enumerate(lines[start:], start + 1) if line.strip(blank)]
-    if len(places) == 1:
+    if len(places) == 1 and heading:
         raise UsageError(f"{where} has a header ({_shown(lines[start])}) but no rows")
     content = "\n".join(lines[place - 1] for place in places).encode()
     ragged = []
     try:
         # One block: types are inferred from the whole file, not from its beginning.
-        read = csv.ReadOptions(block_size=min(len(content) + 1, 2**30), use_threads=False)
+        read = csv.ReadOptions(
+            block_size=min(len(content) + 1, 2**30), use_threads=False, autogenerate_column_names=not heading
+        )
         parse = csv.ParseOptions(delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error")
         data = csv.read_csv(pa.BufferReader(content), read, parse, csv.ConvertOptions(strings_can_be_null=True))
     except pa.ArrowException as error:
@@ -508,6 +604,9 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str) -> Tab
             remedy = "quote cells that contain a separator, and close all quotes"
             raise UsageError(f"{where}, line {places[row.number - 1]}: {cells}: {remedy}") from None
         raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
-    if data.num_rows != len(places) - 1:
+    rows = places[1:] if heading else places
+    if data.num_rows != len(rows):
         raise UsageError(f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break")
-    return _table(where, data, places[1:])
+    if not heading:
+        data = data.rename_columns([f"column {place}" for place in range(1, data.num_columns + 1)])
+    return _table(where, data, rows)

@@ -70,6 +70,15 @@ class Whole:
         return np.concatenate(places), np.concatenate(slow_ns)
 
 
+class Bins(Whole):
+    """The calls of a histogram, `values` as its numbers for each bin; their order is not known."""
+
+    def above(self, limit_ns: float) -> tuple[Any, np.ndarray]:
+        """As many places as there are calls above a limit, and the latencies of the bins above it."""
+        above = self.values > limit_ns
+        return range(int(self.counts[above].sum())), self.values[above]
+
+
 def one_of_each(n: int, step: int) -> np.ndarray:
     """Places of n / `step` trials of n, ascending: a random one of each `step` consecutive trials, the same each time.
 

@@ -189,7 +189,9 @@ def test_blank_cells(tmp_path, blank):
     np.testing.assert_array_equal(table.numbers("time_us"), [12.5, np.nan, 0.002])
 
 
-@pytest.mark.parametrize("cell", ["1,234", "1,234.5", "1 234.5", "0,5", "1.234,5", "OOM", "12 ms", "1,23,4"])
+@pytest.mark.parametrize(
+    "cell", ["recovered", "> x", "C++", "1,234", "1,234.5", "1 234.5", "0,5", "1.234,5", "OOM", "12 ms", "1,23,4"]
+)
 def test_an_invalid_number_is_refused_with_its_line(tmp_path, cell):
     path = put(tmp_path / "t.csv", {"trial": [1, 2], "latency_us": [5, f'"{cell}"']})
     assert f"line 3: latency_us is {cell!r}, not a number" in refusal(path)
@@ -492,10 +494,10 @@ BAD = {
         "of 103 times in latency_us, 2 blank or NaN, the first in line 102",
     ),
     "blank cell": (f"a,latency_us\n1,5\n2,\n3,{'5'}\n".encode(), "1 blank or NaN, the first in line 3"),
-    "infinite": (f"latency_us\ninf\n{GOOD}\n-inf".encode(), "2 infinite, the first in line 2"),
-    "negative": (f"latency_us\n{GOOD}\n-5\n0\n".encode(), "2 zero or negative, the first in line 102"),
-    "two kinds": (b"latency_us\n5\n-5\nnan\n", "1 blank or NaN and 1 zero or negative, the first in line 3"),
-    "negative number": (f"5\n-5\n{GOOD}".encode(), "1 zero or negative, the first in line 2"),
+    "infinite": (f"latency_us\ninf\n{GOOD}\n-inf".encode(), "1 infinite and 1 negative, the first in line 2"),
+    "negative": (f"latency_us\n{GOOD}\n-5\n0\n".encode(), "1 negative, the first in line 102"),
+    "two kinds": (b"latency_us\n5\n-5\nnan\n", "1 blank or NaN and 1 negative, the first in line 3"),
+    "negative number": (f"5\n-5\n{GOOD}".encode(), "1 negative, the first in line 2"),
     "nan number": (f"# x\nnan\n{GOOD}".encode(), "1 blank or NaN, the first in line 2"),
     "text cell": (f"latency_us\n{GOOD}\nfailed\n".encode(), "line 102: latency_us is 'failed'"),
     "text number": (f"{GOOD}\n\nfailed\n".encode(), "line 102: 'failed', not a number"),
@@ -507,7 +509,7 @@ BAD = {
     "open quote": (b'latency_us,k\n1,"x\n3,4\n5,6\n', "a quote is not closed"),
     "twice": (b"latency_us,latency_us\n1,2\n3,4\n", "2 columns named latency_us"),
     "two units": (b"latency_us,latency_ms\n1,2\n3,4\n", "latency_us, latency_ms"),
-    "no header": (b"1,2\n3,4\n", "first line must have the column names"),
+    "no header": (b"1,2\n3,4\n", "no heading, it starts with '1, 2': use --column with the place"),
     "spaces": (b"trial latency_us\n1 500\n2 501\n", "line 2: trial latency_us is '1 500', not a number"),
     "wide row": (b"latency_us\n1\n2,3\n", "line 3: 2 cells in a table with 1 column"),
     "all warm-up": (b"warmup,latency_us\n1,5\n1,6\n", "no times after warm-up"),
@@ -615,9 +617,118 @@ def test_a_unit_that_contradicts_the_name_gives_a_warning(tmp_path):
     assert load(path, unit="us").warnings == ()
 
 
-def test_averages_give_a_warning(tmp_path):
-    read = load(put(tmp_path / "t.csv", {"Average time (s)": [0.005, 0.006]}))
-    assert "averages" in read.warnings[0]
+#: Columns of aggregates, as tools and people name them; some state a unit, others need --column.
+AGGREGATES = ("Average time (s)", "p50 latency", "p99_us", "latencyP99Ms", "MeanUs", "max latency", "median_ms", "avg")
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_aggregates_are_no_trials(tmp_path, name):
+    path = put(tmp_path / "t.csv", {"concurrency": [1, 2, 4], name: [0.005, 0.006, 0.007]})
+    assert "aggregates" in refusal(path)
+    assert "aggregates" in refusal(path, column=name, unit="us") and "aggregates" in refusal(path, column="2", unit="s")
+
+
+@pytest.mark.parametrize("by", ["Percentile", "quantile", "iterations"])
+def test_rows_of_a_distribution_are_no_trials(tmp_path, by):
+    path = put(tmp_path / "t.csv", {"Value": [181.1, 205.4, 300.5], by: [0, 0.5, 0.99], "TotalCount": [1, 50, 99]})
+    assert "aggregates" in refusal(path, column="Value", unit="us")
+    path = put(tmp_path / "t.csv", {"latency_us": [181.1, 205.4, 300.5], by: [0, 0.5, 0.99]})
+    assert "aggregates" in refusal(path)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_running_number_is_neither_a_time_nor_a_configuration(tmp_path, first):
+    rows = range(first, first + 2000)
+    path = put(tmp_path / "t.csv", {"batch": rows, "latency_ms": [1 + place % 7 for place in rows]})
+    assert load(path)[0].n == 2000 and load(path).warnings == ()
+    assert "counts the rows" in refusal(path, column="batch", unit="us")
+    few = put(tmp_path / "few.csv", {"batch": range(1, 65), "latency_ms": range(5, 69)})  # may be a size
+    message = refusal(few)
+    assert message.index("--one-group") < message.index("--group-by batch") and load(few, one_group=True)[0].n == 64
+    again = put(tmp_path / "again.csv", {"batch": [*range(100)] * 3, "latency_ms": [5, 6, 7] * 100})
+    assert load(again)[0].n == 300  # no batch has 0 samples
+
+
+# Headings
+
+#: Rows as tools write them without a heading; the times are in column 2.
+HEADLESS = {
+    "text first": ("lstm,0.0012,50,0", "lstm,0.0003,50,1", "lstm,0.0004,50,2"),
+    "numbers only": ("7,5.5,1", "7,6.5,2", "7,4.5,3"),
+    "equal cells": ("50,50", "50,51", "50,52"),
+    "a place as a cell": ("x,2.5,2", "x,3.5,2", "x,4.5,2"),
+    "quoted": ('"a","5"', '"a","6"', '"a","7"'),
+    "a first time of another kind": ("1e-3,1e-3,nan", "2,2,x", "3,3,y"),
+}
+
+
+@pytest.mark.parametrize("name", HEADLESS)
+def test_no_trial_is_lost_where_there_is_no_heading(tmp_path, name):
+    rows = HEADLESS[name]
+    path = tmp_path / "t.csv"
+    for comments in ("", "# a comment\n\n"):
+        path.write_text(comments + "\n".join(rows) + "\n")
+        wanted = [round(float(row.split(",")[1].strip('"')) * 1e9) for row in rows]
+        read = load(path, column="2", unit="s", one_group=True)
+        assert read[0].samples[0].latency_ns.tolist() == wanted and read.how["column"] == "column 2"
+    assert load(path, rename={"2": "latency_s"}, column="2", one_group=True)[0].n == 3
+    assert "--column" in refusal(path, unit="s")
+    cell = rows[0].split(",")[1].strip('"')
+    if not cell.isdecimal():
+        assert "--column" in refusal(path, column=cell, unit="s")
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_headings_that_pandas_writes_are_no_trials(tmp_path, index, columns):
+    import pandas as pd
+
+    times = np.array([5.5, 6.5, 7.5, 8.5])
+    frame = pd.DataFrame(np.column_stack([times + place for place in range(columns)]))
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=index)
+    for place in range(columns):
+        column = {} if columns == 1 and not index else {"column": str(place)}
+        sample = only_sample(path, **column, unit="us")
+        assert sample.latency_ns.tolist() == (1000 * (times + place)).tolist()
+    frame.to_csv(path, index=index, header=False)
+    column = {} if columns == 1 and not index else {"column": str(1 + index)}
+    assert only_sample(path, **column, unit="us").latency_ns.tolist() == (1000 * times).tolist()
+
+
+def test_a_place_counts_the_columns_of_the_file(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(",first,second\n0,5,50\n1,6,60\n2,7,70\n")  # the index of pandas has no name
+    assert only_sample(path, column="3", unit="us").latency_ns.tolist() == [50e3, 60e3, 70e3]
+    assert only_sample(path, column="3", unit="us", rename={"first": ""}).latency_ns.tolist() == [50e3, 60e3, 70e3]
+    for column in ("0", "1", "4", "x"):
+        assert "no column" in refusal(path, column=column, unit="us")
+    assert load(put(path, {"2": [5, 6], "b": [7, 8]}), column="1", unit="us").how["column"] == "column 1"
+
+
+# In memory
+
+
+def test_a_frame_and_an_array_are_read_as_their_files(tmp_path):
+    import pandas as pd
+
+    from lstm_trt.analysis.deadline import verdict
+
+    times = np.r_[np.arange(200, 300, 0.5), 5000]
+    frame = pd.DataFrame({"model": ["a"] * len(times), "latency_us": times}, index=times)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    file, own = load(tmp_path / "t.csv"), load(frame)
+    assert (own[0].samples[0].latency_ns == file[0].samples[0].latency_ns).all() and own.how == file.how
+    assert verdict(frame, 400, "90")[0].as_dict() == verdict(tmp_path / "t.csv", 400, "90")[0].as_dict()
+    two = pd.concat([frame, frame.assign(model="b")])
+    assert "mixes 2 values of model" in refusal(two)
+    assert [group.group for group in load(two, group_by=["model"])] == [{"model": "a"}, {"model": "b"}]
+    for array in (times, times.astype(np.float32), pd.Series(times), times[:, None][:, 0]):
+        assert (load(array, unit="us")[0].samples[0].latency_ns == 1000 * times).all()
+    assert "--unit" in refusal(times) and "2 x 3" in refusal(np.ones((2, 3)), unit="us")
+    assert "not a number" in refusal(np.array(["a", "b"]), unit="us")
+    assert "column" in refusal(pd.DataFrame({"a": [1, 2], "b": [3, 4]}))
+    assert load(np.array([str(tmp_path / "t.csv")])[0])[0].n == len(times)
 
 
 # Several tables, compressed ones, arrays, and standard input
@@ -679,7 +790,7 @@ def test_recordings_and_tables_are_not_read_together(tmp_path):
     message = refusal([tmp_path / "rec", path])
     assert str(path) in message and str(tmp_path / "rec") in message
     assert "remove --drop-missing" in refusal(tmp_path / "rec", drop_missing=True)
-    assert "no path" in refusal([]) and "no path" in refusal(np.array([5.0, 6.0]))
+    assert "no path" in refusal([])
     runs = load([tmp_path / "rec", tmp_path / "again"])
     assert [len(group.samples) for group in runs] == [2] and "pooled" in runs.warnings[0]
     put(tmp_path / "rec" / "summary.csv", {"latency_us": [5, 6]})  # recordings beside a table are read as before
@@ -769,7 +880,7 @@ def test_rows_without_a_time_are_dropped_only_on_request_and_counted(tmp_path):
     assert load(put(path, {"latency_us": [5, 6]}), drop_missing=True).warnings == ()
     pq.write_table(pa.table({"latency_us": [5.0, None, 6.0]}), tmp_path / "t.parquet")
     assert load(tmp_path / "t.parquet", drop_missing=True)[0].n == 2
-    for wrong, message in (("0", "1 zero or negative, the first in line 4"), ("inf", "1 infinite"), ("x", "line 4")):
+    for wrong, message in (("-1", "1 negative, the first in line 4"), ("inf", "1 infinite"), ("x", "line 4")):
         put(path, {"trial": range(4), "latency_us": [5, "", wrong, 6]})
         assert message in refusal(path, drop_missing=True)
     put(path, {"trial": range(5), "latency_us": [5, "", "", "", 6]})

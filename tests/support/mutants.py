@@ -79,7 +79,13 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
         rows = "".join(f"{64 * (1 + n % 2)},{draw.gauss(300, 20):.3f},{n % 7 == 0}\n" for n in range(120))
         averages = "layers,hidden,sequence,batch,latency_us\n" + "".join(f"1,{h},32,1,{h / 2}\n" for h in (32, 64, 128))
         commands = [[*judge, *table], ["outliers", "{}", *table, "--group-by", "hidden"], ["summarize", "{}"]]
+        bins = "".join(f"{n:06} {max(0, 50 - abs(n - 30)):06}\n" for n in range(60))
+        histogram = [["verdict", "{}", "--deadline-us", "40", "--unit", "us", "--counts", "2"], ["summarize", "{}"]]
         return [
+            ("bins.csv", f"latency_us,count\n{bins.replace(' ', ',')}inf,3\n".encode(), histogram),
+            ("cyclictest.txt", f"# Histogram\n{bins}# Histogram Overflows: 00003\n".encode(), histogram),
+            ("headless.csv", rows.encode(), [[*judge, "--column", "2", "--unit", "us", "--one-group"]]),
+            ("coarse.csv", ("latency_ms\n" + "0.00\n1.00\n0.00\n2.00\n" * 30).encode(), [judge, ["outliers", "{}"]]),
             ("times.csv", f"hidden,latency,warmup\n{rows}".encode(), commands),
             ("averages.csv", averages.encode(), [["scaling", "{}"]]),
             ("times.csv.gz", gzip.compress(f"hidden,latency\n{rows}".encode(), mtime=0), commands),
@@ -94,7 +100,11 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
     if kind == "json":
         row = '{"startEnqMs": 0.1, "endEnqMs": 0.2, "h2dMs": 0.01, "computeMs": 0.5, "d2hMs": 0.01, "latencyMs": 0.52}'
         failure = next((ROOT / "tests" / "data").glob("*.failure.json"))
+        tool = '{"results": [{"command": "a", "times": [0.1, 0.2, 0.3], "exit_codes": [0, 0, 0]}]}'
+        test = '{"benchmarks": [{"fullname": "a", "stats": {"iterations": 1, "data": [0.1, 0.2, 0.3]}}]}'
         return [
+            ("hyperfine.json", tool.encode(), [judge, ["summarize", "{}"]]),
+            ("benchmark.json", test.encode(), [judge, ["summarize", "{}"]]),
             ("trtexec.json", f"[{', '.join([row] * 40)}]".encode(), [judge, ["summarize", "{}"], ["outliers", "{}"]]),
             (failure.name, failure.read_bytes(), [["summarize", "{}"], judge]),
         ]

@@ -58,7 +58,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     """The verdict on several lines: the verdict first, then the maximum."""
     means = {Outcome.MET: ": at least", Outcome.MISSED: ": fewer than", Outcome.NOT_ENOUGH_EVIDENCE: " for"}
     lines = [f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}" + (f"  {name}" if name else "")]
-    if verdict.firm_statistics is None:  # there are no trials
+    if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     proven = f"proven at {_confidence(verdict)} confidence"
     lines += [
@@ -72,9 +72,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         *_evidence(verdict),
         *_assumption(verdict),
         *(f"because {reason}" for reason in verdict.reasons),
-        _dependence(verdict),
-        *_drift(verdict),
-        _firm(verdict.firm_statistics),
+        *_order(verdict),
     ]
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
         decided = f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"
@@ -88,7 +86,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     end = f"  {name}" if name else ""
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {fmt.microseconds(verdict.max_us)} us, {fmt.count(verdict.misses, 'miss')} in {verdict.n} trials"
+    text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}"
     if verdict.verdict == Outcome.MET:
         text += f", assuming that {_assumed(verdict)}"
     else:
@@ -106,8 +104,7 @@ def sentence(verdict: Verdict) -> str:
     confidence = f"{_confidence(verdict)} confidence"
     if verdict.n == 0:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
-    misses = f"{fmt.count(verdict.misses, 'miss')} in {verdict.n} trials"
-    observed = f"{misses}, maximum {fmt.microseconds(verdict.max_us)} us"
+    observed = f"{_missed(verdict)}, maximum {fmt.microseconds(verdict.max_us)} us"
     if verdict.verdict == Outcome.MET:
         met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
         return f"{met}, assuming that {_assumed(verdict)}: {observed}."
@@ -158,7 +155,10 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 
 def _maximum(verdict: Verdict) -> str:
-    text = f"max {fmt.microseconds(verdict.max_us)} us in n = {verdict.n} trials"
+    if verdict.max_us is None:
+        return f"max above the last bin in n = {verdict.n} trials"
+    most = "at most " if verdict.known_to else ""
+    text = f"max {most}{fmt.microseconds(verdict.max_us)} us in n = {verdict.n} trials"
     text += f" (with warm-up {fmt.microseconds(verdict.max_with_warmup_us)} us)"
     if len(verdict.rounds) > 1:
         text += "; by round " + " ".join(map(fmt.microseconds, verdict.max_us_rounds))
@@ -174,9 +174,17 @@ def _percentile(verdict: Verdict) -> str:
     return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
 
 
+def _missed(verdict: Verdict) -> str:
+    """The number of misses, or of calls that do and that may miss."""
+    certain = f"{verdict.certain_misses} to " if verdict.certain_misses < verdict.misses else ""
+    return f"{certain}{fmt.count(verdict.misses, 'miss')} in {verdict.n} trials"
+
+
 def _misses(verdict: Verdict) -> str:
-    text = f"{fmt.count(verdict.misses, 'miss')} in {verdict.n} trials: miss rate "
+    text = f"{_missed(verdict)}: miss rate "
     if verdict.misses:
+        certain = f"{fmt.percent(verdict.certain_misses / verdict.n)} to "
+        text += certain if verdict.certain_misses < verdict.misses else ""
         text += f"{fmt.percent(verdict.misses / verdict.n)}, at least {fmt.percent_at_least(verdict.miss_rate_low)}, "
     bound = "one-sided bounds" if verdict.misses else "one-sided bound"
     text += f"at most {fmt.percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
@@ -207,12 +215,21 @@ def _dependence(verdict: Verdict) -> str:
     return f"{text}: {verdict.verdict_if_effective} instead of {verdict.verdict_if_independent}"
 
 
+def _order(verdict: Verdict) -> list[str]:
+    """What the order of the trials shows, or why it shows nothing."""
+    if verdict.known_to == "bin":
+        nothing = "dependence, drift and (m,k)-firm statistics are not judged"
+        return [f"{verdict.not_judged}: {nothing}; the bounds assume that misses come singly"]
+    drift = _drift(verdict) if verdict.not_judged is None else [f"drift is not judged: {verdict.not_judged}"]
+    return [_dependence(verdict), *drift, *map(_firm, filter(None, [verdict.firm_statistics]))]
+
+
 def _drift(verdict: Verdict) -> list[str]:
     several = len(verdict.rounds) > 1
     return [
         f"drift of the bulk {fmt.signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
         for part in verdict.rounds
-        if part.steady_state != SteadyState.FLAT or part.segments > 1
+        if part.drift is not None and (part.steady_state != SteadyState.FLAT or part.segments != 1)
     ]
 
 
