@@ -114,8 +114,10 @@ def _record(configuration: Configuration, folder: Path) -> None:
     options = replace(configuration.options, cores=())
     here = describe(workload, runtime, protocol, options, configuration.mode)
     if _of_length(here).id != _of_length(configuration).id:
-        there = f"{configuration.device_name} with {configuration.runtime} {configuration.runtime_version}"
-        machine = f"{here.device_name} with {here.runtime_version} on cores {list(here.options.cores)}"
+        recorded_with = with_version(configuration.runtime, configuration.runtime_version)
+        there = f"{configuration.device_name} with {recorded_with}"
+        found_here = with_version(here.runtime, here.runtime_version)
+        machine = f"{here.device_name} with {found_here} on cores {list(here.options.cores)}"
         differ = f"{configuration.name} was recorded on {there}, but this machine has {machine}"
         raise UsageError(f"{differ}: record the sweep here first")
     pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)

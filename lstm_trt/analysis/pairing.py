@@ -16,7 +16,7 @@ import numpy as np
 from lstm_trt.analysis.quantiles import ONE_PROCESS_RATIO
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
-from lstm_trt.config.labels import flat, telling
+from lstm_trt.config.labels import flat, telling, version_text
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group
 
@@ -132,7 +132,11 @@ def shared(a: Group, b: Group) -> int:
 
 def _values_of(side: Group) -> dict[str, set[str]]:
     """Name -> values on this side; several if the rounds differ."""
-    parts = [side.group if side.configuration is None else flat(side.configuration)]
+    fields, configuration = side.group, side.configuration
+    if configuration is not None:
+        version = version_text(configuration.runtime, configuration.runtime_version)
+        fields = {**flat(configuration), "runtime_version": version}
+    parts = [fields]
     for sample in side.samples:
         versions = {VERSION + name: version or None for name, version in sample.versions.items()}
         more = {"trials per process": sample.n, "telemetry": sample.telemetry}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from lstm_trt import __version__, registry, runtimes
-from lstm_trt.config.errors import RuntimeUnavailable, causes, first_line
+from lstm_trt.config.errors import LabError, RuntimeUnavailable, causes, first_line
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
 from lstm_trt.config.libraries import pd
@@ -86,6 +86,8 @@ def broken(error: BaseException) -> Availability:
     reason = first_line(error)
     if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" is clearer than "'cpu'"
         reason = f"{type(error).__name__}: {reason}"
+    if not isinstance(error, LabError):
+        reason = f"asking it failed with {reason}"
     return Availability(False, reason=reason, remedy=_missing_module(error))
 
 

@@ -60,9 +60,9 @@ def _missing(device: str) -> tuple[str, str] | None:
 
 def leave_nothing_running() -> None:
     """Before compiling: Inductor keeps a pool of processes that compile, and tqdm a thread that runs every 10 s."""
-    import torch._inductor.config as inductor
+    import torch._inductor.config
 
-    inductor.compile_threads = 1
+    torch._inductor.config.compile_threads = 1
     tqdm.monitor_interval = 0
 
 

@@ -105,13 +105,13 @@ class Runs(Sequence[Group]):
         if not wanted:
             return self
         fields = [group_fields(group) for group in self.groups]
-        warnings = list(self.warnings)
-        chosen, missing = matching(fields, wanted, self.source or "the runs", warnings)
+        named: list[str] = []
+        chosen, missing = matching(fields, wanted, self.source or "the runs", named)
         for name, known in self.missing.items():
             if all(key not in known or _is_any(key, known[key], values) for key, values in wanted.items()):
                 missing[name] = known
         left = self._only(tuple(itertools.compress(self.groups, chosen)))
-        return replace(left, missing=missing, warnings=tuple(warnings))
+        return replace(left, missing=missing, warnings=(*left.warnings, *named))
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
@@ -230,7 +230,7 @@ def as_runs(source: Any) -> Runs:
 
 
 def load(
-    path: Any,
+    path: str | Path | Sequence[str | Path] | Any,
     *,
     column: str | None = None,
     unit: str | None = None,
@@ -246,10 +246,10 @@ def load(
     """Read latencies from recordings (a file, a folder or a consolidated pair) or from tables.
 
     `path` can be several of these, a folder of tables, `-` for a table on standard input, or a DataFrame or an array
-    instead of a path. The other arguments are
-    for tables. `column` holds the times in `unit` (ns, us, ms or s). Each combination of values of the `group_by`
-    columns is a group. `rename` (old name -> new name) is applied first. `causes` are columns of counts. `one_group`
-    states that all rows of a group are of one configuration. `drop_missing` drops rows without a time.
+    instead of a path. The other arguments are for tables. `column` holds the times in `unit` (ns, us, ms or s). Each
+    combination of values of the `group_by` columns is a group. `rename` (old name -> new name) is applied first.
+    `causes` are columns of counts. `one_group` states that all rows of a group are of one configuration.
+    `drop_missing` drops rows without a time.
     `counts` is the column of a histogram with the number of calls in each bin.
     `columns` are those of recordings that are loaded: `LATENCIES` take less time and memory, and show no causes.
 

@@ -49,7 +49,7 @@ def test_the_list_has_every_workload_and_every_implementation(run):
     for name, workload in WORKLOADS.items():
         assert f"{name}  (document {workload.document}; {', '.join(workload.modes)})" in out
         assert f"{workload.parameters} parameters" in out
-    assert all(f"\n  {name} " in out for name in implementations.names())
+    assert set(implementations.names()) <= set(re.findall(r"[\w-]+", out))
     status, out, _ = run("lstm-literature", "list", "speech-ctc-long", "--format", "json")
     (workload,) = json.loads(out)["workloads"]
     assert (workload["parameters"], workload["lengths"], workload["modes"]) == (8_565_120, [500, 1000], ["training"])

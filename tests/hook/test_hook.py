@@ -273,7 +273,7 @@ SERVICES = {
         {
             "executionInfo": {"elapsed": 512, "status": "ok", "timestamp": 1764262800000, "user": USER, "user_tz": -60},
             "outputId": "bded3fca-1d3b-4955-8b9a-f767ea8c65b9",
-            "colab": {"base_uri": "https://localhost:8080/", "height": 34, "referenced_widgets": ["2d11b1ce"]},
+            "colab": {"base_uri": "https://localhost/", "height": 34, "referenced_widgets": ["2d11b1ce"]},
             "cellView": "form",
         },
         {"cellView": "form"},

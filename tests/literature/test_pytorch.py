@@ -456,7 +456,7 @@ def test_an_error_while_running_is_one_line():
     workload = small("ptb-lm")
     prepared = prepare("pytorch-basic-eager", workload, "training")
     prepared._arguments = (prepared._arguments[0] + 1000, *prepared._arguments[1:])
-    with pytest.raises(errors.RunFailed, match="pytorch-basic-eager: ") as caught:
+    with pytest.raises(errors.RunFailed, match="pytorch-basic-eager failed in a call: ") as caught:
         prepared.step()
     assert "\n" not in str(caught.value)
 

@@ -59,10 +59,10 @@ def test_a_broken_runtime_is_a_row_and_hides_no_other(planted):
     rows = {(row.runtime.removeprefix("planted_runtimes."), row.device): row for row in report.runtimes}
     assert rows["mixed", "cpu"] == RuntimeRow(True, "1.2.3", "Planted CPU", runtime=planted[0], device="cpu")
     assert rows["mixed", "cuda"].remedy == "sudo apt install planted-driver"
-    assert rows["raises", "cpu"].reason == "KeyError: 'cpu'" and not rows["raises", "cuda"].ready
+    assert rows["raises", "cpu"].reason == "asking it failed with KeyError: 'cpu'" and not rows["raises", "cuda"].ready
     assert (rows["refuses", "cpu"].reason, rows["refuses", "cpu"].remedy) == ("needs sm_90", "use another card")
-    assert rows["exits", None].reason == "SystemExit: library wants to leave"
-    assert rows["syntax", None].reason.startswith("SyntaxError")
+    assert rows["exits", None].reason == "asking it failed with SystemExit: library wants to leave"
+    assert rows["syntax", None].reason.startswith("asking it failed with SyntaxError")
     assert "a_package_that_nobody_has" in rows["needs_package", None].remedy
     assert "lacks" in rows["lacks", None].reason
     assert "unknown runtime" in rows["no-such-runtime", None].reason

@@ -245,7 +245,8 @@ def test_what_an_executor_loses_is_a_failure_and_its_own_end_is_not(tmp_path, el
 
     report = sweep(GRID, protocol=SHORT, out=tmp_path / "a", executor=elsewhere("node", lose), **QUIET)
     assert (report.recorded, len(report.failures)) == (3, 1)
-    assert (report.failures[0].stage, report.failures[0].reason) == ("run", "several workers died")
+    lost = "the executor did not return its result: several workers died"
+    assert (report.failures[0].stage, report.failures[0].reason) == ("run", lost)
     assert len(names(tmp_path / "a", ".failure.json")) == 1
 
     def end(place: int, result: task.Result) -> task.Result:
