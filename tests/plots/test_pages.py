@@ -345,7 +345,7 @@ def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
 
 
 def test_columns_of_one_table_have_pages_of_their_own(tmp_path, lab):
-    pd.DataFrame({"a_us": [1.1, 2.0, 3.0] * 9, "b_us": [2.1, 4.0, 6.0] * 9}).to_csv(tmp_path / "times.csv")
+    pd.DataFrame({"a_us": [5.1, 6.2, 7.4] * 9, "b_us": [8.1, 9.4, 9.9] * 9}).to_csv(tmp_path / "times.csv")
     for command, more in (("verdict", ["--deadline-us", 5]), ("outliers", [])):
         for column in ("a_us", "b_us"):
             done = lab(command, tmp_path / "times.csv", "--column", column, *more, "--figures", tmp_path / "pages")
