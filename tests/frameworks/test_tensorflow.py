@@ -207,7 +207,7 @@ def test_exhausted_memory_is_reported():
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1,2]\nand more")
 
     task._call = exhausted
-    with pytest.raises(MemoryExhausted, match=r"^tensorflow-basic-eager: .*OOM when allocating"):
+    with pytest.raises(MemoryExhausted, match=r"^tensorflow-basic-eager failed in a call: .*OOM when allocating"):
         task.step()
     task._call = lambda *_: 1 / 0
     with pytest.raises(RunFailed, match="division by zero"):
