@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -134,7 +135,8 @@ def other_versions(groups: Iterable[Group]) -> list[str]:
     for runtime, versions in recorded.items():
         others = {_version_here(group) for group in versions.values()} - {None, *versions}
         if others or len(versions) > 1:
-            text = ", ".join(with_version(runtime, version) for version in versions)
+            first, *rest = sorted(versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
+            text = ", ".join([with_version(runtime, first), *(version_text(runtime, version) for version in rest)])
             here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
             texts.append(f"{text} (here {here})" if here else text)
     return [f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"] if texts else []
