@@ -27,6 +27,9 @@ MOST_ERROR = 0.5
 #: A difference up to this is none: a runtime may take denormal numbers, below 1.2e-38, for zero.
 SMALLEST = 1e-30
 
+#: A comparison proves something if the outputs vary with the inputs by more than this multiple of the error reached.
+IGNORED_MULTIPLE = 2
+
 #: Output values that are compared at least, in several calls if necessary: the relative error of a single number can
 #: be small or large by chance in any precision.
 LEAST_VALUES = 16
@@ -71,15 +74,15 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     if not error <= bound:
         differ = "differ" if of == "outputs" else "differs"
         raise ParityFailed(f"{of} {differ} from {far}; limit for {precision}: {bound:g}")
-    reason = hollow(gate, bound)
+    reason = hollow(gate, max(PARITY_BOUNDS["fp32"], IGNORED_MULTIPLE * error))
     return result | {"error": error if reason is None else None, "bound": bound, "not_checked": reason}
 
 
-def hollow(gate: Gate, bound: float) -> str | None:
+def hollow(gate: Gate, least: float) -> str | None:
     """Why a step can agree with the reference without computing the network; None if it cannot.
 
     Its floating-point outputs, if there are any, are all 0, or all the same number, or a step that ignores its inputs
-    would pass: those for all sets of inputs differ by no more than the `bound`.
+    would come as near: those for all sets of inputs differ by no more than `least`.
     """
     every: Mapping[str, np.ndarray] = gate.expected or {}
     outputs = [array for array in every.values() if array.dtype.kind == "f"] or list(every.values())
@@ -87,7 +90,7 @@ def hollow(gate: Gate, bound: float) -> str | None:
         return "all outputs are 0"
     if all(array.size > 1 and (array == array.flat[0]).all() for array in outputs):
         return "all outputs are one number"
-    if gate.every and all(relative_error(np.broadcast_to(array[0], array.shape), array) <= bound for array in outputs):
+    if gate.every and all(relative_error(np.broadcast_to(array[0], array.shape), array) <= least for array in outputs):
         return "the outputs hardly vary with the inputs"
     return None
 

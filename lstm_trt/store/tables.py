@@ -502,6 +502,10 @@ def _array(cells: Sequence) -> pa.Array:
         return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
 
 
+def _of_columns(columns: Mapping[str, Sequence]) -> pa.Table:
+    return pa.table(list(map(_array, columns.values())), list(columns))
+
+
 def _of_json(where: str, text: str) -> Table:
     """A list of objects, one object per line, an object of lists, or a list of numbers."""
     try:
@@ -526,14 +530,15 @@ def _of_json(where: str, text: str) -> Table:
         columns = {"": value}
     if not columns:
         raise UsageError(f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
-    return _table(where, pa.table(list(map(_array, columns.values())), list(columns)))
+    return _table(where, _of_columns(columns))
 
 
 def _of_text(where: str, text: str, column: str | None) -> Table:
     """Lines of another tool, one number per line, or CSV; leading lines that start with # are comments."""
     lines = text.split("\n")
     if (found := columns_of_text(where, lines)) is not None:
-        return _table(where, pa.table(found[0]), found[1])
+        columns, places = found
+        return _table(where, _of_columns(columns), places)
     start = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if start is None:
         raise UsageError(f"{where} has comments but no numbers")

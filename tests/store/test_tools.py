@@ -204,3 +204,10 @@ def test_a_histogram_of_rtla(tmp_path):
     (answer,) = verdict(runs, 35, "90")
     assert (answer.n, answer.misses, answer.certain_misses) == (1002, 5, 0)  # its bins are 10 us wide
     assert "over" in refusal(put(tmp_path / "h.txt", RTLA.replace("over:", "more:")), unit="us", counts="Usr-001")
+
+
+def test_a_number_of_calls_beyond_64_bits_is_one_line(tmp_path):
+    text = "# Histogram\n000001 99999999999999999999999 000003\n000002 5 1\n# Histogram Overflows: 00000 00000\n"
+    path = put(tmp_path / "cyclictest.txt", text)
+    assert "thread 0 is not a column of whole numbers" in refusal(path, unit="us", counts="thread 0")
+    assert load(path, unit="us", counts="thread 1")[0].n == 4
