@@ -105,7 +105,7 @@ def table(arguments: argparse.Namespace) -> int:
     missing = [name for name in (*arguments.workload, *(arguments.implementation or ())) if name not in recorded]
     if missing:
         common.warn([f"{listed(arguments.out)} has no matching recording of {listed(missing)}"])
-    return _print_metrics(arguments, found) or 3 * bool(missing)
+    return _print_metrics(arguments, found) or (3 if missing else 0)
 
 
 def list_arguments(parser: argparse.ArgumentParser) -> None:

@@ -69,8 +69,11 @@ class Segments:
     level_ns: np.ndarray = field(repr=False)
 
 
-#: With a median below this number of steps of the clock, ratios of latencies are those of steps. These show the step.
-FEWEST_STEPS, LOOKED = 3, 10_000
+#: With a median below this number of steps of the clock, ratios of latencies are those of steps.
+FEWEST_STEPS = 3
+
+#: Trials, the first ones, that show the step of a clock.
+LOOKED = 10_000
 
 
 def not_judged(samples: Sequence[Latencies]) -> str | None:

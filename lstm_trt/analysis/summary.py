@@ -180,7 +180,9 @@ def summarize(
             group = item.configuration.workload.group_fields(item.configuration.mode)
             rows.append(_failed(item.configuration, group, NoTrials(item.stage, item.reason), machine, number))
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
-    reasons = [not_judged(group.samples) for group in runs] if clusters else []
+    reasons: list[str | None] = []
+    if clusters and any(row.n and row.clusters is None for row in rows):  # asked again only if some were not judged
+        reasons = [not_judged(group.samples) for group in runs]
     unjudged = dict.fromkeys(f"clusters and steady state are not judged: {why}" for why in reasons if why)
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.remarks, *missing, *unjudged))
 

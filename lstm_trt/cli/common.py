@@ -430,7 +430,7 @@ def conclude(runs: Any, deadline_us: float | None, form: str) -> None:
 
     answers = None if deadline_us is None else provable(runs, deadline_us)
     if answers:
-        warn(answers.warnings[len(runs.remarks) :])
+        warn([text for text in answers.warnings if text not in runs.remarks])
         show(names_text(answers), sys.stdout if form == "text" else sys.stderr)
 
 

@@ -305,7 +305,8 @@ def record_into(
             loop.restart()
         loop = None  # it holds the step, which must be freed before the runtime leaves the device
     if soaks:
-        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], *whole.values())
+        inside_ns = 1e9 * totals["inside_trials"]
+        warnings = warnings_of(protocol, rows, inside_ns, whole["self_check"], whole["unexplained_cpu_ns"])
     return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
 
 

@@ -8,8 +8,11 @@ from lstm_trt.analysis.outcomes import Change, Outcome
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.format import escaped, markdown, microseconds, short_number, value_text
 
-#: Most rows of a table in Markdown; and how far from the deadline, as a ratio, a percentile is that is decided.
-MOST_ROWS, NEAR = 20, 2
+#: Most rows of a table in Markdown.
+MOST_ROWS = 20
+
+#: A decided configuration is near the deadline if its percentile is at most so many times it, or that part of it.
+NEAR = 2
 
 
 def markdown_text(report: Any) -> str:

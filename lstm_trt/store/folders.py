@@ -178,9 +178,10 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
     soak = provenance["soak"]
     lacks = list(missing(numbered, soak, failure and read_failure(failure).reason))
     inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
-    stated = provenance["self_check"], provenance.get("unexplained_cpu_ns")
+    self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
+    of_loop = warnings_of(first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns)
     provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
-    provenance["warnings"] = [*warnings_of(first.configuration.protocol, sum(rows), inside_ns, *stated), *lacks]
+    provenance["warnings"] = [*of_loop, *lacks]
     every = Whole(*counts, step, most_ns, partial(_timed, paths)) if step > 1 else None
     return Recording(first.configuration, first.round, whole, provenance, control, whole=every)
 

@@ -139,7 +139,11 @@ def _latency_ns(
 
     The times may be 0, and those of a histogram also infinite.
     """
-    allowed = ["zero", *["blank or NaN"] * options.drop_missing, *["infinite"] * bool(options.counts)]
+    allowed = ["zero"]
+    if options.drop_missing:
+        allowed.append("blank or NaN")
+    if options.counts:
+        allowed.append("infinite")
     values = times(table, name, allowed)
     present = ~np.isnan(values)
     if missing := int(np.count_nonzero(~present)):
