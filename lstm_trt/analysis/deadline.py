@@ -509,7 +509,9 @@ def _judged(
         reasons.append(f"{count(n, 'trial')} did not decide it")
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
-    assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
+    assumed = None
+    if verdict == Outcome.MET:
+        assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
     least_ns, most_ns = (edge.ordered_ns for edge in pooled.bounds)
     bounds_ns = quantiles.interval(least_ns, question.share, 2 * question.confidence - 1, effective_n / n, most_ns)
     low_us, high_us = (None if bound_ns is None else bound_ns / 1e3 for bound_ns in bounds_ns)
@@ -535,7 +537,7 @@ def _judged(
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=assumed if verdict == Outcome.MET else None,
+        assumed_burst_length=assumed,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=max((seen.log_missed for seen in evidence), default=None),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import special
 
 from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.deadline import Outcome, verdict
@@ -138,6 +140,19 @@ def test_the_law_of_bursts_is_that_of_simulated_ones(rng):
         assert abs(np.mean(drawn <= k) - chance) < 4.5 * math.sqrt(chance * (1 - chance) / 4000) + 1e-3
     assert bursts.at_most(0, 20, 1) == pytest.approx(math.exp(-20))
     assert bursts.at_most(7, 9.5, 1) == pytest.approx(bursts.at_most(7, 9.5, 1 + 1e-9), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [10**6, 10**9, 10**12])
+@pytest.mark.parametrize("mean", [1.0001, 2, 100])
+def test_the_law_of_as_many_misses_as_a_histogram_has_is_the_normal_one(count, mean):
+    for errors in (-3, -1, 0, 2):
+        expected = count - errors * math.sqrt((2 * mean - 1) * count)
+        tracemalloc.start()
+        chance = bursts.at_most(count, expected, mean)
+        _, most_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert chance == pytest.approx(special.ndtr(errors), abs=0.01)
+        assert most_bytes < 2**30  # An array of the misses has 8 TB.
 
 
 def test_the_longest_bursts_that_are_assumed():

@@ -120,6 +120,9 @@ def test_a_billion_calls_are_not_expanded(tmp_path):
     (answer,) = verdict(runs, 500, "99.9")
     assert answer.verdict == Outcome.MET and answer.n == 3_001_000_007 and answer.misses == 7
     assert summarize(runs)[0].p999_us == 100
+    # All calls may miss 50 us: what MET would have assumed is not computed for each.
+    for deadline_us, outcome in ((50, Outcome.NOT_ENOUGH_EVIDENCE), (150, Outcome.MET), (950, Outcome.MET)):
+        assert verdict(runs, deadline_us, "99")[0].verdict == outcome
 
 
 REFUSED = {
