@@ -25,7 +25,7 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.process import Process
 from lstm_trt.runtimes import openvino
-from tests.support import failure_report
+from tests.support import failure_report, times
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,6 +52,7 @@ def pytest_sessionfinish(session):
 def pytest_configure(config):
     if config.option.seed is None:
         config.option.seed = getattr(config, "workerinput", {}).get("seed") or secrets.randbits(32)
+    times.register(config)
 
 
 @pytest.hookimpl(optionalhook=True)
