@@ -61,17 +61,26 @@ $(VENV)/.dev: $(VENV)/.lab
 	@touch $@
 
 # PyCUDA is built from source, which needs the CUDA headers and a libcuda to link with: the headers are those of HEADERS,
-# the libcuda is one without content. pip would reuse what it built for other headers. Without PyCUDA, cuda-bindings
-# drive the GPU.
+# the libcuda is one without content. What was built is kept in WHEELS, under all that it depends on: pip would reuse what
+# it built for other headers. Without PyCUDA, cuda-bindings drive the GPU.
 HEADERS ?= nvidia-cuda-runtime==13.* nvidia-cuda-profiler-api==13.*
+WHEELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lstm_trt-wheels
+PYCUDA_CFLAGS ?=
 PYCUDA_OPTIONS = --config-settings='--global-option=--conf:CUDA_ENABLE_CURAND=False;CUDA_ROOT=None'
+PYCUDA_WHEEL = $*/bin/python -m pip wheel --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt --no-deps
 %/.pycuda: constraints.txt | %/bin/python
-	@echo "building PyCUDA in $*, two to four minutes"
-	@{ $*/bin/python $(PIP_INSTALL) --no-deps --upgrade --target $*/cuda $(HEADERS) \
-	  && echo 'int cuInit(unsigned flags) { return flags; }' \
-	    | $(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $*/cuda/libcuda.so -x c - \
-	  && LIBRARY_PATH="$(abspath $*)/cuda" CPATH="$$(printf '%s:' "$(abspath $*)"/cuda/nvidia/*/include)" \
-	    $*/bin/python $(PIP_INSTALL) --no-cache-dir $(PYCUDA_OPTIONS) pycuda && touch $@; } \
+	@wheel="$(WHEELS)/pycuda-$$({ $*/bin/python -VV; uname -m; $(CC) --version; grep -i '^pycuda==' constraints.txt; \
+	    echo '$(HEADERS)' '$(PYCUDA_CFLAGS)'; } | sha256sum | cut -c1-16)"; \
+	{ ls "$$wheel"/*.whl > /dev/null 2>&1 \
+	  || { echo "building PyCUDA for $*, two to four minutes, once" \
+	    && $*/bin/python $(PIP_INSTALL) --no-deps --upgrade --target $*/cuda $(HEADERS) \
+	    && echo 'int cuInit(unsigned flags) { return flags; }' \
+	      | $(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $*/cuda/libcuda.so -x c - \
+	    && CFLAGS="$(PYCUDA_CFLAGS)" LIBRARY_PATH="$(abspath $*)/cuda" \
+	      CPATH="$$(printf '%s:' "$(abspath $*)"/cuda/nvidia/*/include)" \
+	      $(PYCUDA_WHEEL) --no-cache-dir $(PYCUDA_OPTIONS) --wheel-dir "$$wheel.new" pycuda \
+	    && rm -rf "$$wheel" && mv "$$wheel.new" "$$wheel"; }; } \
+	  && $*/bin/python $(PIP_INSTALL) "$$wheel"/*.whl && touch $@ \
 	  || echo "PyCUDA cannot be built here, for the reason above: cuda-bindings drive the GPU"
 
 # What depends on the CUDA version of the driver is not pinned. TENSORRT=rtx installs TensorRT for RTX instead.
@@ -130,16 +139,15 @@ check-notebooks: $(VENV)/.dev
 hook: $(VENV)/.lab
 	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
-# Other frameworks in a separate environment, because of their pinned dependencies.
-$(FRAMEWORKS)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "lstm_trt needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@$(PYTHON) -m venv $(FRAMEWORKS) \
-	  || { rm -rf $(FRAMEWORKS); echo "cannot create $(FRAMEWORKS): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
+# Other frameworks in an environment of their own, which has the packages of $(VENV) as far as their pins allow it:
+# $(VENV) stays as users have it, and nothing is installed twice.
+$(FRAMEWORKS)/bin/python: | $(VENV)/.dev
+	@$(BIN)/python -m venv --without-pip $(FRAMEWORKS)
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+	  > "$$($@ -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/present.pth"
 
 $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
-	@echo "installing into $(FRAMEWORKS), about 2 GB more than $(VENV), some minutes the first time"
-	@$(FRAMEWORKS_PIP) torch
+	@echo "installing into $(FRAMEWORKS), about 2 GB, some minutes the first time"
 	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks,cluster]'
 	@touch $@
 

@@ -103,19 +103,21 @@ def show(run: dict) -> None:
     for step in run["steps"]:
         print(f"| {step['step']} | {step.get('seconds', '')} | {percent(step['busy'])} |")
     outcomes: dict[str, int] = defaultdict(int)
-    files: dict[str, float] = defaultdict(float)
+    files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for test in run["tests"]:
         outcomes[test["outcome"]] += 1
-        files[test["test"].split("::")[0]] += test["seconds"]
+        file = files[test["test"].split("::")[0]]
+        file[0] += test["seconds"]
+        file[1] += test.get("cpu_seconds", 0.0)
     print("\n" + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
-    longest_files = sorted(files.items(), key=lambda pair: -pair[1])[:FILES]
+    longest_files = sorted(files.items(), key=lambda pair: -pair[1][0])[:FILES]
     longest_tests = sorted(run["tests"], key=lambda test: -test["seconds"])[:TESTS]
-    print("\n| file | s of its tests |\n| --- | --- |")
-    for file, seconds in longest_files:
-        print(f"| {file} | {seconds:.0f} |")
-    print("\n| test | s |\n| --- | --- |")
+    print("\n| file | s of its tests | s of CPU |\n| --- | --- | --- |")
+    for file, (seconds, cpu_seconds) in longest_files:
+        print(f"| {file} | {seconds:.0f} | {cpu_seconds:.0f} |")
+    print("\n| test | s | s of CPU |\n| --- | --- | --- |")
     for test in longest_tests:
-        print(f"| {test['test']} | {test['seconds']:.1f} |")
+        print(f"| {test['test']} | {test['seconds']:.1f} | {test.get('cpu_seconds', 0.0):.1f} |")
 
 
 def best_outcomes(run: dict) -> dict[str, str]:

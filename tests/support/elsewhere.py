@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
+import multiprocessing
 import os
 import platform
 import pwd
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -245,7 +247,8 @@ SURROUNDINGS = {
 def run(surrounding: Surrounding, seed: int, folder: Path) -> subprocess.CompletedProcess:
     """The tests of a surrounding; `CannotMake` with the reason if there is none here."""
     setting = surrounding.make(folder)
-    options = ["-q", "-n", "2", "--dist", "loadfile", "-m", "not heavy", "-p", "no:cacheprovider"]
+    # In one process: the other cores have surroundings of their own.
+    options = ["-q", "-n", "0", "-m", "not heavy", "-p", "no:cacheprovider"]
     return subprocess.run(
         [
             *setting.prefix,
@@ -266,33 +269,43 @@ def run(surrounding: Surrounding, seed: int, folder: Path) -> subprocess.Complet
     )
 
 
+def outcome_of(name: str, seed: int) -> tuple[str, str]:
+    """How the tests of a surrounding ended, `passed`, `failed` or `skipped`, and what to print of it."""
+    surrounding = SURROUNDINGS[name]
+    # Not in TMPDIR, which may contain a space: LD_PRELOAD cannot.
+    with tempfile.TemporaryDirectory(prefix="elsewhere-", dir="/tmp") as folder:
+        try:
+            done = run(surrounding, seed, Path(folder))
+        except CannotMake as reason:
+            return "skipped", f"  skipped: {reason}"
+    if done.returncode == 0:
+        return "passed", f"  passed: {done.stdout.splitlines()[-1]}"
+    return "failed", f"{done.stdout}\n  failed; again: python -m tests.support.elsewhere --seed {seed} {name}"
+
+
 def run_all(names: list[str], seed: int) -> int:
-    """Run the surroundings one after the other, print a line for each, and return the exit status."""
-    passed, failed, skipped, started = [], [], [], time.monotonic()
-    for number, name in enumerate(names, 1):
-        surrounding = SURROUNDINGS[name]
-        print(f"[{number}/{len(names)}] {name}: {surrounding.what}", flush=True)
-        # Not in TMPDIR, which may contain a space: LD_PRELOAD cannot.
-        with tempfile.TemporaryDirectory(prefix="elsewhere-", dir="/tmp") as folder:
-            try:
-                done = run(surrounding, seed, Path(folder))
-            except CannotMake as reason:
-                skipped.append(name)
-                print(f"  skipped: {reason}", flush=True)
-                continue
-        (failed if done.returncode else passed).append(name)
-        print(done.stdout if done.returncode else f"  passed: {done.stdout.splitlines()[-1]}", flush=True)
-        if done.returncode:
-            print(f"  failed; again: python -m tests.support.elsewhere --seed {seed} {name}", flush=True)
-    no_processor = set(processors.KINDS) <= {*skipped} and FAULTS in cpuinfo_flags()
+    """Run the surroundings, as many at a time as there are cores, print each, and return the exit status."""
+    ended: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
+    started = time.monotonic()
+    # Processes and not threads: what a surrounding changes before its tests start belongs to one process.
+    with ProcessPoolExecutor(len(allowed_cores()), multiprocessing.get_context("fork")) as pool:
+        outcomes = {pool.submit(outcome_of, name, seed): name for name in names}
+        for number, outcome in enumerate(as_completed(outcomes), 1):
+            name = outcomes[outcome]
+            how, text = outcome.result()
+            ended[how].append(name)
+            print(f"[{number}/{len(names)}] {name}: {SURROUNDINGS[name].what}\n{text}", flush=True)
+    no_processor = set(processors.KINDS) <= {*ended["skipped"]} and FAULTS in cpuinfo_flags()
     if no_processor:
         print(f"all kinds of processor were skipped, though this one has {FAULTS}")
-    counted = [f"{len(passed)} of {len(names)} surroundings passed in {time.monotonic() - started:.0f} s"]
-    counted += [
-        f"{len(them)} {how} ({', '.join(them)})" for how, them in (("failed", failed), ("skipped", skipped)) if them
-    ]
+    seconds = time.monotonic() - started
+    counted = [f"{len(ended['passed'])} of {len(names)} surroundings passed in {seconds:.0f} s"]
+    for how in ("failed", "skipped"):
+        if ended[how]:
+            in_order = [name for name in names if name in ended[how]]
+            counted.append(f"{len(in_order)} {how} ({', '.join(in_order)})")
     print("; ".join(counted))
-    return int(bool(failed) or no_processor)
+    return int(bool(ended["failed"]) or no_processor)
 
 
 def main() -> int:

@@ -5,11 +5,34 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 VARIABLE = "LSTM_TRT_TEST_TIMES"
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of those of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class CpuTimes:
+    """A pytest plugin of the processes that run tests: the CPU time of each test goes into its last report."""
+
+    _began_s = 0.0
+
+    def pytest_runtest_logstart(self) -> None:
+        self._began_s = cpu_s()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            report.user_properties.append(("cpu_s", cpu_s() - self._began_s))
+        return report
 
 
 class Times:
@@ -31,6 +54,7 @@ class Times:
             "test": name,
             "outcome": self._outcomes.pop(name, "passed"),
             "seconds": round(self._seconds.pop(name), 3),
+            "cpu_seconds": round(dict(report.user_properties).get("cpu_s", 0.0), 3),
             "ended_s": time.time(),
             "session": os.getpid(),
         }
@@ -39,7 +63,10 @@ class Times:
 
 
 def register(config: pytest.Config) -> None:
-    """Adds the plugin where `LSTM_TRT_TEST_TIMES` is set, but not to a session that a test started, nor to workers."""
+    """Adds the plugins where `LSTM_TRT_TEST_TIMES` is set, but not to a session that a test started."""
     path = os.environ.get(VARIABLE)
-    if path and "PYTEST_CURRENT_TEST" not in os.environ and not hasattr(config, "workerinput"):
+    if not path or "PYTEST_CURRENT_TEST" in os.environ:
+        return
+    config.pluginmanager.register(CpuTimes())
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Times(Path(path)))
