@@ -20,9 +20,9 @@ SEEDS ?= 1
 # Else each of the hundreds of processes of the tests compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
-PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
+PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session environments test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), draw it, print which meet DEADLINE_US=$(DEADLINE_US)"
@@ -153,14 +153,12 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 
 $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
 
-.PHONY: .tests-of-frameworks
-.tests-of-frameworks:
-	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
+# What `make test-frameworks` needs; `.ci/run` installs it beside the first tests.
+environments: $(FRAMEWORKS)/.pycuda
 
-# PyCUDA, which only the second part uses, is built on one core meanwhile. Heavy tests often wait: twice the processes.
-test-frameworks: $(FRAMEWORKS)/.frameworks
-	@$(MAKE) --no-print-directory -j2 $(FRAMEWORKS)/.pycuda .tests-of-frameworks
-	$(FRAMEWORKS)/bin/python $(PYTEST) -n $(shell expr 2 \* $(TEST_PROCESSES)) -m heavy --ignore tests/frameworks tests
+# Heavy tests often wait: one process more than there are cores.
+test-frameworks: environments
+	$(FRAMEWORKS)/bin/python $(PYTEST) -n $(shell expr 1 + $(TEST_PROCESSES)) -m "heavy or frameworks"
 
 # Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks

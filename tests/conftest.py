@@ -52,7 +52,7 @@ def pytest_sessionfinish(session):
 def pytest_configure(config):
     if config.option.seed is None:
         config.option.seed = getattr(config, "workerinput", {}).get("seed") or secrets.randbits(32)
-    times.register(config)
+    times.register(config, lambda nodeid: own_id(nodeid, config.option.seed))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -317,7 +317,8 @@ def refused(lab):
 
 
 #: What fails at once comes first; then the files that take longest, so that the processes that share the files end
-#: together; then the others. A file stays on one process, since its tests share recordings and pages.
+#: together; then the others. A file stays on one process, since its tests share recordings and pages, except for those
+#: of `SPLIT`: their tests share nothing, and take so long that other processes would wait for the file.
 QUICK = ("config", "store")
 LONGEST = (
     "hook/test_hook",
@@ -343,9 +344,27 @@ LONGEST = (
 )
 
 
+SPLIT = (
+    "test_shim",
+    "test_mutants",
+    "test_benchmarks",
+    "test_gpu_session",
+    "test_notebooks",
+    "test_readme",
+    "export/test_c_file",
+    "plots/test_make_figures",
+    "reports/test_browser",
+)
+
+
+def name_of(path: Path) -> str:
+    """A file of tests as `LONGEST` and `SPLIT` name it."""
+    return str(path.relative_to(ROOT / "tests").with_suffix(""))
+
+
 def place(path: Path) -> int:
     """The place of a file of tests in the order in which they run."""
-    name = str(path.relative_to(ROOT / "tests").with_suffix(""))
+    name = name_of(path)
     return -1 if path.parent.name in QUICK else LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
@@ -358,6 +377,10 @@ def pytest_collection_modifyitems(items, config):
     for item in items:
         if "seed" in item.fixturenames:
             item.add_marker("random")
+        if item.path.parent.name == "frameworks":
+            item.add_marker("frameworks")
+        if name_of(item.path) not in SPLIT:
+            item.add_marker(pytest.mark.xdist_group(name_of(item.path)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     shim = os.environ.get(SHIM_VARIABLE)  # over the stand-in for a driver those run that tests/test_shim.py names
     if marked and not shim and (reason := gpu_missing()):

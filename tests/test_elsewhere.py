@@ -280,7 +280,7 @@ def test_a_masked_processor_is_what_libraries_see():
 
 def test_the_files_of_the_surroundings_are_there():
     for name, surrounding in elsewhere.SURROUNDINGS.items():
-        for file in surrounding.tests:
+        for file in (*surrounding.tests, *surrounding.without):
             path, _, test = file.partition("::")
             assert (elsewhere.ROOT / "tests" / path).exists(), f"{name}: {file}"
             assert not test or f"def {test}(" in (elsewhere.ROOT / "tests" / path).read_text(), f"{name}: {file}"

@@ -137,8 +137,11 @@ def test_the_extras_are_those_that_the_readme_names():
 
 
 def test_ci_calls_the_readmes_test_command_first():
-    (targets,) = re.findall(r"^for target in (.*); do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert targets.split() == ["test", "test-elsewhere", "types", "test-networks", "test-frameworks"]
+    script = (ROOT / ".ci/run").read_text()
+    beside = re.findall(r"^  step ([a-z].*)$", script, re.MULTILINE)
+    targets = " ".join(re.findall(r"^for target in (.*); do$", script, re.MULTILINE))
+    assert targets.split() == ["test", "test-elsewhere", "test-networks", "test-frameworks"]
+    assert beside == ["types", "environments"]
     blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [line.split("#")[0].strip() for line in blocks[0].splitlines() if "make" in line] == [
         "make sweep",
