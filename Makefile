@@ -4,7 +4,7 @@ PIP_ARGS ?=
 VENV ?= .venv
 FRAMEWORKS ?= .venv-frameworks
 BIN = $(VENV)/bin
-PIP_INSTALL = -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt
+PIP_INSTALL = -m pip install --disable-pip-version-check --no-compile --quiet $(PIP_ARGS) -c constraints.txt
 PIP_UNPINNED = $(filter-out -c constraints.txt,$(PIP_INSTALL))
 PIP = $(BIN)/python $(PIP_INSTALL)
 FRAMEWORKS_PIP = $(FRAMEWORKS)/bin/python $(PIP_INSTALL)
@@ -46,19 +46,16 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "cannot create $(VENV): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
 
-$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+# Each installs the package with the extras that it needs, and those of the stamps before it: one installation, not three.
+# What is not imported is not compiled.
+$(VENV)/.core: EXTRAS =
+$(VENV)/.lab: EXTRAS = [lab]
+$(VENV)/.dev: EXTRAS = [lab,dev]
+$(VENV)/.core $(VENV)/.lab $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), a few minutes the first time"
 	@$(PIP) torch
-	@$(PIP) -e .
-	@touch $@
-
-$(VENV)/.lab: $(VENV)/.core
-	@$(PIP) -e '.[lab]'
-	@touch $@
-
-$(VENV)/.dev: $(VENV)/.lab
-	@$(PIP) -e '.[lab,dev]'
-	@touch $@
+	@$(PIP) -e '.$(EXTRAS)'
+	@touch $(VENV)/.core $(if $(EXTRAS),$(VENV)/.lab) $@
 
 # PyCUDA is built from source, which needs the CUDA headers and a libcuda to link with: the headers are those of HEADERS,
 # the libcuda is one without content. What was built is kept in WHEELS, under all that it depends on: pip would reuse what
