@@ -62,18 +62,17 @@ $(VENV)/.core $(VENV)/.lab $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV
 # it built for other headers. Without PyCUDA, cuda-bindings drive the GPU.
 HEADERS ?= nvidia-cuda-runtime==13.* nvidia-cuda-profiler-api==13.*
 WHEELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lstm_trt-wheels
-PYCUDA_CFLAGS ?=
 PYCUDA_OPTIONS = --config-settings='--global-option=--conf:CUDA_ENABLE_CURAND=False;CUDA_ROOT=None'
 PYCUDA_WHEEL = $*/bin/python -m pip wheel --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt --no-deps
 %/.pycuda: constraints.txt | %/bin/python
 	@wheel="$(WHEELS)/pycuda-$$({ $*/bin/python -VV; uname -m; $(CC) --version; grep -i '^pycuda==' constraints.txt; \
-	    echo '$(HEADERS)' '$(PYCUDA_CFLAGS)'; } | sha256sum | cut -c1-16)"; \
+	    echo '$(HEADERS)'; } | sha256sum | cut -c1-16)"; \
 	{ ls "$$wheel"/*.whl > /dev/null 2>&1 \
 	  || { echo "building PyCUDA for $*, two to four minutes, once" \
 	    && $*/bin/python $(PIP_INSTALL) --no-deps --upgrade --target $*/cuda $(HEADERS) \
 	    && echo 'int cuInit(unsigned flags) { return flags; }' \
 	      | $(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $*/cuda/libcuda.so -x c - \
-	    && CFLAGS="$(PYCUDA_CFLAGS)" LIBRARY_PATH="$(abspath $*)/cuda" \
+	    && LIBRARY_PATH="$(abspath $*)/cuda" \
 	      CPATH="$$(printf '%s:' "$(abspath $*)"/cuda/nvidia/*/include)" \
 	      $(PYCUDA_WHEEL) --no-cache-dir $(PYCUDA_OPTIONS) --wheel-dir "$$wheel.new" pycuda \
 	    && rm -rf "$$wheel" && mv "$$wheel.new" "$$wheel"; }; } \
