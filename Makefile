@@ -121,7 +121,7 @@ lint: $(VENV)/.dev check-notebooks
 	$(BIN)/lint-imports
 
 $(VENV)/.types: $(VENV)/.dev
-	@$(PIP) -e '.[lab,dev,types]'
+	@$(PIP) basedpyright
 	@touch $@
 
 types: $(VENV)/.types
@@ -135,8 +135,8 @@ check-notebooks: $(VENV)/.dev
 hook: $(VENV)/.lab
 	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
-# Other frameworks in an environment of their own, which has the packages of $(VENV) as far as their pins allow it:
-# $(VENV) stays as users have it, and nothing is installed twice.
+# Other frameworks in an environment of their own, which has the packages of $(VENV) too, this one among them: $(VENV)
+# stays as users have it, nothing is installed twice, and tests may run meanwhile.
 $(FRAMEWORKS)/bin/python: | $(VENV)/.dev
 	@$(BIN)/python -m venv --without-pip $(FRAMEWORKS)
 	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
@@ -144,7 +144,7 @@ $(FRAMEWORKS)/bin/python: | $(VENV)/.dev
 
 $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
 	@echo "installing into $(FRAMEWORKS), about 2 GB, some minutes the first time"
-	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks,cluster]'
+	@$(FRAMEWORKS_PIP) 'lstm-trt[frameworks,cluster]'
 	@touch $@
 
 $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
@@ -158,7 +158,7 @@ test-frameworks: environments
 
 # Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks
-	$(FRAMEWORKS)/bin/lstm-literature plan --out $(LITERATURE_OUT)
+	$(FRAMEWORKS)/bin/python -m lstm_literature plan --out $(LITERATURE_OUT)
 
 XEON = batch c deadline deep grid large-batch layers near stream versions
 figures: $(VENV)/.core
