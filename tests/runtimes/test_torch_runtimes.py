@@ -197,16 +197,11 @@ def test_torch_compile_in_bf16():
 
 
 @pytest.mark.heavy
-def test_torch_compile_refuses_where_compilation_is_disabled():
-    code = (
-        "import numpy as np; from lstm_trt import runtimes; from lstm_trt.config.configuration import Options\n"
-        "from lstm_trt.export.network import make_weights; from lstm_trt.runtimes.base import Request\n"
-        "from lstm_trt.config.shape import LstmShape; shape = LstmShape(1, 8, 4)\n"
-        "inputs = {'inputs': np.zeros((4, 1, 12), np.float32)}\n"
-        "runtimes.load_runtime('torch-compile').prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))"
-    )
-    done = in_a_fresh_process(code, TORCHDYNAMO_DISABLE="1")
-    assert done.returncode != 0 and "BuildFailed: " in done.stderr
+def test_torch_compile_refuses_where_compilation_is_disabled(monkeypatch):
+    """PyTorch reads the variable when something is compiled."""
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    with pytest.raises(BuildFailed):
+        prepare("torch-compile", LstmShape(1, 8, 4))
 
 
 def test_torch_compile_fails_if_dynamo_skips_the_lstm(monkeypatch):
