@@ -99,12 +99,12 @@ def test_met_at_a_given_length_of_bursts_is_false_in_at_most_5_percent(rng, kind
 
 @heavy
 def test_met_at_a_given_length_of_bursts_where_single_misses_are_rare(rng):
-    n = 100_000
+    n, recordings = 100_000, 100
     found = 0
-    for _ in range(RECORDINGS):
+    for _ in range(recordings):
         misses = KINDS["independent"](rng, n, 0.1 * float(ALLOWED))
         found += judge(recorded(rng, n, misses), DEADLINE_US, burst_length=20).verdict == Outcome.MET
-    assert found >= 360
+    assert found >= 86  # 97 % in 400 recordings
 
 
 def test_without_pairs_of_misses_every_verdict_is_the_binomial_one():
