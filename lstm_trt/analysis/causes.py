@@ -104,8 +104,10 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
 
 def _period_intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Times between marked trials; of consecutive ones only the first counts."""
-    first = places[np.diff(places, prepend=-2) > 1]
-    return np.diff(starts[first]).astype(np.float64)
+    apart = np.ones(len(places), dtype=bool)
+    apart[1:] = places[1:] - places[:-1] > 1
+    first = starts[places[apart]]
+    return (first[1:] - first[:-1]).astype(np.float64)
 
 
 def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:

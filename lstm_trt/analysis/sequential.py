@@ -28,6 +28,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -162,11 +163,18 @@ class Evidence:
 
 def log_met(n: int, misses: float, allowed: float, burst_length: float) -> float:
     """Natural logarithm of the e-value for MET of a number of misses in n calls, the last of which is ok."""
+    log_z, log_rhos = _of_rates(allowed, burst_length)
+    of_misses = misses * log_z if misses else 0.0
+    return float(np.logaddexp.reduce(of_misses - n * log_rhos) - math.log(len(RATES)))
+
+
+@lru_cache
+def _of_rates(allowed: float, burst_length: float) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `RATES` the logarithms of its z, and of rho there."""
     with np.errstate(divide="ignore"):
         rarity = np.array(RATES) ** -0.5
         z = (2 * burst_length / (rarity + np.sqrt(rarity**2 + 4 * burst_length * (burst_length - 1)))) ** 2
-        of_misses = misses * np.log(z) if misses else 0.0
-    return float(np.logaddexp.reduce(of_misses - n * log_rho(z, allowed, burst_length)) - math.log(len(RATES)))
+        return np.log(z), log_rho(z, allowed, burst_length)
 
 
 def log_rho(z: np.ndarray, allowed: float, burst_length: float) -> np.ndarray:

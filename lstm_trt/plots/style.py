@@ -10,6 +10,7 @@ import re
 import textwrap
 import zlib
 from base64 import b64encode
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -477,9 +478,10 @@ class FittingTicks(Locator):
         halves = {place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()}
         kept: list[float] = []
         for tick in self._labels:
-            more = sorted([*kept, tick])
-            fit = (points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(more))
-            kept = more if all(fit) else kept
+            place = bisect(kept, tick)
+            around = [*kept[max(place - 1, 0) : place], tick, *kept[place : place + 1]]
+            if all(points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(around)):
+                kept.insert(place, tick)
         return kept
 
 

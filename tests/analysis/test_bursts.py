@@ -23,6 +23,9 @@ ALLOWED = Fraction(1, 1000)
 DEADLINE_US = 1000.0
 RECORDINGS = 400
 
+#: Of the recordings of a test so many are judged as a whole, which takes most of the time.
+JUDGED = 25
+
 
 def recorded(rng, n: int, misses: np.ndarray) -> list[Latencies]:
     latency_ns = rng.gamma(50, 2.0, n) * 1e3
@@ -33,13 +36,20 @@ def recorded(rng, n: int, misses: np.ndarray) -> list[Latencies]:
 def share_missed(rng, kind: str, n: int, times: float) -> int:
     """How many recordings with this multiple of the allowed rate are called MISSED.
 
-    Only those that the plain count of misses calls so are judged, since MISSED needs both.
+    MISSED needs that the plain count of misses proves it, and that it still does where a burst counts as one. That the
+    verdict is this rule is seen at the first recordings of which the plain count proves it.
     """
-    found = 0
+    found = judged = 0
     for _ in range(RECORDINGS):
         misses = KINDS[kind](rng, n, times * float(ALLOWED))
-        if quantiles.proves_above(len(misses), n, ALLOWED):
-            found += judge(recorded(rng, n, misses), DEADLINE_US).verdict == Outcome.MISSED
+        if not quantiles.proves_above(len(misses), n, ALLOWED):
+            continue
+        tau = bursts.autocorrelation_time([misses], [n])
+        missed = quantiles.proves_above(len(misses) / tau, n / tau, ALLOWED)
+        if judged < JUDGED:
+            assert missed == (judge(recorded(rng, n, misses), DEADLINE_US).verdict == Outcome.MISSED)
+            judged += 1
+        found += missed
     return found
 
 
@@ -89,12 +99,12 @@ def test_met_at_a_given_length_of_bursts_is_false_in_at_most_5_percent(rng, kind
 
 @heavy
 def test_met_at_a_given_length_of_bursts_where_single_misses_are_rare(rng):
-    n = 100_000
+    n, recordings = 100_000, 100
     found = 0
-    for _ in range(RECORDINGS):
+    for _ in range(recordings):
         misses = KINDS["independent"](rng, n, 0.1 * float(ALLOWED))
         found += judge(recorded(rng, n, misses), DEADLINE_US, burst_length=20).verdict == Outcome.MET
-    assert found >= 360
+    assert found >= 86  # 97 % in 400 recordings
 
 
 def test_without_pairs_of_misses_every_verdict_is_the_binomial_one():

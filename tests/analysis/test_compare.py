@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -24,7 +23,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.samples import Group, Latencies, NoTrials
-from tests.conftest import ROOT, rest_is_heavy
+from tests.conftest import rest_is_heavy
 from tests.support.planted_latencies import autoregressive, check_rate
 
 MIRROR = {"SAME": "SAME", "AMBIGUOUS": "AMBIGUOUS", "FASTER": "SLOWER", "SLOWER": "FASTER"}
@@ -34,6 +33,7 @@ CALLED = ("FASTER", "SLOWER")
 @pytest.fixture
 def no_clusters(monkeypatch):
     """The results do not depend on clusters; searching for those would take most of the time."""
+    monkeypatch.setattr(analysis_compare, "quick_of", lambda samples: [None] * len(samples))
     monkeypatch.setattr(analysis_compare, "changes", lambda *sides: dict.fromkeys(ClusterChange, ()))
 
 
@@ -252,15 +252,20 @@ def recorded(configuration: Configuration, *rounds, **more) -> Group:
     return Group(f"{configuration.workload.label} on {configuration.runtime}", samples, configuration=configuration)
 
 
-def commands(result, folder) -> list:
-    """What the shell runs of the printed command, parsed by the commands' own parser; every one succeeds."""
+def words_of(result, folder) -> list[list[str]]:
+    """What the shell runs of the printed command: the words after `lstm-trt` of each line; every one succeeds."""
     (folder / "lstm-trt").write_text('#!/bin/sh\nprintf "%s\\n" "$@" END >> calls\n')
     (folder / "lstm-trt").chmod(0o755)
     path = {"PATH": f"{folder}:{os.environ['PATH']}"}
     subprocess.run(["bash", "-ec", result.command], check=True, cwd=folder, env=path)
     calls = (folder / "calls").read_text().split("END\n")[:-1]
     (folder / "calls").unlink()
-    return [parse(call.splitlines()) for call in calls]
+    return [call.splitlines() for call in calls]
+
+
+def commands(result, folder) -> list:
+    """`words_of`, parsed by the commands' own parser."""
+    return list(map(parse, words_of(result, folder)))
 
 
 def test_the_commands_alternate_the_rounds_of_both_sides_and_compare_them(no_clusters, tmp_path):
@@ -291,16 +296,17 @@ def test_the_same_configuration_is_recorded_once_for_each_side(no_clusters, tmp_
     assert commands(more, tmp_path)[0].rounds == 12  # six a side did not suffice
 
 
+# It records ten times, each time in a process of its own.
 @pytest.mark.heavy
-def test_the_printed_commands_run_as_they_are(tmp_path):
+def test_the_printed_commands_run_as_they_are(lab, tmp_path):
     sides = [recorded(configured(shape=LstmShape(1, 8, 4), protocol=Protocol(trials=20)), flat(100)) for _ in "ab"]
-    sides[1] = replace(sides[1], configuration=replace(sides[1].configuration, runtime="pytorch"))
-    (tmp_path / "lstm-trt").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m lstm_trt "$@"\n')
-    (tmp_path / "lstm-trt").chmod(0o755)
-    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    result = subprocess.run(
-        ["bash", "-c", compare(*sides).command], cwd=tmp_path, env=path, capture_output=True, text=True
-    )
+    sides[1] = replace(sides[1], configuration=replace(sides[1].configuration, runtime="c"))
+    *sweeps, last = words_of(compare(*sides), tmp_path)
+    for words in sweeps:
+        result = lab(*words, cwd=tmp_path)
+        assert result.returncode == 0, result
+    result = lab(*last, cwd=tmp_path)
+    assert len(sweeps) == 10
     assert result.returncode in (0, 1, 3) and "5 processes of A, n = 100; 5 processes of B" in result.stdout, result
 
 

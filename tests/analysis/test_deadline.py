@@ -28,6 +28,7 @@ from lstm_trt.analysis.deadline import (
     failed,
     firm_statistics,
     judge as judge_question,
+    judged_of,
     outcomes_of,
     provable,
 )
@@ -207,13 +208,19 @@ def test_runs_and_windows_do_not_cross_rounds_and_pass_over_marked_rows():
 # Trials that depend on each other. A series comes with the deadline that it misses at exactly the share allowed.
 
 
+@functools.cache
+def exceeded_us(allowed: float) -> float:
+    """What log-normal latencies exceed at this rate."""
+    return 100 * math.exp(0.05 * stats.norm.isf(allowed))
+
+
 def independent(rng, n: int, allowed: float):
-    return lognormal(rng, n), 100 * math.exp(0.05 * stats.norm.isf(allowed))
+    return lognormal(rng, n), exceeded_us(allowed)
 
 
 def autoregressive(rng, n: int, allowed: float, rho: float):
     series = planted_latencies.autoregressive(rng, n, rho)
-    return 1e5 * np.exp(0.05 * series), 100 * math.exp(0.05 * stats.norm.isf(allowed))
+    return 1e5 * np.exp(0.05 * series), exceeded_us(allowed)
 
 
 def moving_maximum(rng, n: int, allowed: float, k: int):
@@ -309,7 +316,8 @@ BODIES = {
 def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
-        verdicts = [judge(of(BODIES[body](rng, n)), 1e9, percentile) for _ in range(runs)]
+        question = Question(1e9, percentile)
+        verdicts = judged_of([(of(BODIES[body](rng, n)), question, None) for _ in range(runs)])
         check_rate(sum(verdict.verdict != MET for verdict in verdicts), runs, 1e-3)
         assert all(verdict.effective_n == n for verdict in verdicts if verdict.verdict == MET)
 
@@ -418,12 +426,10 @@ def test_misses_of_one_round_are_not_those_of_all():
 
 
 def test_rounds_of_different_medians_are_no_dependence(rng):
-    runs = 100
-    kept = sum(
-        judge(of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))), 1e4).effective_n == 3000
-        for _ in range(runs)
-    )
-    check_rate(runs - kept, runs, 1e-3)
+    runs, question = 100, Question(1e4)
+    recordings = [of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))) for _ in range(runs)]
+    verdicts = judged_of([(samples, question, None) for samples in recordings])
+    check_rate(sum(verdict.effective_n != 3000 for verdict in verdicts), runs, 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, find_period
-from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line
+from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line, explain_of, quick_of
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import segments_of
 from lstm_trt.analysis.text.outliers import outliers_text
@@ -82,13 +82,18 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
     # better, so the clusters of the wider bulk have their own jitter here.
     bodies = [("normal 1 %", None), ("lognormal 1 %", None), ("lognormal 2 %", 0.01)]
     samples = 75 if n == 1000 else 40
-    failed = []
+    names, recordings = [], []
     for k in range(samples):
         body, jitter = bodies[k % len(bodies)]
         latency_ns, _ = plant(rng, BODIES[body](rng, n), clusters, jitter=jitter)
-        found = quick([Latencies.of(moving(latency_ns, **MOVES[move]))])
-        if not recovered(found, clusters):
-            failed.append((body, clusters_line(found.clusters)))
+        names.append(body)
+        recordings.append([Latencies.of(moving(latency_ns, **MOVES[move]))])
+    answers = quick_of(recordings)
+    failed = [
+        (body, clusters_line(found.clusters))
+        for body, found in zip(names, answers, strict=True)
+        if not recovered(found, clusters)
+    ]
     check_rate(len(failed), samples, 0.1, failed)
 
 
@@ -98,7 +103,8 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
 )
 def test_data_without_clusters_has_none_in_90_of_100(n, body, rng):
     samples = 75 if n == 1000 else 40
-    lines = [clusters_line(quick([Latencies.of(BODIES[body](rng, n))]).clusters) for _ in range(samples)]
+    answers = quick_of([[Latencies.of(BODIES[body](rng, n))] for _ in range(samples)])
+    lines = [clusters_line(found.clusters) for found in answers]
     check_rate(sum(line != "none" for line in lines), samples, 0.1, lines)
 
 
@@ -148,8 +154,8 @@ def test_a_smooth_tail_is_a_tail(body, fixed):
 
 def test_a_normal_body_has_no_tail(rng):
     samples = 30
-    tails = [quick([Latencies.of(BODIES["normal 5 %"](rng, 3000))]).tail for _ in range(samples)]
-    check_rate(sum(tail is not None for tail in tails), samples, 0.05)
+    answers = quick_of([[Latencies.of(BODIES["normal 5 %"](rng, 3000))] for _ in range(samples)])
+    check_rate(sum(found.tail is not None for found in answers), samples, 0.05)
 
 
 # Partition
@@ -175,8 +181,8 @@ def test_planted_trials_are_in_one_part_each(body, rng):
 
 @pytest.mark.parametrize(("folder", "every"), [("outliers", 2), ("grid", 16)])
 def test_recorded_trials_are_in_one_part_each(folder, every):
-    for group in list(load(ROOT / "data" / "epyc" / folder))[::every]:
-        found = quick(group.samples)
+    groups = list(load(ROOT / "data" / "epyc" / folder))[::every]
+    for group, found in zip(groups, quick_of([group.samples for group in groups]), strict=True):
         assert_partition(found)
         assert found.outliers == count_outliers(np.concatenate([sample.timed_ns for sample in group.samples]))
 
@@ -205,9 +211,8 @@ def test_a_straggler_is_never_in_the_bulk(fixed):
 )
 def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
     samples, failed = 12, []
-    for _ in range(samples):
-        latency_ns, start_ns, _ = beats(rng, 10_000, 20, missed=missed, strays=strays)
-        found = explain([Latencies.of(latency_ns, start_ns)])
+    series = [beats(rng, 10_000, 20, missed=missed, strays=strays) for _ in range(samples)]
+    for found in explain_of([[Latencies.of(latency_ns, start_ns)] for latency_ns, start_ns, _ in series]):
         assert found.period_by == "timestamps"
         period_ms = found.clusters[0].period_ms if len(found.clusters) == 1 else None
         if period_ms is None or abs(period_ms / 20 - 1) > 0.01:
@@ -323,15 +328,18 @@ def test_text_of_a_hint(fixed):
 # Causes
 
 
-def counted(rng, holds, else_, n=1000):
-    latency_ns, planted = plant(rng, BODIES["normal 1 %"](rng, n), (A_QUARTER, TWICE))
-    return explain([with_counts(rng, latency_ns, planted == 0, holds=holds, else_=else_)])
+def counted(rng, holds, else_, samples, n=1000):
+    recordings = []
+    for _ in range(samples):
+        latency_ns, planted = plant(rng, BODIES["normal 1 %"](rng, n), (A_QUARTER, TWICE))
+        recordings.append([with_counts(rng, latency_ns, planted == 0, holds=holds, else_=else_)])
+    return explain_of(recordings)
 
 
 def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     samples, found, others = 30, 0, 0
-    for _ in range(samples):
-        clusters = counted(rng, 0.8, 0.01).clusters  # chance planted a third one in 1 of 1800 samples
+    for answer in counted(rng, 0.8, 0.01, samples):
+        clusters = answer.clusters  # chance planted a third one in 1 of 1800 samples
         found += [[cause.name for cause in first.causes] for first in clusters[:1]] == [["involuntary_switches"]]
         others += any(cluster.causes for cluster in clusters[1:])
     check_rate(samples - found, samples, 0.05)
@@ -342,9 +350,9 @@ def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
 def test_no_cause_is_named_where_none_was_planted_in_95_of_100(rng):
     samples = 100
     named = sum(
-        any(cluster.causes for cluster in counted(rng, share, share).clusters)
+        any(cluster.causes for cluster in found.clusters)
         for share in (0.01, 0.1)
-        for _ in range(samples // 2)
+        for found in counted(rng, share, share, samples // 2)
     )
     check_rate(named, samples, 0.05)
 
@@ -367,12 +375,13 @@ def test_odds_ratio_and_shares_of_a_cause_are_those_of_its_table(fixed):
 
 @pytest.mark.parametrize("planted", [True, False])
 def test_counters_of_blocks_are_tested_by_blocks(planted, rng):
-    samples, n, block, named = 20, 10_000, 250, 0
+    samples, n, block, recordings, named = 20, 10_000, 250, [], 0
     for _ in range(samples):
         stolen = np.repeat(rng.permutation(n // block) < 8, block)
         late = rng.random(n) < np.where(stolen, 0.09, 0.001) if planted else rng.random(n) < 0.02
         latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
-        found = explain([Latencies.of(latency_ns, block_causes={"steal_ns": 1000 * stolen.astype(np.int64)})])
+        recordings.append([Latencies.of(latency_ns, block_causes={"steal_ns": 1000 * stolen.astype(np.int64)})])
+    for found in explain_of(recordings):
         causes = [(cause.name, cause.by) for cluster in found.clusters for cause in cluster.causes]
         assert set(causes) <= {("steal_ns", "block")}
         named += bool(causes)
@@ -409,11 +418,9 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
     ids=["flat", "warm-up", "gradual warm-up", "slowdown", "late step", "drift"],
 )
 def test_steady_states_are_found_also_among_clusters(n, state, shape, rng):
-    samples, failed = 20, []
-    for _ in range(samples):
-        latency_ns, _ = plant(rng, BODIES["lognormal 2 %"](rng, n), (A_QUARTER, TWICE))
-        found = segments_of([latency_ns * shape(np.arange(n) / n)])[0].steady_state
-        failed += [found] if found != state else []
+    samples, each = 20, shape(np.arange(n) / n)
+    series = [plant(rng, BODIES["lognormal 2 %"](rng, n), (A_QUARTER, TWICE))[0] * each for _ in range(samples)]
+    failed = [found.steady_state for found in segments_of(series) if found.steady_state != state]
     check_rate(len(failed), samples, 0.05, failed)
 
 
@@ -548,15 +555,18 @@ def test_equal_trials_with_a_cluster(fixed):
 
 @pytest.mark.parametrize("step_ns", [1e3, 5e3], ids=["one spread", "five spreads"])
 def test_a_coarse_clock_makes_no_clusters_and_hides_none(step_ns, rng):
-    samples, clean, hidden = 15, 0, 0
+    samples, plain, planted = 15, [], []
     for _ in range(samples):
         body = BODIES["normal 1 %"](rng, 2000)
-        clean += bool(quick([Latencies.of(np.round(body / step_ns) * step_ns)]).clusters)
         latency_ns, _ = plant(rng, body, (A_QUARTER,))
-        found = quick([Latencies.of(np.round(latency_ns / step_ns) * step_ns)])
-        hidden += not (len(found.clusters) == 1 and abs(found.clusters[0].multiplier - 1.25) <= 0.03)
-    check_rate(clean, samples, 0.1)
-    check_rate(hidden, samples, 0.1)
+        plain.append([Latencies.of(np.round(body / step_ns) * step_ns)])
+        planted.append([Latencies.of(np.round(latency_ns / step_ns) * step_ns)])
+    made = sum(bool(found.clusters) for found in quick_of(plain))
+    kept = sum(
+        len(found.clusters) == 1 and abs(found.clusters[0].multiplier - 1.25) <= 0.03 for found in quick_of(planted)
+    )
+    check_rate(made, samples, 0.1)
+    check_rate(samples - kept, samples, 0.1)
 
 
 def test_a_million_trials(fixed):
@@ -572,13 +582,13 @@ def test_a_million_trials(fixed):
 @pytest.mark.parametrize("rounded", [True, False], ids=["rounded to ns", "exact"])
 def test_steps_of_the_clock_are_no_clusters(rounded, rng):
     """Quantized normal bodies: a clock that counts in steps of 1 to 50 ns, also if it is read in ns."""
-    samples, found = 200, 0
+    samples, recordings = 200, []
     for _ in range(samples):
         step_ns, median_ns = rng.uniform(1, 50), rng.uniform(2e3, 5e4)
         width_ns = median_ns * rng.uniform(0.002, 0.02)
         latency_ns = np.round(rng.normal(median_ns, width_ns, 1000) / step_ns) * step_ns
-        found += bool(quick([Latencies.of(np.round(latency_ns) if rounded else latency_ns)]).clusters)
-    check_rate(found, samples, 0.05)
+        recordings.append([Latencies.of(np.round(latency_ns) if rounded else latency_ns)])
+    check_rate(sum(bool(found.clusters) for found in quick_of(recordings)), samples, 0.05)
 
 
 def test_the_quantum_is_the_common_step_of_the_latencies(fixed):
@@ -600,23 +610,33 @@ def in_bursts(rng, n: int, length: int, count: int, single: int = 0) -> np.ndarr
     return marked
 
 
-@pytest.mark.parametrize("samples", [60, pytest.param(1000, marks=pytest.mark.heavy)])
+def named_of(recordings: list[list[Latencies]]) -> int:
+    """In how many recordings page faults are named as the cause of a cluster."""
+    return sum(
+        any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)
+        for found in explain_of(recordings)
+    )
+
+
+def with_faults(rng, n: int, slow: np.ndarray, faults: np.ndarray) -> list[Latencies]:
+    """A recording of which these calls take a quarter longer, and these have page faults."""
+    latency_ns = BODIES["normal 1 %"](rng, n) * np.where(slow, 1.25, 1)
+    return [Latencies.of(latency_ns, causes={"minor_faults": faults.astype(np.int64)})]
+
+
+@pytest.mark.parametrize("samples", [60, pytest.param(400, marks=pytest.mark.heavy)])
 def test_bursts_of_an_unrelated_counter_are_no_cause_of_bursts_of_slow_calls(samples, rng):
     """Call by call, 20 slow calls that a burst of events happens to meet would be 20 independent coincidences."""
-    named, n = 0, 5000
+    n, recordings = 5000, []
     for _ in range(samples):
         slow, events = in_bursts(rng, n, 20, 6, single=rng.choice([0, 40])), in_bursts(rng, n, 30, 8)
-        latency_ns = BODIES["normal 1 %"](rng, n) * np.where(slow, 1.25, 1)
-        found = explain([Latencies.of(latency_ns, causes={"minor_faults": events.astype(np.int64)})])
-        named += any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)
-    check_rate(named, samples, 0.005)
+        recordings.append(with_faults(rng, n, slow, events))
+    check_rate(named_of(recordings), samples, 0.005)
 
 
 def test_bursts_of_events_that_slow_calls_down_are_their_cause(rng):
-    samples, named, n = 30, 0, 5000
+    samples, n, recordings = 30, 5000, []
     for _ in range(samples):
         slow = in_bursts(rng, n, 20, 8)
-        latency_ns = BODIES["normal 1 %"](rng, n) * np.where(slow, 1.25, 1)
-        found = explain([Latencies.of(latency_ns, causes={"minor_faults": slow.astype(np.int64)})])
-        named += any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)
-    check_rate(samples - named, samples, 0.05)
+        recordings.append(with_faults(rng, n, slow, slow))
+    check_rate(samples - named_of(recordings), samples, 0.05)

@@ -102,11 +102,11 @@ def test_a_deadline_of_a_summary_or_a_sweep_is_refused_before_anything_else(tmp_
 def test_a_sweep_ends_with_what_meets_its_deadline(tmp_path, run):
     """A machine with load can leave it undecided, but every network is counted and named."""
     sizes = ("--layers", 1, "--hidden", 4, 8, "--sequence", 2, "--batch", 1)
-    sweep = ("sweep", *sizes, "--trials", 310, "--runtime", "pytorch", "--quiet", "--out", tmp_path)
+    sweep = ("sweep", *sizes, "--trials", 310, "--runtime", "onnxruntime", "--quiet", "--out", tmp_path)
     status, out, _ = run(*sweep, "--deadline-us", 1e7)
     _, ended = out.split("total time")
-    names = {"1x4-s2-b1 on pytorch", "1x8-s2-b1 on pytorch"}
-    assert status == 0 and names <= set(re.findall(r"1x[48]-s2-b1 on pytorch", ended))
+    names = {"1x4-s2-b1 on onnxruntime", "1x8-s2-b1 on onnxruntime"}
+    assert status == 0 and names <= set(re.findall(r"1x[48]-s2-b1 on onnxruntime", ended))
     assert sum(map(int, re.findall(r"(\d+) (?:met|missed|had|stayed)", ended))) == 2
     status, out, err = run(*sweep, "--deadline-us", 1e7, "--format", "json")
     assert json.loads(out) and "Of 2 configurations" in err

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lstm_trt.plots import style
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 from tests.support.pictures import assert_readable
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -25,7 +25,9 @@ COMMANDS += [("summarize", "xeon/own-network", "--deadline-us", 100), ("lstm-lit
 TALLEST = 1700
 
 
+# One in three of them, chosen by the seed: a run lays out about 150 pictures, half a second each.
 @pytest.mark.heavy
+@sampled(3)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))
 def test_every_picture_can_be_read(tmp_path, monkeypatch, lab, command):
     problems = {}

@@ -38,7 +38,7 @@ def test_a_second_recording_on_a_core_waits_until_the_first_has_ended_however_it
 
     with timing_lock(["core-1", "core-0"], waiting=waiting):
         assert holders == [f"process {holder.pid}"]
-        assert holder.wait(60) == -signal.SIGKILL
+        assert holder.wait(300) == -signal.SIGKILL
     with timing_lock(["core-1"], waiting=waiting):
         assert len(holders) == 1  # free again
 

@@ -198,7 +198,7 @@ def test_newer_rows_of_a_pair_and_newer_failures_are_skipped(tmp_path):
 def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from lstm_trt.store.locks import folder_lock\n"
-        "with folder_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "with folder_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"

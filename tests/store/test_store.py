@@ -197,13 +197,15 @@ def test_consolidation_holds_the_folder_and_a_tidy_of_another_process_takes_noth
         folders.consolidate_folder(tmp_path)
 
 
-#: Consolidates a folder in groups of 20 rows, and kills itself before the given one of its writes and renamings.
+#: For each number that it reads, a fork of this process consolidates a folder in groups of 20 rows and kills itself
+#: before that one of its writes and renamings; its exit status is printed.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import numpy, pandas  # else each fork loads them
 import pyarrow.parquet as pq
 from lstm_trt.store import consolidated, folders
-left = int(sys.argv[2])
+left = 0
 def counted(call):
     def counting(*arguments, **options):
         global left
@@ -215,7 +217,13 @@ def counted(call):
 pq.ParquetWriter.write_table = counted(pq.ParquetWriter.write_table)
 Path.replace = counted(Path.replace)
 consolidated.consolidate.__defaults__ = (20,)
-folders.consolidate_folder(Path(sys.argv[1]))
+for line in sys.stdin:
+    left = int(line)
+    fork = os.fork()
+    if fork == 0:
+        folders.consolidate_folder(Path(sys.argv[1]))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), flush=True)
 """
 
 
@@ -234,10 +242,12 @@ def test_consolidation_that_is_killed_at_any_moment_loses_and_doubles_nothing(tm
         back = list(folders.read_many(tmp_path))
         assert len(back) == 7 and all(same(item, items[item.configuration.id, item.round]) for item in back)
 
-    for kill in range(1, 12):  # seven groups, the configurations, three renamings
-        done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, str(kill)], cwd=ROOT)
-        assert done.returncode == -signal.SIGKILL
-        check()
+    command, pipe = [sys.executable, "-c", KILLED, tmp_path], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        for kill in range(1, 12):  # seven groups, the configurations, three renamings
+            print(kill, file=process.stdin, flush=True)
+            assert process.stdout.readline() == f"{-signal.SIGKILL}\n"
+            check()
     folders.tidy(tmp_path)
     check()
     assert not list(tmp_path.glob(".*.tmp"))

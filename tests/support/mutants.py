@@ -8,6 +8,7 @@ verdict) or rejected with one line and status 2; anything else ends with status 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gzip
 import io
@@ -168,10 +169,25 @@ def judge_answer(status: int, errors: str) -> str | None:
     return None
 
 
+def keep_parsers() -> None:
+    """Each command's parser is built once: that takes as long as a small file, which does not change it."""
+    from lstm_trt.cli import main
+
+    parsers, build = {}, main.build_parser
+
+    def kept(command: str, program: main.Program) -> argparse.ArgumentParser:
+        if command not in parsers:
+            parsers[command] = build(command, program)
+        return parsers[command]
+
+    main.build_parser = kept
+
+
 def main(kind: str, seed: str, first: str, last: str, folder: str) -> int:
     """Run the command line on the mutants from `first` to `last`; returns 0, or 9 if one is handled wrongly."""
     from lstm_trt.cli.main import main as command_line
 
+    keep_parsers()
     folder = Path(folder)
     sources = originals(kind, folder)
     for number in range(int(first), int(last)):
