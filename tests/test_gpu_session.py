@@ -236,18 +236,20 @@ def lent(tmp_path_factory) -> dict:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
     (ours,) = (Path(path) for path in site.getsitepackages() if Path(path).is_relative_to(sys.prefix))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", packages, "torch==2.11.0+cpu"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    pip += ["--target", packages, "torch==2.11.0+cpu"]
     older = subprocess.run(pip, capture_output=True).returncode == 0
     for path in ours.iterdir():
         known = older and path.name.startswith(("torch-", "torch."))
         if not (ABSENT.match(path.name.lower()) or path.suffix == ".pth" or known or (packages / path.name).exists()):
             (packages / path.name).symlink_to(path)
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    others = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")  # without the last, the copy is compiled once
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     commit = "0123456789abcdef0123456789abcdef01234567"
     return {
         "python": str(folder / "venv/bin/python"),
         "cwd": folder / "lab",
-        "env": environment | {"LSTM_TRT_COMMIT": commit, "PYTHONDONTWRITEBYTECODE": "1"},
+        "env": environment | {"LSTM_TRT_COMMIT": commit},
         "commit": commit,
     }
 

@@ -140,7 +140,8 @@ def run_cells(name: str, parameters: dict[str, object]) -> tuple[int, str]:
     progress = re.compile(r"\d+/\d+  ")  # as outside notebooks
     assert [line for line in errors.getvalue().splitlines() if not progress.match(line)] == [], name
     assert [str(each.message) for each in warnings_seen] == [], name
-    return sum(map(is_picture, outputs)), "\n".join([printed.getvalue(), *map(str, shown)])
+    texts_shown = [data["text/plain"] for data in outputs if not is_picture(data)]
+    return sum(map(is_picture, outputs)), "\n".join([printed.getvalue(), *texts_shown])
 
 
 @contextmanager
@@ -172,8 +173,8 @@ def test_unchanged_in_a_kernel(name, lab, tmp_path):
     assert texts(output, "stderr") == []
 
 
-def rerun_small(lab, tmp_path, name: str, parameters: dict[str, str]) -> tuple[int, str]:
-    """Run a notebook in a kernel; returns the number of figures and the text of its outputs."""
+def rerun_small(lab, tmp_path, name: str, parameters: dict[str, str]) -> None:
+    """Run a notebook in a kernel."""
     options = [text for key, value in parameters.items() for text in ("-y", f"{key}: {value}")]
     notebook = ROOT / "notebooks" / f"{name}.ipynb"
     result = lab("rerun", notebook, *options, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
@@ -183,11 +184,9 @@ def rerun_small(lab, tmp_path, name: str, parameters: dict[str, str]) -> tuple[i
     assert texts(output, "stderr") == []
     bars = [text for text in texts(output, "text/plain") if "█" in text]
     assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
-    found = pictures(output), "".join([*texts(output, "stdout"), *texts(output, "text/plain")])
     # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
     subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", output], check=True)
     assert output.read_bytes() == notebook.read_bytes()
-    return found
 
 
 @pytest.fixture
@@ -235,6 +234,21 @@ def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
     assert pictures(output) >= 1 and texts(output, "stderr") == []
 
 
+#: Network -> its sizes, and whether it has a stream.
+NETWORKS = {
+    "conv_lstm_dense": ("{batch: 1, time: 16}", False),
+    "streaming_gru": ("{time: 16}", True),
+    "keras_lstm": ("{unk__135: 1, unk__136: 16}", True),
+}
+
+
+def own(network: str) -> dict[str, str]:
+    """Parameters, as YAML, of the notebook that records ONNX files."""
+    sizes, _ = NETWORKS[network]
+    asked = {"network": f"data/networks/{network}.onnx", "sizes": sizes, "lengths": "[4, 16]", "record": "true"}
+    return asked | {"trials": "30", "deadline_us": "1000000", "percentile": "50"}
+
+
 ON_THE_LAB = [name for name in NAMES if name not in (*LITERATURE, OWN)]
 
 
@@ -244,14 +258,20 @@ def few(name: str) -> dict[str, str]:
         scale = "1/50" if name == "13_speech" else "1/32"
         common = {"implementations": "[pytorch-one-call-eager]", "record": "true", "batches": "2"}
         return common | {"most": "1", "scale": f'"{scale}"'}
+    if name == OWN:
+        return own("conv_lstm_dense") | {"runtimes": "[onnxruntime]"}
     return {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"} | MORE.get(name, {})
+
+
+def given(parameters: dict[str, str]) -> dict[str, object]:
+    """Parameters of YAML as values."""
+    return {name: yaml.safe_load(value) for name, value in parameters.items()}
 
 
 def run_small(names: list[str], folder: Path) -> None:
     """Run the cells of notebooks, which share one folder of recordings."""
     for name in names:
-        parameters = {key: yaml.safe_load(value) for key, value in few(name).items()}
-        figures, _ = run_cells(name, parameters | {"out": str(folder)})
+        figures, _ = run_cells(name, given(few(name)) | {"out": str(folder)})
         assert figures >= 2, name
 
 
@@ -270,27 +290,17 @@ def test_the_literature_small_on_new_recordings(tmp_path, monkeypatch):
 
 @pytest.mark.heavy
 @sampled(6)
-@pytest.mark.parametrize("name", [*ON_THE_LAB, *LITERATURE])
+@pytest.mark.parametrize("name", NAMES)
 def test_small_on_new_recordings_in_a_kernel(name, lab, tmp_path):
     rerun_small(lab, tmp_path, name, few(name))
-
-
-#: Network -> its sizes, and whether it has a stream.
-NETWORKS = {
-    "conv_lstm_dense": ("{batch: 1, time: 16}", False),
-    "streaming_gru": ("{time: 16}", True),
-    "keras_lstm": ("{unk__135: 1, unk__136: 16}", True),
-}
 
 
 @pytest.mark.heavy
 @sampled(3)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_network_of_a_file(network, lab, tmp_path):
-    sizes, stream = NETWORKS[network]
-    asked = {"network": f"data/networks/{network}.onnx", "sizes": sizes, "lengths": "[4, 16]", "record": "true"}
-    asked |= {"trials": "30", "deadline_us": "1000000", "percentile": "50"}
-    figures, text = rerun_small(lab, tmp_path, OWN, asked)
+def test_a_network_of_a_file(network, tmp_path):
+    _, stream = NETWORKS[network]
+    figures, text = run_cells(OWN, given(own(network)) | {"out": str(tmp_path / "data")})
     assert ("stream / window per sample" in text) == stream and ("No stream:" in text) != stream
     met = "The longest sequence: " in text  # a disturbed machine leaves few independent trials of the 30
     assert met or "No length meets" in text
