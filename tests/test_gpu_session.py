@@ -160,17 +160,20 @@ def test_without_a_recording_or_a_passed_test_nothing_else_is_run(tmp_path):
 
 
 def test_recordings_are_packed_between_two_networks_only(tmp_path):
-    run = session(tmp_path, {"a": ["import time; time.sleep(3)"]}, pack_every_s=0.1)
+    go_on = tmp_path / "go on"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.02)"
+    run = session(tmp_path, {"a": [waits]}, limit_s=600, pack_every_s=0.1)
     folder = files.make_folder(tmp_path / "work/grid")
     files.write(planted(), folder)
     timed = resources(Options(device="cpu", cores=choose_cores(1)))
     with timing_lock(timed):  # a network is being timed
         thread = threading.Thread(target=run.run)
         thread.start()
-        time.sleep(1)
+        time.sleep(0.5)
         assert not list((tmp_path / "out").glob("recordings-*"))
-    wait_for((tmp_path / "out/recordings-1.tgz").exists)
+    assert wait_for((tmp_path / "out/recordings-1.tgz").exists)
     assert thread.is_alive()  # not at the part's end
+    go_on.touch()
     thread.join()
     with tarfile.open(tmp_path / "out/recordings-1.tgz") as archive:
         assert archive.getnames() == [f"grid/{planted().file_name}"]
