@@ -209,10 +209,10 @@ def cells(answers: Sequence[Mapping]) -> list[str]:
     return [*map(microseconds, values), f"{seconds:.1f}", answers[-1]["kept"]]
 
 
-def jobs(folder: str, trials: int) -> list[Job]:
+def jobs(folder: str, trials: int, networks: Sequence[tuple[int, int, int]]) -> list[Job]:
     """The rows of the tables; their models and inputs are written into `folder`."""
     core, made = choose_cores(1)[0], []
-    for network in NETWORKS:
+    for network in networks:
         shape = lab.LstmShape(*network)
         files = str(lab.export_onnx(shape, folder).path), f"{folder}/{shape.label}.npy"
         np.save(files[1], make_inputs(shape, 0)[0])
@@ -224,18 +224,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="rounds in new processes (default %(default)s)")
     parser.add_argument("--trials", type=int, default=10_000, help="calls of a process, where a tool lets one choose")
+    parser.add_argument("--networks", type=int, default=len(NETWORKS), help="only the first of the networks")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers of all rounds as JSON")
     arguments = parser.parse_args()
-    if min(arguments.rounds, arguments.trials) < 1:
-        parser.error("--rounds and --trials must be at least 1")
+    if min(arguments.rounds, arguments.trials, arguments.networks) < 1:
+        parser.error("--rounds, --trials and --networks must be at least 1")
+    networks = NETWORKS[: arguments.networks]
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
-        answers: dict[Job, list[dict]] = {job: [] for job in jobs(folder, arguments.trials)}
+        answers: dict[Job, list[dict]] = {job: [] for job in jobs(folder, arguments.trials, networks)}
         order = np.random.default_rng(0)
         for job in [job for _ in range(arguments.rounds) for job in order.permutation(np.array([*answers], object))]:
             print(f"{job.tool} on {job.runtime}, {lab.LstmShape(*job.network).label}", file=sys.stderr, flush=True)
             missing = [name for name in PACKAGES if name in (job.tool, job.runtime) and not installed_version(name)]
             answers[job].append({"missing": f"not installed: pip install {missing[0]}"} if missing else run(job))
-    for network in NETWORKS:
+    for network in networks:
         rows = [[job.tool, job.runtime, *cells(found)] for job, found in answers.items() if job.network == network]
         print(f"{lab.LstmShape(*network).label}\n{table(HEADER, rows)}\n")
     tools = [[name, peer.pinned_by, peer.cannot] for name, peer in PEERS.items()]

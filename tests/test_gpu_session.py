@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import site
 import subprocess
 import sys
 import tarfile
@@ -28,7 +27,7 @@ from lstm_trt.store import files
 from lstm_trt.store.folders import read_many
 from lstm_trt.store.locks import timing_lock
 from lstm_trt.store.schema import Failure
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, sampled, wait_for
 from tests.store.test_store import planted
 
 #: Packages that are not on the machines lent so far; this one is not installed there either.
@@ -160,17 +159,20 @@ def test_without_a_recording_or_a_passed_test_nothing_else_is_run(tmp_path):
 
 
 def test_recordings_are_packed_between_two_networks_only(tmp_path):
-    run = session(tmp_path, {"a": ["import time; time.sleep(3)"]}, pack_every_s=0.1)
+    go_on = tmp_path / "go on"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.02)"
+    run = session(tmp_path, {"a": [waits]}, limit_s=600, pack_every_s=0.1)
     folder = files.make_folder(tmp_path / "work/grid")
     files.write(planted(), folder)
     timed = resources(Options(device="cpu", cores=choose_cores(1)))
     with timing_lock(timed):  # a network is being timed
         thread = threading.Thread(target=run.run)
         thread.start()
-        time.sleep(1)
+        time.sleep(0.5)
         assert not list((tmp_path / "out").glob("recordings-*"))
-    wait_for((tmp_path / "out/recordings-1.tgz").exists)
+    assert wait_for((tmp_path / "out/recordings-1.tgz").exists)
     assert thread.is_alive()  # not at the part's end
+    go_on.touch()
     thread.join()
     with tarfile.open(tmp_path / "out/recordings-1.tgz") as archive:
         assert archive.getnames() == [f"grid/{planted().file_name}"]
@@ -235,24 +237,29 @@ def lent(tmp_path_factory) -> dict:
             shutil.copy(ROOT / name, folder / "lab" / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-    (ours,) = (Path(path) for path in site.getsitepackages() if Path(path).is_relative_to(sys.prefix))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", packages, "torch==2.11.0+cpu"]
+    # Those of this environment, then those of another on which it stands.
+    ours = [Path(path) for path in dict.fromkeys(sys.path) if Path(path).name == "site-packages"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    pip += ["--target", packages, "torch==2.11.0+cpu"]
     older = subprocess.run(pip, capture_output=True).returncode == 0
-    for path in ours.iterdir():
+    for path in (path for folder in ours for path in folder.iterdir()):
         known = older and path.name.startswith(("torch-", "torch."))
         if not (ABSENT.match(path.name.lower()) or path.suffix == ".pth" or known or (packages / path.name).exists()):
             (packages / path.name).symlink_to(path)
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    others = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")  # without the last, the copy is compiled once
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     commit = "0123456789abcdef0123456789abcdef01234567"
     return {
         "python": str(folder / "venv/bin/python"),
         "cwd": folder / "lab",
-        "env": environment | {"LSTM_TRT_COMMIT": commit, "PYTHONDONTWRITEBYTECODE": "1"},
+        "env": environment | {"LSTM_TRT_COMMIT": commit},
         "commit": commit,
     }
 
 
+# Starts some 30 processes, of which most load PyTorch; call 3 compiles.
 @pytest.mark.heavy
+@sampled(3)
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_rehearsal_without_a_gpu_where_little_is_installed(lent, tmp_path, call):
     """No IPython, OpenVINO or TensorRT, this package not installed, and no .git, as on the machines lent so far."""

@@ -1,20 +1,30 @@
 """Every notebook runs: with small parameters on new recordings, and unchanged on the recordings that ship.
 
-`make test` runs most notebooks once, one of the literature unchanged; the heavy tests run the others.
+Most run in this process, since a kernel with all that it loads takes longer than the cells; some, which the seed
+chooses, in a kernel as users run them. `make test` runs one unchanged and some with planted data, the heavy tests the
+others.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import subprocess
 import sys
+import warnings
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
 import lstm_trt as lab_module
+from lstm_literature.preparer import LiteraturePreparer
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
@@ -25,6 +35,7 @@ from tests.store.test_store import planted
 from tests.support.planted_latencies import even
 
 pytest.importorskip("papermill")
+DisplayFormatter = pytest.importorskip("IPython.core.formatters").DisplayFormatter
 nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -96,10 +107,65 @@ def test_stored_as_jupyterlab_writes_them(path):
     assert path.read_text(encoding="utf-8") == nbformat.writes(nbformat.read(path, as_version=4)) + "\n"
 
 
+def run_cells(name: str, parameters: dict[str, object]) -> tuple[int, str]:
+    """Run all cells of a notebook in this process; returns the number of figures and the text of all that they show.
+
+    As in a kernel, a cell shows its last expression. Fails if anything is written to standard error, or warned of as
+    Python warns there.
+    """
+    shown: list[object] = []
+    names: dict[str, object] = {"display": shown.append}
+    printed, errors = io.StringIO(), io.StringIO()
+    width = "display.max_colwidth", pd.get_option("display.max_colwidth")  # which some set
+    with (
+        chdir(ROOT / "notebooks"),
+        redirect_stdout(printed),
+        redirect_stderr(errors),
+        pd.option_context(*width),
+        warned() as warnings_seen,
+    ):
+        for cell in nbformat.read(f"{name}.ipynb", as_version=4).cells:
+            if cell.cell_type != "code":
+                continue
+            *lines, last = ast.parse(cell.source).body
+            exec(compile(ast.Module(lines, []), name, "exec"), names)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+                shown += [] if value is None else [value]
+            else:
+                exec(compile(ast.Module([last], []), name, "exec"), names)
+            if "parameters" in cell.metadata.get("tags", ()):
+                names |= parameters
+        outputs = [DisplayFormatter().format(value)[0] for value in shown]
+    progress = re.compile(r"\d+/\d+  ")  # as outside notebooks
+    assert [line for line in errors.getvalue().splitlines() if not progress.match(line)] == [], name
+    assert [str(each.message) for each in warnings_seen] == [], name
+    texts_shown = [data["text/plain"] for data in outputs if not is_picture(data)]
+    return sum(map(is_picture, outputs)), "\n".join([printed.getvalue(), *texts_shown])
+
+
+@contextmanager
+def warned():
+    """The warnings that Python shows, which pytest keeps to itself."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for quiet in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", quiet)
+        yield seen
+
+
 @pytest.mark.parametrize(
     "name", [name if name in UNCHANGED else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
 )
-def test_unchanged_on_the_recordings_that_ship(name, lab, tmp_path):
+def test_unchanged_on_the_recordings_that_ship(name):
+    figures, _ = run_cells(name, {})
+    assert figures >= 3
+
+
+@pytest.mark.heavy
+@sampled(4)
+@pytest.mark.parametrize("name", NAMES)
+def test_unchanged_in_a_kernel(name, lab, tmp_path):
     result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     (output,) = tmp_path.glob("*.ipynb")
@@ -107,26 +173,20 @@ def test_unchanged_on_the_recordings_that_ship(name, lab, tmp_path):
     assert texts(output, "stderr") == []
 
 
-def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str, str]]) -> dict[str, tuple[int, str]]:
-    """Run them with one folder of recordings, which they share; returns the number of figures and the text of each."""
-    outputs, found = {}, {}
-    for name in names:
-        options = [text for key, value in parameters[name].items() for text in ("-y", f"{key}: {value}")]
-        notebook = ROOT / "notebooks" / f"{name}.ipynb"
-        result = lab("rerun", notebook, *options, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
-        assert result.returncode == 0, (name, result.stderr)
-        (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
-        assert pictures(output) >= 2
-        assert texts(output, "stderr") == []
-        bars = [text for text in texts(output, "text/plain") if "█" in text]
-        assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
-        outputs[output] = notebook
-        found[name] = pictures(output), "".join([*texts(output, "stdout"), *texts(output, "text/plain")])
+def rerun_small(lab, tmp_path, name: str, parameters: dict[str, str]) -> None:
+    """Run a notebook in a kernel."""
+    options = [text for key, value in parameters.items() for text in ("-y", f"{key}: {value}")]
+    notebook = ROOT / "notebooks" / f"{name}.ipynb"
+    result = lab("rerun", notebook, *options, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
+    assert result.returncode == 0, (name, result.stderr)
+    (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
+    assert pictures(output) >= 2
+    assert texts(output, "stderr") == []
+    bars = [text for text in texts(output, "text/plain") if "█" in text]
+    assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
     # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
-    subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", *outputs], check=True)
-    for output, notebook in outputs.items():
-        assert output.read_bytes() == notebook.read_bytes()
-    return found
+    subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", output], check=True)
+    assert output.read_bytes() == notebook.read_bytes()
 
 
 @pytest.fixture
@@ -164,6 +224,7 @@ def test_a_table_as_data(name, table, capsys, monkeypatch):
 
 
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
     options = [text for key, value in OF_TABLES.items() for text in ("-y", f"{key}: {value}")]
@@ -171,21 +232,6 @@ def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
     assert result.returncode == 0, result.stderr
     (output,) = tmp_path.glob("*.ipynb")
     assert pictures(output) >= 1 and texts(output, "stderr") == []
-
-
-@pytest.mark.heavy
-def test_small_on_new_recordings(lab, tmp_path):
-    common = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"}
-    names = [name for name in NAMES if name not in (*LITERATURE, OWN)]
-    rerun_small(lab, tmp_path, names, {name: common | MORE.get(name, {}) for name in names})
-
-
-@pytest.mark.heavy
-def test_the_literature_small_on_new_recordings(lab, tmp_path):
-    common = {"implementations": "[pytorch-one-call-eager]", "record": "true", "batches": "2"}
-    scales = {"13_speech": "1/50"}
-    few = {name: common | {"most": "1", "scale": f'"{scales.get(name, "1/32")}"'} for name in LITERATURE}
-    rerun_small(lab, tmp_path, LITERATURE, few)
 
 
 #: Network -> its sizes, and whether it has a stream.
@@ -196,14 +242,65 @@ NETWORKS = {
 }
 
 
+def own(network: str) -> dict[str, str]:
+    """Parameters, as YAML, of the notebook that records ONNX files."""
+    sizes, _ = NETWORKS[network]
+    asked = {"network": f"data/networks/{network}.onnx", "sizes": sizes, "lengths": "[4, 16]", "record": "true"}
+    return asked | {"trials": "30", "deadline_us": "1000000", "percentile": "50"}
+
+
+ON_THE_LAB = [name for name in NAMES if name not in (*LITERATURE, OWN)]
+
+
+def few(name: str) -> dict[str, str]:
+    """Parameters, as YAML, with which a notebook records little."""
+    if name in LITERATURE:
+        scale = "1/50" if name == "13_speech" else "1/32"
+        common = {"implementations": "[pytorch-one-call-eager]", "record": "true", "batches": "2"}
+        return common | {"most": "1", "scale": f'"{scale}"'}
+    if name == OWN:
+        return own("conv_lstm_dense") | {"runtimes": "[onnxruntime]"}
+    return {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"} | MORE.get(name, {})
+
+
+def given(parameters: dict[str, str]) -> dict[str, object]:
+    """Parameters of YAML as values."""
+    return {name: yaml.safe_load(value) for name, value in parameters.items()}
+
+
+def run_small(names: list[str], folder: Path) -> None:
+    """Run the cells of notebooks, which share one folder of recordings."""
+    for name in names:
+        figures, _ = run_cells(name, given(few(name)) | {"out": str(folder)})
+        assert figures >= 2, name
+
+
+# Records some 100 networks and draws some 40 pictures.
+@pytest.mark.heavy
+def test_small_on_new_recordings(tmp_path):
+    run_small(ON_THE_LAB, tmp_path)
+
+
+# Records training with PyTorch, in each notebook in a process that loads it.
+@pytest.mark.heavy
+def test_the_literature_small_on_new_recordings(tmp_path, monkeypatch):
+    monkeypatch.setattr(LiteraturePreparer, "FRESH_PROCESS", False)  # one process for the workloads of a notebook
+    run_small(LITERATURE, tmp_path)
+
+
+@pytest.mark.heavy
+@sampled(6)
+@pytest.mark.parametrize("name", NAMES)
+def test_small_on_new_recordings_in_a_kernel(name, lab, tmp_path):
+    rerun_small(lab, tmp_path, name, few(name))
+
+
 @pytest.mark.heavy
 @sampled(3)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_network_of_a_file(network, lab, tmp_path):
-    sizes, stream = NETWORKS[network]
-    few = {"network": f"data/networks/{network}.onnx", "sizes": sizes, "lengths": "[4, 16]", "record": "true"}
-    few |= {"trials": "30", "deadline_us": "1000000", "percentile": "50"}
-    figures, text = rerun_small(lab, tmp_path, [OWN], {OWN: few})[OWN]
+def test_a_network_of_a_file(network, tmp_path):
+    _, stream = NETWORKS[network]
+    figures, text = run_cells(OWN, given(own(network)) | {"out": str(tmp_path / "data")})
     assert ("stream / window per sample" in text) == stream and ("No stream:" in text) != stream
     met = "The longest sequence: " in text  # a disturbed machine leaves few independent trials of the 30
     assert met or "No length meets" in text

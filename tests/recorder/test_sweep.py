@@ -24,7 +24,7 @@ from lstm_trt.recorder.process import Process
 from lstm_trt.recorder.sweep import order, plan_configurations, run_sweep
 from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, sampled, wait_for
 from tests.store.test_store import planted
 
 SMALL = Grid(layers=(1,), hidden=(8,), sequence=(4, 6))
@@ -189,7 +189,7 @@ def test_what_hangs_is_ended_at_its_time_limit(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kills", [3, 12])
+@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=sampled(2))])
 def test_killed_at_random_moments_loses_at_most_what_was_under_way(tmp_path, kills):
     mark = f"mark-{random.getrandbits(64):x}"
     seen: set[str] = set()

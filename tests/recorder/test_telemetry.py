@@ -17,6 +17,8 @@ import threading
 import time
 import types
 import warnings
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,8 @@ from tests.conftest import ROOT
 from tests.store.test_store import planted as planted_recording
 
 RUNTIMES = ("c", "onnxruntime", "openvino", "pytorch", "torch-compile", "torchscript")
+#: Takes longer to compile than all others to record; the heavy part has it.
+COMPILED = "torch-compile"
 
 #: Records a small network on each runtime, then waits until the workers are old enough, or until something was sent.
 RECORD = """
@@ -49,7 +53,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.store import files
-names, seconds = json.loads(sys.argv[1])
+names, seconds, expected = json.loads(sys.argv[1])
 out = files.make_folder(pathlib.Path("out"))
 stated = {}
 with WorkerPool() as pool:
@@ -60,7 +64,7 @@ with WorkerPool() as pool:
         stated[name] = files.read(outcome.path).provenance["telemetry"]
     end = time.monotonic() + seconds
     seen = pathlib.Path(os.environ["NETWORK_LOG"])
-    while time.monotonic() < end and not (os.environ["EXPECTED"] and os.environ["EXPECTED"] in seen.read_text()):
+    while time.monotonic() < end and not (expected and all(host in seen.read_text() for host in expected)):
         time.sleep(0.1)
 print(json.dumps(stated))
 """
@@ -83,52 +87,109 @@ def shim(tmp_path_factory) -> Path:
 
 
 class Noted:
-    """What recordings on some runtimes stated, asked of the network, and left in the user's home and cache."""
+    """What recordings on some runtimes state, ask of the network, and leave in the user's home and cache.
 
-    def __init__(self, shim: Path, folder: Path, names: list[str], seconds: float, expected="", **variables) -> None:
-        home, log = folder / "home", folder / "log"
-        home.mkdir(exist_ok=True)
-        log.touch()
+    They are made in a process that starts here; `end` waits for it. `expected`: hosts that are asked for sooner or
+    later, after which it need not last any longer.
+    """
+
+    def __init__(
+        self, shim: Path, folder: Path, names: list[str], seconds: float, expected: Sequence[str] = (), **variables: str
+    ) -> None:
+        self.folder, self.log = folder, folder / "log"
+        (folder / "home").mkdir(exist_ok=True)
+        self.log.touch()
         environment = {name: value for name, value in os.environ.items() if name not in CI}
-        environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(folder / "cache")}
-        environment |= {"LD_PRELOAD": str(shim), "NETWORK_LOG": str(log), "EXPECTED": expected}
-        command = [sys.executable, "-c", RECORD, json.dumps([names, seconds])]
-        where = {"cwd": folder, "env": environment | {"PYTHONPATH": str(ROOT)} | variables}
-        done = subprocess.run(command, **where, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        self.stated = json.loads(done.stdout)
-        self.asked = log.read_text().splitlines()
-        self.home = sorted(str(path.relative_to(home)) for path in home.rglob("*"))
-        self.cache = sorted(path.name for path in (folder / "cache").iterdir())
+        environment |= {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
+        environment |= {"LD_PRELOAD": str(shim), "NETWORK_LOG": str(self.log)}
+        environment |= {"PYTHONPATH": str(ROOT), **variables}
+        command = [sys.executable, "-c", RECORD, json.dumps([names, seconds, expected])]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+
+    @cached_property
+    def stated(self) -> dict[str, dict[str, str]]:
+        """Runtime -> what its recording states of telemetry; waits for the process."""
+        printed, errors = self.process.communicate()
+        assert self.process.returncode == 0, errors
+        return json.loads(printed)
+
+    def asked(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def in_home(self) -> list[str]:
+        home = self.folder / "home"
+        return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+
+    def in_cache(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "cache").iterdir())
 
 
-def test_no_runtime_sends_anything_or_writes_into_the_home(shim, tmp_path):
-    ready = [name for name in RUNTIMES if load_runtime(name).availability("cpu").ready]
-    assert "onnxruntime" in ready
-    noted = Noted(shim, tmp_path, ready, 12.5)
-    assert (noted.asked, noted.home) == ([], [])
-    assert noted.cache == ["lstm_trt"]
-    assert noted.stated == {
+def ready(names: Iterable[str]) -> list[str]:
+    return [name for name in names if load_runtime(name).availability("cpu").ready]
+
+
+#: Library -> the host that it asks for where its telemetry is on.
+HOSTS = {"onnxruntime": "events.data.microsoft", "openvino": "google-analytics"}
+
+
+def sending() -> list[str]:
+    """The libraries installed here that send usage data where a user turns it on."""
+    names = [name for name in HOSTS if libraries.sends(name, installed_version(name) or "")]
+    return [name for name in names if name != "openvino" or installed_version("openvino-telemetry")]
+
+
+@pytest.fixture(scope="module")
+def start(shim, tmp_path_factory):
+    """Starts recordings, at most once each of "off", "on" and "compiled"; they end with the tests."""
+    started: dict[str, Noted] = {}
+
+    def noted(kind: str) -> Noted:
+        if kind not in started:
+            folder = tmp_path_factory.mktemp("noted")
+            if kind == "on":
+                consent = folder / "home" / libraries.OPENVINO_CONSENT
+                consent.parent.mkdir(parents=True)
+                consent.write_text("1")
+                hosts = [HOSTS[name] for name in sending()]
+                started[kind] = Noted(shim, folder, sending(), 300, hosts, **{libraries.ORT_VARIABLE: "0"})
+            else:
+                names = [COMPILED] if kind == "compiled" else [name for name in RUNTIMES if name != COMPILED]
+                started[kind] = Noted(shim, folder, ready(names), 12.5)
+        return started[kind]
+
+    yield noted
+    for each in started.values():
+        each.process.kill()
+        each.process.communicate()
+
+
+# Waits for the longer part of 20 s, until the workers are older than 10 s.
+@pytest.mark.parametrize("kind", ["off", pytest.param("compiled", marks=pytest.mark.heavy)])
+def test_no_runtime_sends_anything_or_writes_into_the_home(start, kind):
+    if kind == "compiled" and not ready([COMPILED]):
+        pytest.skip(f"{COMPILED} is not ready here")
+    noted = start(kind)
+    if kind == "off":
+        start("on")  # for the next test: both wait most of the time
+    stated = noted.stated
+    assert "onnxruntime" in stated or kind == "compiled"
+    assert (noted.asked(), noted.in_home()) == ([], [])
+    assert noted.in_cache() == ["lstm_trt"]
+    assert stated == {
         name: {name: "off"} if name in libraries.SENDS_SINCE and libraries.sends(name, installed_version(name)) else {}
-        for name in ready
+        for name in stated
     }
 
 
-@pytest.mark.parametrize(("name", "host"), [("onnxruntime", "events.data.microsoft"), ("openvino", "google-analytics")])
-def test_telemetry_that_a_user_turns_on_is_kept_and_seen(shim, tmp_path, name, host):
-    version = installed_version(name)
-    if version is None or not libraries.sends(name, version):
-        pytest.skip(f"{name} {version} sends nothing")
-    if name == "openvino":
-        if installed_version("openvino-telemetry") is None:
-            pytest.skip("without the package openvino-telemetry it sends nothing")
-        consent = tmp_path / "home" / libraries.OPENVINO_CONSENT
-        consent.parent.mkdir(parents=True)
-        consent.write_text("1")
-    noted = Noted(shim, tmp_path, [name], 60, host, **{libraries.ORT_VARIABLE: "0"})
-    assert noted.stated == {name: {name: "on"}}
-    assert any(host in line for line in noted.asked)
-    assert "intel/stats" in noted.home if name == "openvino" else "Microsoft" in noted.cache
+@pytest.mark.parametrize(("name", "host"), HOSTS.items())
+def test_telemetry_that_a_user_turns_on_is_kept_and_seen(start, name, host):
+    if name not in sending():
+        pytest.skip(f"{name} {installed_version(name)} sends nothing here")
+    noted = start("on")
+    assert noted.stated[name] == {name: "on"}
+    assert any(host in line for line in noted.asked())
+    assert "intel/stats" in noted.in_home() if name == "openvino" else "Microsoft" in noted.in_cache()
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import os
 import pytest
 
 from lstm_trt.machine.gpu import SHIM_VARIABLE
+from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.process import Process
 from tests.support import shim
 
 collect_ignore_glob = [] if os.environ.get(SHIM_VARIABLE) else ["test_*.py"]
@@ -19,6 +21,26 @@ def pytest_collection_modifyitems(items, config):
     others = [item for place, item in enumerate(heavy) if half and place % 2 == int(half)]
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=others)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_preparer(warm_preparer):
+    """What a test plants for the driver is not for the preparing process, so that one serves all tests."""
+    shared, begun = WorkerPool._prepare_process, dict(os.environ)
+
+    def of_all(pool: WorkerPool) -> Process:
+        planted = {name for name in (*os.environ, *begun) if name.startswith("SHIM_") or name == "XDG_CACHE_HOME"}
+        with pytest.MonkeyPatch.context() as patch:
+            for name in planted:
+                if name in begun:
+                    patch.setenv(name, begun[name])
+                else:
+                    patch.delenv(name)
+            return shared(pool)
+
+    WorkerPool._prepare_process = of_all
+    yield
+    WorkerPool._prepare_process = shared
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import shlex
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -397,16 +395,3 @@ def test_the_gpu_is_warmed_up_after_all_other_preparing(monkeypatch, tmp_path):
         spy(name)
     with prepare.prepared(configuration, {**reference, "gate_seed": 1, "reference_path": str(path)}):
         assert set(done) == {"describe", "versions", "commit", "clock_cost", "warm-up"} and done[-1] == "warm-up"
-
-
-@pytest.mark.heavy
-def test_the_session_on_a_gpu_is_rehearsed(tmp_path):
-    """With the tests of a GPU that run without a real one."""
-    command = [sys.executable, "benchmarks/gpu_session.py", "1", "--rehearse", "shim", "--work", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "out/report.json").read_text())
-    assert [row["status"] for row in report] == [0, 0, 0, 0], (tmp_path / "out/log.txt").read_text()
-    assert "1 recordings at the corners" in done.stdout
-    (recording,) = folders.read_many(tmp_path / "grid")
-    assert recording.provenance["runtime"]["device_clocks"] == "off" and recording.configuration.options.graph
