@@ -20,6 +20,9 @@ SCANS = 3
 class PyTensorStep(FunctionalStep):
     """Functions without arguments, of shared variables."""
 
+    #: The mode of PyTensor that compiles; the tests have gradients interpreted.
+    mode: Any = "NUMBA"
+
     def _load(self) -> None:
         import pytensor
         import scipy.linalg  # noqa: F401 - loads the BLAS
@@ -43,10 +46,10 @@ class PyTensorStep(FunctionalStep):
         return value, self._pytensor.grad(value, list(weights.values()))
 
     def _compiled(self, work: Callable) -> Callable[[], Any]:
-        with self._pytensor.config.change_flags(floatX="float32", numba__cache=False):
+        with self._pytensor.config.change_flags(floatX="float32", mode=self.mode, numba__cache=False):
             result, updated = work(self._variables, self._batch)
             updates = [(self._variables[name], value) for name, value in updated.items()]
-            call = self._pytensor.function([], result, updates=updates, mode="NUMBA")
+            call = self._pytensor.function([], result, updates=updates, mode=self.mode)
             call()
         return call
 

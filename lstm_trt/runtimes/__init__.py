@@ -51,7 +51,8 @@ def load_from(entries: Mapping[str, str], name: str, contract: Sequence[str] = C
         raise UsageError(f"unknown {kind} {name!r}{nearest(name, entries)}: {known}") from None
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None
-    missing = [attribute for attribute in contract if not hasattr(runtime, attribute)]
+    # Asked of the type first, since a property of an object may take long: it need not be computed to be there.
+    missing = [name for name in contract if not (hasattr(type(runtime), name) or hasattr(runtime, name))]
     if missing:
         raise UsageError(f"{name!r} is not a valid {kind}: it lacks {', '.join(missing)}")
     return runtime

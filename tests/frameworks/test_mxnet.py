@@ -140,15 +140,16 @@ def test_variable_lengths_are_refused():
 
 def test_the_command_line_records_it_beside_others(found, lab, tmp_path):
     """In the environment that the fixture has made, next to an implementation of the current one."""
-    for workload, mode in (("layer", "forward"), ("text-classifier", "training")):
-        names = (NAME, "pytorch-one-call-eager")
-        command = ("lstm-literature", "record", workload, "--implementation", *names, "--scale", "1/8", "--batches", 5)
-        done = lab(*command, "--out", tmp_path)
-        assert done.returncode == 0 and "2 recorded, 0 failed" in done.stderr and "installing" not in done.stderr
-        recorded = {
-            item.configuration.runtime: item for item in folders.read_many(tmp_path) if item.configuration.mode == mode
-        }
+    modes = {"layer": "forward", "text-classifier": "training"}
+    names = (NAME, "pytorch-one-call-eager")
+    command = ("lstm-literature", "record", *modes, "--implementation", *names, "--scale", "1/8", "--batches", 5)
+    done = lab(*command, "--out", tmp_path)
+    assert done.returncode == 0 and "4 recorded, 0 failed" in done.stderr and "installing" not in done.stderr
+    items = list(folders.read_many(tmp_path))
+    for workload, mode in modes.items():
+        recorded = {item.configuration.runtime: item for item in items if item.configuration.workload.name == workload}
         assert recorded.keys() == set(names)
+        assert {item.configuration.mode for item in recorded.values()} == {mode}
         own, other = (recorded[name].provenance["versions"] for name in names)
         pins = [f"{name}=={own[name]}" for name in ("mxnet", "numpy", "pyarrow")]
         assert pins == list(IMPLEMENTATION.ENVIRONMENT) and other["numpy"] == np.__version__

@@ -70,22 +70,33 @@ def record(workload, name: str, *, out: Path | None = None, **asked) -> Recordin
     return pool.record(made.workload, made.runtime, made.protocol, made.options, mode=made.mode, out=out)
 
 
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory) -> Path:
+    """The folder of the planted implementations."""
+    return tmp_path_factory.mktemp("modules")
+
+
 @pytest.fixture
-def planted(tmp_path, monkeypatch):
+def planted(modules, monkeypatch):
     """Write an implementation with a defect as a new module; returns its name."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.syspath_prepend(str(modules))
 
     def write(name: str, factor: str = "1", loss: str = "self._real.loss()", trouble: str = "pass") -> str:
         source = PLANTED.format(factor=factor, loss=loss, trouble=trouble)
-        package = folder / f"planted_{name}"
+        package = modules / f"planted_{name}"
         package.mkdir()
         (package / "__init__.py").write_text("")
         (package / "it.py").write_text(source)
         return f"planted_{name}.it"
 
     return write
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """One preparing process for the planted implementations, since starting one takes seconds."""
+    with pool.WorkerPool() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -355,11 +366,12 @@ def test_a_loss_that_does_not_decrease_is_an_error(losses, match):
     ],
     ids=["outputs", "loss", "memory", "recursion", "crash"],
 )
-def test_a_failure_is_a_row_in_the_documents_terms(planted, tmp_path, flaw, mode, stage, reason, documents_term):
+def test_a_failure_is_a_row_in_the_documents_terms(
+    planted, workers, tmp_path, flaw, mode, stage, reason, documents_term
+):
     name = planted(f"{stage}_{mode}_{len(reason)}", **flaw)
     configuration = describe_benchmark("ptb-lm", name, mode, scale="1/50", batches=2)
-    with pool.WorkerPool() as workers:
-        outcome = workers.record_configuration(configuration, 0, tmp_path)
+    outcome = workers.record_configuration(configuration, 0, tmp_path)
     assert outcome.failure is not None and reason in outcome.failure.reason
     (failure,) = folders.read_many(tmp_path)
     assert failure.stage == stage or stage == "run"
@@ -377,8 +389,9 @@ def test_an_unsupported_workload_is_a_failure_row_without_a_process(planted, tmp
     assert metrics.reason(failure) == "didn't run"
 
 
-def test_costs_are_rows(planted):
-    recording = record("layer", planted("costs"), batches=3)
+def test_costs_are_rows(planted, workers, tmp_path):
+    configuration = describe_benchmark("layer", planted("costs"), batches=3)
+    recording = files.read(workers.record_configuration(configuration, 0, tmp_path).path)
     rows = {row.statistic: row for row in metrics.table([recording])}
     assert {name: rows[name].value for name in ("schedule", "tuning", "build")} == {
         "schedule": 2.5,

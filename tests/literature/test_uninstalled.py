@@ -19,18 +19,36 @@ from lstm_trt.recorder.pool import record
 from tests.conftest import ROOT
 
 
+#: Runs several command lines in one process, each as `python -m` does, and prints what they print as a list.
+SEVERAL = """
+import contextlib, io, json, runpy, sys
+
+printed = []
+for module, *arguments in json.loads(sys.argv[1]):
+    sys.argv = [module, *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except SystemExit as ended:
+            assert not ended.code, arguments
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A folder with the packages, and a function that runs a module in a Python that finds them there only."""
+    """A folder with the packages, and a function that runs Python where it finds them there only."""
     folder, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
     for name in ("lstm_trt", "lstm_literature"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)  # with what Python compiled of them, which stays valid
+    (folder / "several.py").write_text(SEVERAL)
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         if "lstm_trt" not in path.name:
             (site / path.name).symlink_to(path)
 
     def run(*arguments: object) -> str:
-        line = [sys.executable, "-S", "-m", *map(str, arguments)]
+        line = [sys.executable, "-S", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": str(site)}
         done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -42,15 +60,22 @@ def copy(tmp_path_factory):
 def test_the_literature_is_recorded_and_read_by_both(copy):
     folder, run = copy
     asked = ("layer", "--implementation", "onnxruntime", "--scale", "1/8", "--batches", 3, "--out", "rec")
-    rows = json.loads(run("lstm_literature", "record", *asked, "--quiet", "--format", "json"))
+    rows = json.loads(run("-m", "lstm_literature", "record", *asked, "--quiet", "--format", "json"))
     assert {row["implementation"] for row in rows} == {"onnxruntime"} and rows[0]["n"] == 3
-    assert "layer-4x1x32@1/8" in run("lstm_trt", "summarize", "rec")
-    assert "pytorch-one-call-eager" in run("lstm_trt", "summarize", ROOT / "data/xeon/literature")
-    found = json.loads(run("lstm_literature", "list", "cell", "--format", "json"))
-    assert found["implementations"].keys() >= {"onnxruntime", "jax-scan"}
-    where = "import lstm_trt, lstm_literature; print(lstm_trt.__file__, lstm_literature.__file__)"
-    (folder / "where.py").write_text(where)
-    assert all(path.startswith(str(folder)) for path in run("where").split())
+    assert "layer-4x1x32@1/8" in run("-m", "lstm_trt", "summarize", "rec")
+    (folder / "where.py").write_text(
+        "import lstm_trt, lstm_literature; print(lstm_trt.__file__, lstm_literature.__file__)"
+    )
+    shipped = str(ROOT / "data/xeon/literature")
+    lines = (
+        ("lstm_trt", "summarize", shipped),
+        ("lstm_literature", "list", "cell", "--format", "json"),
+        ("where",),
+    )
+    summary, listing, where = json.loads(run("several.py", json.dumps(lines)))
+    assert "pytorch-one-call-eager" in summary
+    assert json.loads(listing)["implementations"].keys() >= {"onnxruntime", "jax-scan"}
+    assert all(path.startswith(str(folder)) for path in where.split())
 
 
 def test_what_a_program_adds_travels_to_the_process_that_records(tmp_path, monkeypatch):

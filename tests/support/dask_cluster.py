@@ -65,11 +65,14 @@ class DaskCluster:
         return Client(self.address, security=security, set_as_default=False)
 
     def __exit__(self, *exception: object) -> None:
-        for process in reversed(self.processes):
-            process.send_signal(signal.SIGTERM)
-        for process in self.processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        # The scheduler ends last: a worker that has lost its scheduler waits for it, for up to a minute.
+        scheduler, *workers = self.processes
+        for group in (workers, [scheduler]):
+            for process in group:
+                process.send_signal(signal.SIGTERM)
+            for process in group:
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
