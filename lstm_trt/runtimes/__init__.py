@@ -52,7 +52,7 @@ def load_from(entries: Mapping[str, str], name: str, contract: Sequence[str] = C
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None
     # Asked of the type first, since a property of an object may take long: it need not be computed to be there.
-    missing = [name for name in contract if not (hasattr(type(runtime), name) or hasattr(runtime, name))]
+    missing = [each for each in contract if not (hasattr(type(runtime), each) or hasattr(runtime, each))]
     if missing:
         raise UsageError(f"{name!r} is not a valid {kind}: it lacks {', '.join(missing)}")
     return runtime
