@@ -25,7 +25,7 @@ COMMANDS += [("summarize", "xeon/own-network", "--deadline-us", 100), ("lstm-lit
 TALLEST = 1700
 
 
-# One in three of them, chosen by the seed: a run lays out about 150 pictures, half a second each.
+# One in three of them, chosen by the seed: a command lays out up to 30 pictures, half a second each.
 @pytest.mark.heavy
 @sampled(3)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))

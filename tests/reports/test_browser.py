@@ -292,7 +292,7 @@ def test_hostile_names_do_nothing(hostile, tmp_path):
         assert not driver.get_log("browser") and not requested(driver)
 
 
-# One of them, chosen by the seed: the report of so many recordings takes up to 18 s of CPU time.
+# One of them, chosen by the seed: the report of so many recordings takes 10 to 20 s of CPU time.
 @sampled(2)
 @pytest.mark.parametrize("name", REPOSITORY)
 def test_recordings_of_the_repository(name, tmp_path):
