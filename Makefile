@@ -141,6 +141,7 @@ $(FRAMEWORKS)/bin/python: | $(VENV)/.dev
 	@$(BIN)/python -m venv --without-pip $(FRAMEWORKS)
 	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
 	  > "$$($@ -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/present.pth"
+	@mkdir -p $(FRAMEWORKS)/share && ln -sfn "$(abspath $(VENV))/share/jupyter" $(FRAMEWORKS)/share/jupyter
 
 $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
 	@echo "installing into $(FRAMEWORKS), about 2 GB, some minutes the first time"
