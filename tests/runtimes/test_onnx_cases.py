@@ -72,6 +72,7 @@ def test_computed_as_defined_or_refused(case, runtime):
         assert relative_error(outputs[name], right) < (1e-5 if right.dtype != np.float16 else 1e-3)
 
 
+# 12 s: gcc compiles 27 networks as users do.
 @pytest.mark.heavy
 @pytest.mark.skipif(not runtimes.load_runtime("c").availability().ready, reason="needs a C compiler")
 def test_c_code_computes_as_defined_or_is_refused():
