@@ -197,10 +197,23 @@ NUMBERS = (
 )
 RUNTIMES = ("runtimes/test_onnxruntime.py", "runtimes/test_openvino.py")
 TORCH = "runtimes/test_torch_runtimes.py"
-#: What computes with the vector instructions that it finds.
+C_FILE, STREAM = "export/test_c_file.py::", "recorder/test_stream.py::"
+PARITY = "recorder/test_parity.py::"
+#: What computes with the vector instructions that it finds; the others are compiled for a processor that they name.
 PROCESSOR = (
     *("test_elsewhere.py", "machine/test_roofline.py", *RUNTIMES, "runtimes/test_c.py", "test_deploy.py"),
-    *("export/test_c_file.py", "recorder/test_stream.py", "recorder/test_parity.py"),
+    C_FILE + "test_sizes_at_the_edges",
+    C_FILE + "test_any_number_of_samples",
+    C_FILE + "test_a_step_computes_what_the_window_does_or_there_is_none",
+    C_FILE + "test_a_first_state_in_other_precisions",
+    C_FILE + "test_a_strided_convolution_takes_several_samples_a_step",
+    C_FILE + "test_a_step_that_computes_something_else_is_found",
+    C_FILE + "test_weights_of_fewer_bits",
+    C_FILE + "test_pointwise_functions_over_the_whole_range",
+    STREAM + "test_calls_of_a_few_samples_equal_one_pass",
+    STREAM + "test_silence_after_the_warm_up_carries_the_state_on",
+    PARITY + "test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains",
+    PARITY + "test_what_computes_in_less_than_it_was_asked_for_fails",
 )
 SESSION, HOOK = "recorder/test_prepare.py::", "hook/test_hook.py::"
 CORES = (
