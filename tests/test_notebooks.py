@@ -163,7 +163,7 @@ def test_unchanged_on_the_recordings_that_ship(name):
 
 
 @pytest.mark.heavy
-@sampled(4)
+@sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_unchanged_in_a_kernel(name, lab, tmp_path):
     result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)

@@ -65,7 +65,7 @@ def test_the_command_prints_the_verdict_and_its_exit_status(tmp_path, capsys):
 
 def test_a_sweep_decides_each_configuration_and_says_so(tmp_path, capsys):
     line = (
-        "sweep --layers 1 --hidden 4 --sequence 2 --batch 1 2 --runtime pytorch --until decided --burst-length 1"
+        "sweep --layers 1 --hidden 4 --sequence 2 --batch 1 2 --runtime onnxruntime --until decided --burst-length 1"
         f" --deadline-us {NEVER_US:.0f} --rounds 1 --quiet --out {tmp_path}"
     )
     assert main(shlex.split(line)) == 0
