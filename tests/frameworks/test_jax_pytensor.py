@@ -87,6 +87,7 @@ def interpreted_gradients(task) -> dict[str, np.ndarray]:
 
 
 # Numba compiles for about 20 s.
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 def test_training_with_pytensor_agrees_on_a_workload_that_the_seed_chooses(seed):
     workload = list(SHORT.values())[seed % len(SHORT)]
     facts = assert_training_agrees("pytensor-scan", workload, current, gradients_of=interpreted_gradients)

@@ -18,7 +18,6 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.pool import record
 from tests.conftest import ROOT
 
-
 #: Runs several command lines in one process, each as `python -m` does, and prints what they print as a list.
 SEVERAL = """
 import contextlib, io, json, runpy, sys
