@@ -321,6 +321,13 @@ def refused(lab):
 #: of `SPLIT`: their tests share nothing, and take so long that other processes would wait for the file.
 QUICK = ("config", "store")
 LONGEST = (
+    "recorder/test_telemetry",
+    "export/test_c_file",
+    "frameworks/test_jax_pytensor",
+    "frameworks/test_tensorflow",
+    "frameworks/test_keras",
+    "test_notebooks",
+    "test_shim",
     "hook/test_hook",
     "recorder/test_sweep",
     "literature/test_preparer",
@@ -330,14 +337,12 @@ LONGEST = (
     "recorder/test_prepare",
     "plots/test_pages",
     "recorder/test_arrivals",
-    "test_shim",
     "test_readme",
     "cli/test_tails",
     "test_rerun",
     "cli/test_literature",
     "recorder/test_other_kind",
     "machine/test_roofline",
-    "test_notebooks",
 )
 
 
@@ -348,7 +353,6 @@ SPLIT = (
     "test_gpu_session",
     "test_notebooks",
     "test_readme",
-    "export/test_c_file",
     "plots/test_make_figures",
     "reports/test_browser",
 )
