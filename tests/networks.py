@@ -168,6 +168,7 @@ def test_c_code_does_not_grow_with_the_samples(name, tmp_path):
     assert max(source for source, _ in sizes) < 1.02 * min(source for source, _ in sizes)
 
 
+# Records the network on each runtime, in processes of their own: 12 s.
 def test_the_notebook_judges_silero_vad(tmp_path, monkeypatch, capsys):
     """The last cell of the notebook of own networks, with the package as pip installs it."""
     wheel = downloaded("silero-vad==6.2.3")

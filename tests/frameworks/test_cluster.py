@@ -95,6 +95,7 @@ class Killer(threading.Thread):
                 client.wait_for_workers(2)
 
 
+# Each recording and each new worker is a process that starts: 10 to 15 s.
 @pytest.mark.parametrize(("nanny", "kills"), [(False, 3), (True, 2)])
 def test_workers_that_are_killed_lose_at_most_what_is_under_way(tmp_path, nanny, kills, rng):
     trace, out, cells = tmp_path / "trace", tmp_path / "out", kills + 4

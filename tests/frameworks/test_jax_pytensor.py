@@ -86,7 +86,7 @@ def interpreted_gradients(task) -> dict[str, np.ndarray]:
         return task.gradients()
 
 
-# Numba compiles for about 20 s.
+# Numba compiles for half a minute.
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 def test_training_with_pytensor_agrees_on_a_workload_that_the_seed_chooses(seed):
     workload = list(SHORT.values())[seed % len(SHORT)]
@@ -158,6 +158,7 @@ except Exception as error:
 """
 
 
+# PyTensor compiles twice, optimized as for users: 15 s.
 @pytest.mark.parametrize(("name", "last"), [("jax-scan", "UsageError JAX already runs with 2"), ("pytensor-scan", "1")])
 def test_a_new_process_prints_nothing_and_has_the_threads_of_the_options(name, last, monkeypatch):
     monkeypatch.delenv("NUMBA_OPT")

@@ -15,6 +15,7 @@ from tests.support.framework_checks import refused_by
 NAMES = ("keras-jax", "keras-torch")
 
 
+# JAX compiles each workload for inference, for training and for its gradients: half a minute.
 @pytest.mark.parametrize("name", NAMES)
 def test_it_agrees_with_pytorch(name):
     state = implementations.load_implementation(name).availability()

@@ -138,6 +138,7 @@ def test_variable_lengths_are_refused():
     assert TRAINING.keys() - SUPPORTED.keys() == {"speech-ctc-long"} < refused
 
 
+# Four recordings, each in a process of its own that loads a framework: 15 s.
 def test_the_command_line_records_it_beside_others(found, lab, tmp_path):
     """In the environment that the fixture has made, next to an implementation of the current one."""
     modes = {"layer": "forward", "text-classifier": "training"}

@@ -56,6 +56,7 @@ def copy(tmp_path_factory):
     return folder, run
 
 
+# Three command lines and the processes that record: 10 s.
 def test_the_literature_is_recorded_and_read_by_both(copy):
     folder, run = copy
     asked = ("layer", "--implementation", "onnxruntime", "--scale", "1/8", "--batches", 3, "--out", "rec")

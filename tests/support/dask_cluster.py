@@ -65,7 +65,7 @@ class DaskCluster:
         return Client(self.address, security=security, set_as_default=False)
 
     def __exit__(self, *exception: object) -> None:
-        # The scheduler ends last: a worker that has lost its scheduler waits for it, for up to a minute.
+        # The scheduler ends last: workers that had to end without it took more than 20 s and were killed.
         scheduler, *workers = self.processes
         for group in (workers, [scheduler]):
             for process in group:
