@@ -129,6 +129,8 @@ def run_readme_twice(text: str, folder: Path, lab) -> int:
     return commands
 
 
+# Records as the README does, in processes that load PyTorch.
+@pytest.mark.heavy
 def test_the_blocks_of_the_readme_run_twice(tmp_path, lab):
     text = README.read_text()
     for heading in HEAVY:
@@ -145,7 +147,12 @@ def test_the_long_sections_of_the_readme_run_twice(heading, tmp_path, lab):
 
 
 @pytest.mark.parametrize(
-    "name", ["deadline", "literature", "file-format", "tail", pytest.param("measuring", marks=pytest.mark.heavy)]
+    "name",
+    [
+        *("literature", "file-format", "tail"),
+        pytest.param("deadline", marks=pytest.mark.heavy),
+        pytest.param("measuring", marks=pytest.mark.heavy),
+    ],
 )
 def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):
     counts = run_page((ROOT / f"docs/{name}.md").read_text(), tmp_path, lab)
