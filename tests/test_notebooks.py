@@ -163,7 +163,7 @@ def test_unchanged_on_the_recordings_that_ship(name):
 
 
 @pytest.mark.heavy
-@sampled(6)
+@sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_unchanged_in_a_kernel(name, lab, tmp_path):
     result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)
@@ -289,7 +289,7 @@ def test_the_literature_small_on_new_recordings(tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-@sampled(6)
+@sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_small_on_new_recordings_in_a_kernel(name, lab, tmp_path):
     rerun_small(lab, tmp_path, name, few(name))

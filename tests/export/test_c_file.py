@@ -223,9 +223,9 @@ def test_a_planted_warning_is_found(statement, monkeypatch):
         loaded(file, "-O1", *without_warnings())
 
 
-# All networks with an optimizer, on a third of the targets and levels at a time: 10 to 15 s.
+# All networks with an optimizer, on one of the targets and levels at a time: 10 to 15 s.
 @pytest.mark.heavy
-@sampled(3)
+@sampled(6)
 @needs_gcc
 @pytest.mark.parametrize("level", ["-O2", "-O3"])
 @pytest.mark.parametrize("target", RUNNABLE)

@@ -67,6 +67,7 @@ def test_outputs_of_pytensor_agree_with_pytorch(workload):
     assert_outputs_agree("pytensor-scan", workload)
 
 
+@sampled(2)  # JAX compiles each for some seconds
 @pytest.mark.parametrize("workload", TRAINING.values(), ids=TRAINING)
 def test_training_agrees_with_pytorch_and_the_loss_decreases(workload):
     facts = assert_training_agrees("jax-scan", workload, current)

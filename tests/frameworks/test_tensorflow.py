@@ -19,6 +19,7 @@ from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.runtimes.base import Request
+from tests.conftest import sampled
 from tests.support.framework_checks import (
     FORWARD,
     TRAINING,
@@ -45,6 +46,7 @@ if not _STATE.ready:
     pytest.skip(f"needs the extra frameworks: {_STATE.reason}", allow_module_level=True)
 
 
+@sampled(2)
 @pytest.mark.parametrize("workload", FORWARD.values(), ids=FORWARD)
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_agree_with_pytorch(name, workload):
@@ -79,6 +81,7 @@ def test_a_step_of_the_written_out_cell_has_as_many_products_as_document_001(sty
     assert {shape[0] for shape in kernels} == rows
 
 
+@sampled(3)  # each compiles for some seconds
 @pytest.mark.parametrize("workload", TRAINING.values(), ids=TRAINING)
 @pytest.mark.parametrize("name", NAMES)
 def test_training_agrees_with_pytorch_and_the_loss_decreases(name, workload):

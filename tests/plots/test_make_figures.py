@@ -27,7 +27,7 @@ TALLEST = 1700
 
 # One in three of them, chosen by the seed: a command lays out up to 30 pictures, half a second each.
 @pytest.mark.heavy
-@sampled(3)
+@sampled(6)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))
 def test_every_picture_can_be_read(tmp_path, monkeypatch, lab, command):
     problems = {}
