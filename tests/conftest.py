@@ -369,9 +369,12 @@ def place(path: Path) -> int:
     return -1 if path.parent.name in QUICK else LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items, config):
-    """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
+    """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU.
+
+    A wrapper, since pytest-xdist, which reads the groups, also asks to be first.
+    """
     items[:], others = of_this_seed(items, config.option.seed)
     config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: place(item.path))
@@ -387,6 +390,7 @@ def pytest_collection_modifyitems(items, config):
     if marked and not shim and (reason := gpu_missing()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+    return (yield)
 
 
 @pytest.fixture
