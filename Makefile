@@ -20,7 +20,7 @@ SEEDS ?= 1
 # Else each of the hundreds of processes of the tests compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
-PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder --durations 20
+PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session environments test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
 

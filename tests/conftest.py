@@ -369,12 +369,24 @@ def place(path: Path) -> int:
     return -1 if path.parent.name in QUICK else LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items, config):
-    """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Deals files to the processes, and the tests of `SPLIT` one by one."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
 
-    A wrapper, since pytest-xdist, which reads the groups, also asks to be first.
-    """
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return nodeid if name_of(ROOT / file) in SPLIT else file
+
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items, config):
+    """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
     items[:], others = of_this_seed(items, config.option.seed)
     config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: place(item.path))
@@ -383,14 +395,11 @@ def pytest_collection_modifyitems(items, config):
             item.add_marker("random")
         if item.path.parent.name == "frameworks":
             item.add_marker("frameworks")
-        if name_of(item.path) not in SPLIT:
-            item.add_marker(pytest.mark.xdist_group(name_of(item.path)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     shim = os.environ.get(SHIM_VARIABLE)  # over the stand-in for a driver those run that tests/test_shim.py names
     if marked and not shim and (reason := gpu_missing()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
-    return (yield)
 
 
 @pytest.fixture
