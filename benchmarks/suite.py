@@ -5,8 +5,8 @@ how busy the cores were; then prints it by step, by file and by test. A step beg
 command and ends with `make NAME: 12.3 s`; steps may overlap, and so may the tests of several processes.
 
 `.venv/bin/python benchmarks/suite.py compare BEFORE.json AFTER.json` prints which tests ran on one side only or ended
-otherwise, and the times of the steps side by side. Exit status 1 if a test of the first run is not in the second, or
-was skipped there and not before.
+otherwise, and the times of the steps side by side. Exit status 1 if a test of the first run is not in the second with
+any of its cases, of which the seed may choose some, or was skipped there and not before.
 """
 
 from __future__ import annotations
@@ -126,24 +126,33 @@ def best_outcomes(run: dict) -> dict[str, str]:
     best: dict[str, str] = {}
     for test in run["tests"]:
         name, outcome = test["test"], test["outcome"]
+        if not name.startswith("tests/"):
+            continue  # a session that a test started
         if name not in best or rank[outcome] < rank[best[name]]:
             best[name] = outcome
     return best
 
 
+def function(name: str) -> str:
+    """A test without its case, which the seed may choose."""
+    return name.partition("[")[0]
+
+
 def compare(before: dict, after: dict) -> int:
     """Print what differs between two runs, and return the exit status."""
     old, new = best_outcomes(before), best_outcomes(after)
-    lost = sorted(set(old) - set(new))
-    added = sorted(set(new) - set(old))
+    lost = sorted({function(name) for name in old} - {function(name) for name in new})
+    added = sorted({function(name) for name in new} - {function(name) for name in old})
     changed = sorted(name for name in set(old) & set(new) if old[name] != new[name])
     for name in lost:
-        print(f"lost: {name} ({old[name]})")
+        print(f"lost: {name}")
     for name in added:
-        print(f"new: {name} ({new[name]})")
+        print(f"new: {name}")
     for name in changed:
         print(f"{old[name]} before, {new[name]} now: {name}")
-    print(f"{len(set(old) & set(new))} tests in both, {len(lost)} lost, {len(added)} new, {len(changed)} end otherwise")
+    both, gone, added_cases = set(old) & set(new), set(old) - set(new), set(new) - set(old)
+    print(f"{len(lost)} tests lost, {len(added)} new, {len(changed)} cases end otherwise")
+    print(f"{len(both)} cases ran in both, {len(gone)} before only, {len(added_cases)} now only")
     print("\n| step | s before | s now |\n| --- | --- | --- |")
     seconds = [{step["step"]: step.get("seconds", "") for step in run["steps"]} for run in (before, after)]
     for step in dict.fromkeys([*seconds[0], *seconds[1]]):
