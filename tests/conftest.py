@@ -317,8 +317,7 @@ def refused(lab):
 
 
 #: What fails at once comes first; then the files that take longest, so that the processes that share the files end
-#: together; then the others. A file stays on one process, since its tests share recordings and pages, except for those
-#: of `SPLIT`: their tests share nothing, and take so long that other processes would wait for the file.
+#: together; then the others. A file stays on one process, since its tests share recordings and pages.
 QUICK = ("config", "store")
 LONGEST = (
     "recorder/test_telemetry",
@@ -345,7 +344,7 @@ LONGEST = (
     "machine/test_roofline",
 )
 
-
+#: Files of which the tests are dealt one by one: they share little, and other processes would wait for the whole file.
 SPLIT = (
     "test_shim",
     "test_mutants",
