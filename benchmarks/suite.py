@@ -172,7 +172,11 @@ def main() -> int:
     comparing.add_argument("after", type=Path, metavar="AFTER.json")
     arguments = parser.parse_args()
     if arguments.action == "compare":
-        return compare(json.loads(arguments.before.read_text()), json.loads(arguments.after.read_text()))
+        try:
+            runs = [json.loads(path.read_text()) for path in (arguments.before, arguments.after)]
+        except (OSError, ValueError) as error:
+            parser.error(f"cannot read a file of `run`: {error}")
+        return compare(*runs)
     with tempfile.NamedTemporaryFile(prefix="suite-") as times:
         os.chmod(times.name, 0o666)  # The tests of another user write to it too.
         run = measure(arguments.command or ["bash", ".ci/run"], Path(times.name))

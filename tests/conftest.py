@@ -52,7 +52,7 @@ def pytest_sessionfinish(session):
 def pytest_configure(config):
     if config.option.seed is None:
         config.option.seed = getattr(config, "workerinput", {}).get("seed") or secrets.randbits(32)
-    times.register(config, lambda nodeid: own_id(nodeid, config.option.seed))
+    times.register(config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -39,14 +39,13 @@ class CpuTimes:
 class Times:
     """A pytest plugin: a line of JSON for each test, when its last part has ended."""
 
-    def __init__(self, path: Path, name_of: Callable[[str], str]):
+    def __init__(self, path: Path):
         self._path = path
-        self._name_of = name_of
         self._seconds: dict[str, float] = {}
         self._outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = self._name_of(report.nodeid)
+        name = report.nodeid
         self._seconds[name] = self._seconds.get(name, 0.0) + report.duration
         if report.when == "call" or report.outcome != "passed":
             self._outcomes[name] = report.outcome
@@ -64,15 +63,12 @@ class Times:
             file.write(json.dumps(line) + "\n")
 
 
-def register(config: pytest.Config, name_of: Callable[[str], str]) -> None:
-    """Adds the plugins where `LSTM_TRT_TEST_TIMES` is set, but not to a session that a test started.
-
-    `name_of`: a test's name by its id, to which pytest-xdist may have added something.
-    """
+def register(config: pytest.Config) -> None:
+    """Adds the plugins where `LSTM_TRT_TEST_TIMES` is set, but not to a session that a test started."""
     path = os.environ.get(VARIABLE)
     of_a_test = "PYTEST_CURRENT_TEST" in os.environ or config.rootpath != ROOT
     if not path or of_a_test:
         return
     config.pluginmanager.register(CpuTimes())
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Times(Path(path), name_of))
+        config.pluginmanager.register(Times(Path(path)))
