@@ -160,6 +160,8 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
 def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # of nohup
+        signal.signal(signal.SIGHUP, _stop)
     gc.set_threshold(200_000, 20, 100)  # thousands of recordings are many objects, which all stay
     try:
         arguments = parse(sys.argv[1:] if given is None else given, program)

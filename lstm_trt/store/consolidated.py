@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
 from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
 from lstm_trt.store.schema import Asked, Key, Stored
+from lstm_trt.store.temporary import temporary_file
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
@@ -87,13 +87,14 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
     described = {"schema_version": schema.SCHEMA_VERSION, "pair": secrets.token_hex(8)}
     metadata = {schema.METADATA_KEY: canonical_json(described).encode()}
     types = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()], metadata=metadata)
-    temporary = [folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
     rows: list[dict] = []
     pending, group, first_row = [], 0, 0
-    with file_errors(f"write into {folder}", kind=StoreError), ExitStack() as cleaning:
-        for path in temporary:
-            cleaning.callback(path.unlink, missing_ok=True)
-        with pq.ParquetWriter(temporary[0], types, compression="zstd", write_page_checksum=True) as writer:
+    with (
+        file_errors(f"write into {folder}", kind=StoreError),
+        temporary_file(folder / TRIALS_FILE) as trials_file,
+        temporary_file(folder / CONFIGS_FILE) as configs_file,
+    ):
+        with pq.ParquetWriter(trials_file, types, compression="zstd", write_page_checksum=True) as writer:
             for item in items:
                 config, described = item.configuration, description(item)
                 row = {"status": "ok", **vars(config), **config.workload.axes, **described}
@@ -113,9 +114,9 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
             if pending:
                 writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
         table = pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata))
-        pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)
-        following = temporary[1].replace(folder / NEXT_CONFIGS_FILE)
-        temporary[0].replace(folder / TRIALS_FILE)
+        pq.write_table(table, configs_file, compression="zstd", write_page_checksum=True)
+        following = configs_file.replace(folder / NEXT_CONFIGS_FILE)
+        trials_file.replace(folder / TRIALS_FILE)
         following.replace(folder / CONFIGS_FILE)
     failures = sum(row["status"] != "ok" for row in rows)
     return len(rows) - failures, failures

@@ -5,7 +5,6 @@ A configuration that failed is stored as a small JSON file next to the recording
 
 import json
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from lstm_trt.config.configuration import Configuration, canonical_json
 from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors, refused
 from lstm_trt.config.libraries import pa, pq
 from lstm_trt.store import schema
+from lstm_trt.store.temporary import temporary_file
 
 #: What JSON raises that is damaged, or not of the expected form.
 JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
@@ -27,15 +27,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Raises OSError (disk full, no permission); no partial file is left.
     """
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
+    with temporary_file(path) as temporary:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write(recording: schema.Recording, folder: Path) -> Path:

@@ -24,6 +24,7 @@ from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, 
 from lstm_trt.store.files import described_by, make_folder, metadata_of, read, read_failure, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
+from lstm_trt.store.temporary import remove_abandoned
 from lstm_trt.store.whole import Whole, counted, one_of_each
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
@@ -208,8 +209,7 @@ def tidy(folder: Path, look: Callable[[Path], Any] = metadata_of) -> list[Path]:
     A damaged recording, for example an incomplete copy, is one for which `look` raises `StoreError`. Returns the old
     paths of those renamed.
     """
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+    remove_abandoned(folder)
     moved = []
     for path in contents(folder).recorded:
         try:
