@@ -9,7 +9,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from lstm_trt.config.errors import UnknownConfiguration
 
@@ -133,6 +134,46 @@ def _typed(hint: Any, value: Any) -> Any:
         parts = get_args(tuples[0])
         return tuple(map(_typed, parts[:1] * len(value) if parts[-1] is ... else parts, value))
     return known_fields(hint, value) if isinstance(value, dict) and is_dataclass(hint) else value
+
+
+@cache
+def _form(hint: Any) -> tuple[tuple[type, ...], Mapping[Any, Any], frozenset[str], Any]:
+    """The types of the JSON values of a hint; the hints of named entries, those that must be there, that of any other.
+
+    `hint`: a plain type, `list[...]`, `dict[str, ...]` or a `TypedDict` of these, each also in a union with None.
+    """
+    kind, *types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if is_typeddict(kind):
+        return (dict, *types), _hints(kind), kind.__required_keys__, None
+    if kind is float:
+        types.append(int)
+    *_, each = (None, *get_args(kind))
+    return (get_origin(kind) or kind, *types), {}, frozenset(), each
+
+
+def misfit(hint: Any, value: Any) -> str | None:
+    """Where a JSON value differs from a hint, such as ".blocks.2.rows"; "" if it does itself, None if it fits.
+
+    `hint`: as of `_form`; objects can have other entries, too. Numbers are finite and below 2**63.
+    """
+    types, entries, required, other = _form(hint)
+    if type(value) not in types:
+        return ""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, int | float):
+        return None if abs(value) < 2**63 else ""
+    if isinstance(value, dict):
+        parts = value.items()
+        for name in required - value.keys():
+            return f".{name}"
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    for name, part in parts:
+        expected = entries.get(name, other)
+        place = None if expected is None else misfit(expected, part)
+        if place is not None:
+            return f".{name}{place}"
+    return None
 
 
 def json_value(value: Any) -> Any:

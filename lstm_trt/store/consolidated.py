@@ -1,6 +1,5 @@
 """Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row per recording."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,17 @@ from lstm_trt.config.errors import StoreError, file_errors, refused
 from lstm_trt.config.libraries import pa, pq
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
-from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
+from lstm_trt.store.files import (
+    JSON_ERRORS,
+    check_described,
+    configuration_of,
+    described_by,
+    description,
+    json_values,
+    parquet_errors,
+    trials_of,
+)
+from lstm_trt.store.provenance import DescribedFailure, DescribedRow
 from lstm_trt.store.schema import Asked, Key, Stored
 from lstm_trt.store.temporary import temporary_file
 
@@ -38,9 +47,17 @@ def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], di
     fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
     with parquet_errors(folder / name):
         # `read_table` would import pandas.
-        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read()
+        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read(use_threads=False)
         described = described_by(table.schema.metadata, folder / name)
         return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
+
+
+def described_row(row: dict, path: Path) -> dict:
+    """A row of `configs.parquet` with the JSON of its configuration and provenance; raises `StoreError`."""
+    with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
+        described = row | {name: json_values(row[name]) for name in ("configuration", "provenance")}
+    check_described(described, DescribedRow if row["status"] == "ok" else DescribedFailure, path)
+    return described
 
 
 def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[Callable[[], Stored]]:
@@ -59,14 +76,11 @@ def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[
         raise StoreError(apart)
 
     def read(row: dict) -> Stored:
+        described = described_row(row, path)
+        configuration, provenance = configuration_of(described["configuration"], path), described["provenance"]
+        if row["status"] != "ok":
+            return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
         group, first, length = row["row_group"], row["first_row"], row["rows"]
-        with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
-            configuration = configuration_of(json.loads(row["configuration"]), path)
-            provenance = json.loads(row["provenance"])
-            if row["status"] != "ok":
-                return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
-            if None in (group, first, length):
-                raise ValueError(f"row_group, first_row or rows of {row['config_id']} is missing")
         table = trials(group)
         if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)

@@ -473,9 +473,10 @@ def _of_array(where: str, array: np.ndarray) -> Table:
 
 def _of_parquet(path: Path) -> Table | None:
     with parquet_errors(path, UsageError):
-        if METADATA_KEY in (pq.read_schema(path).metadata or {}):
+        file = pq.ParquetFile(path)
+        if METADATA_KEY in (file.metadata.metadata or {}):
             return None
-        data = pq.ParquetFile(path).read()
+        data = file.read(use_threads=False)
     return _table(str(path), data)
 
 
