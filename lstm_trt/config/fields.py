@@ -164,7 +164,7 @@ def misfit(hint: Any, value: Any) -> str | None:
         return None if abs(value) < 2**63 else ""
     if isinstance(value, dict):
         parts = value.items()
-        for name in required - value.keys():
+        for name in sorted(required - value.keys()):
             return f".{name}"
     elif isinstance(value, list):
         parts = enumerate(value)
