@@ -21,7 +21,7 @@ LIMIT_S = 60
 LOOK_S, IDLE_LOOKS = 0.2, 3000
 
 #: Kind -> its mutants, and the number of cases that share them, so that none takes long.
-KINDS = {"recordings": (3000, 4), "csv": (3000, 6), "json": (2000, 2), "onnx": (2000, 4)}
+KINDS = {"recordings": (2400, 4), "stated": (900, 2), "csv": (3000, 6), "json": (1700, 2), "onnx": (2000, 4)}
 
 
 def cases() -> list:

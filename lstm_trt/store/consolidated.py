@@ -6,12 +6,12 @@ from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError, file_errors, refused
+from lstm_trt.config.fields import check_types
 from lstm_trt.config.libraries import pa, pq
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
 from lstm_trt.store.files import (
     JSON_ERRORS,
-    check_described,
     configuration_of,
     described_by,
     description,
@@ -56,7 +56,7 @@ def described_row(row: dict, path: Path) -> dict:
     """A row of `configs.parquet` with the JSON of its configuration and provenance; raises `StoreError`."""
     with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
         described = row | {name: json_values(row[name]) for name in ("configuration", "provenance")}
-    check_described(described, DescribedRow if row["status"] == "ok" else DescribedFailure, path)
+        check_types(DescribedRow if row["status"] == "ok" else DescribedFailure, described)
     return described
 
 

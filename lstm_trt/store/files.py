@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from lstm_trt.config.errors import (
     file_errors,
     refused,
 )
-from lstm_trt.config.fields import misfit
+from lstm_trt.config.fields import check_types
 from lstm_trt.config.libraries import pa, pq
 from lstm_trt.store import schema
 from lstm_trt.store.provenance import Described, DescribedFailure, DescribedPart
@@ -109,7 +109,8 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
     """
     described, trials = trials_of(path, columns)
     table = trials(None)
-    check_described(described, Described if described.get("part") is None else DescribedPart, path)
+    with refused(f"{path} is damaged", TypeError, kind=StoreError):
+        check_types(Described if described.get("part") is None else DescribedPart, described)
     configuration, part = configuration_of(described["configuration"], path), described.get("part")
     recording = schema.Recording(configuration, described["round"], {}, described["provenance"], part=part)
     return schema.with_trials(recording, table, path, columns)
@@ -152,18 +153,11 @@ def read_failure(path: Path) -> schema.Failure:
         content = path.read_bytes()
     with refused(f"{path} is not a valid failure file", *JSON_ERRORS, kind=StoreError):
         described = json_values(content.decode())
-    check_version(described, path)
-    check_described(described, DescribedFailure, path)
+        check_version(described, path)
+        check_types(DescribedFailure, described)
     configuration = configuration_of(described["configuration"], path)
     rest = {name: described[name] for name in ("round", "stage", "reason")}
     return schema.Failure(configuration, **rest, provenance=described.get("provenance", {}))
-
-
-def check_described(described: Mapping, kind: type, path: Path) -> None:
-    """Raise `StoreError` unless what a file states has these entries, with values of these types."""
-    place = misfit(kind, described)
-    if place is not None:
-        raise StoreError(f"{path} is damaged: {place.removeprefix('.')} is missing or not what it should be")
 
 
 def json_values(text: str) -> Any:
