@@ -6,6 +6,7 @@ A configuration that failed is stored as a small JSON file next to the recording
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ from lstm_trt.config.libraries import pa, pq
 from lstm_trt.store import schema
 from lstm_trt.store.provenance import Described, DescribedFailure, DescribedPart
 from lstm_trt.store.temporary import temporary_file
+
+#: Where `json.loads` may see a number that is not finite, or half a pair of surrogates.
+_DOUBTFUL = re.compile(r"\\u|NaN|Infinity|[eE]\+?\d{3}")
 
 #: What JSON raises that is damaged, or not of the expected form.
 JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
@@ -161,10 +165,10 @@ def read_failure(path: Path) -> schema.Failure:
 
 
 def json_values(text: str) -> Any:
-    """The values of a JSON text; raises one of `JSON_ERRORS`, also for half a pair of surrogates, which is no text."""
+    """The values of a JSON text; raises one of `JSON_ERRORS`, also for numbers and texts that could not be written."""
     values = json.loads(text)
-    if "\\u" in text:
-        json.dumps(values, ensure_ascii=False).encode()
+    if _DOUBTFUL.search(text):
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     return values
 
 

@@ -252,7 +252,7 @@ def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
 
     def look(path: Path) -> None:
         described = described_by(metadata_of(path).metadata, path)
-        plain[path.name[:64]] = configuration_of(described.get("configuration"), path).as_dict()
+        plain[path.name[:64]] = configuration_of(described.get("configuration", {}), path).as_dict()
 
     moved = tidy(folder, look)
     found = contents(folder)
