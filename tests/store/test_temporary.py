@@ -85,10 +85,10 @@ KILLED = {
 @pytest.mark.parametrize("command", KILLED)
 def test_ten_kills_leave_nothing_once_the_command_has_run_again(command, tmp_path, monkeypatch):
     """At moments spread over its run, by a signal that it cannot handle and by one that ends it cleanly."""
-    for number in range(20):
-        store_files.write(planted(8 + number, rows=5000), tmp_path / "recordings")
-    for name in ("tmp", "out"):
+    for name in ("tmp", "out", "recordings"):
         (tmp_path / name).mkdir()
+    for number in range(4):
+        store_files.write(planted(8 + number, rows=20_000), tmp_path / "recordings")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     places = [part.format(tmp_path / "recordings", out=tmp_path / "out") for part in KILLED[command]]
     arguments = [sys.executable, "-m", "lstm_trt", command, *places]
