@@ -28,7 +28,7 @@ TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 #: The new `configs.parquet` while both files are replaced: a process that is killed in between loses nothing.
 NEXT_CONFIGS_FILE = "configs.parquet.next"
 
-#: Columns of `configs.parquet`, those of them that are read, and those that have a value in every row.
+#: Columns of `configs.parquet`, and those of them that are read.
 _COLUMNS = {
     "config_id": "string",
     "round": "int64",
@@ -39,17 +39,15 @@ _COLUMNS = {
 }
 _NOT_READ = {"runtime", "runtime_version", "device_name", *AXES}
 CONFIG_COLUMNS = {name: kind for name, kind in _COLUMNS.items() if name not in _NOT_READ}
-ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
 
 
 def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], dict]:
     """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file is damaged."""
-    fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
     with parquet_errors(folder / name):
         # `read_table` would import pandas.
         table = pq.ParquetFile(folder / name, page_checksum_verification=True).read(use_threads=False)
         described = described_by(table.schema.metadata, folder / name)
-        return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
+        return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(list(CONFIG_COLUMNS.items()))).to_pylist(), described
 
 
 def described_row(row: dict, path: Path) -> dict:

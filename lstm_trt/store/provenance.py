@@ -118,6 +118,7 @@ class Provenance(TypedDict, total=False):
     warnings: list[str]
     costs_s: dict[str, float]
     losses: list[float] | None
+    self_check: SelfCheck
     implementation: Implementation | None
 
 
@@ -133,6 +134,7 @@ class ProvenanceOfPart(Provenance):
 class Described(TypedDict):
     """The JSON of a recording."""
 
+    config_id: str
     configuration: dict
     round: int
     part: NotRequired[int | None]
@@ -154,6 +156,7 @@ class DescribedPart(Described):
 class DescribedFailure(TypedDict):
     """The JSON of a failure."""
 
+    config_id: str
     configuration: dict
     round: int
     stage: str
