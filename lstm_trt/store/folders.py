@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.configuration import cell_key, warnings_of
-from lstm_trt.config.errors import LabError, NotReadable, StoreError, UnknownConfiguration, UsageError, file_errors
+from lstm_trt.config.errors import (
+    LabError,
+    NotReadable,
+    StoreError,
+    UnknownConfiguration,
+    UsageError,
+    file_errors,
+    refused,
+)
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, described_row, read_configs, read_pair
@@ -175,12 +183,14 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
             most_ns = max(most_ns, part.columns["latency_ns"].max())
     control = next((part.control for part in parts if part.control), None)
     first = parts[0]
-    provenance = joined([part.provenance for part in parts])
-    soak = provenance["soak"]
-    lacks = list(missing(numbered, soak, failure and read_failure(failure).reason))
-    inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
-    self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
-    of_loop = warnings_of(first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns)
+    reason = failure and read_failure(failure).reason
+    with refused(f"{paths[0]} is damaged: a duration is 0", ZeroDivisionError, kind=StoreError):
+        provenance = joined([part.provenance for part in parts])
+        soak = provenance["soak"]
+        lacks = list(missing(numbered, soak, reason))
+        inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
+        self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
+        of_loop = warnings_of(first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns)
     provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
     provenance["warnings"] = [*of_loop, *lacks]
     every = Whole(*counts, step, most_ns, partial(_timed, paths)) if step > 1 else None
