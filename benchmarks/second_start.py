@@ -31,10 +31,12 @@ def plant(folder: Path, trials: int) -> int:
     """Write the recordings; returns their number."""
     real = lab.load(ROOT / "data/epyc/deadline").recordings[0]
     columns = {name: values[:trials] for name, values in real.columns.items()}
+    blocks = [real.provenance["blocks"][0] | {"rows": len(columns["trial"])}]
+    more = {"round": 0, "control": None, "provenance": real.provenance | {"blocks": blocks}}
     grid = lab.Grid(**{name: tuple(values) for name, values in SIZES.items()})
     for shape in grid:
         configuration = lab.describe(shape, "onnxruntime")
-        files.write(replace(real, configuration=configuration, round=0, columns=columns, control=None), folder)
+        files.write(replace(real, configuration=configuration, columns=columns, **more), folder)
     return len(grid)
 
 
