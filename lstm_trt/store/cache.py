@@ -1,7 +1,7 @@
 """The cache on disk, `$XDG_CACHE_HOME/lstm_trt`, of limited size; `lstm-trt cache` shows and clears it.
 
-An entry is one file, written atomically. A second file holds the SHA-256 of its content;
-if the two disagree, the entry is made again.
+An entry is one file, written atomically. A second file holds the SHA-256 of its content; if the two disagree, the entry
+is made again. So is one that another user can have written, since some of them are loaded as code.
 """
 
 import hashlib
@@ -77,31 +77,62 @@ def _digest_path(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
+def private_folder(kind: str) -> Path:
+    """A folder of the cache, made if it is missing, into which nobody but this user and root can write.
+
+    Raises `UsageError` if others can, because it belongs to one of them or the file system has no permissions, and if
+    it cannot be made.
+    """
+    path = folder() / kind
+    for each in (path.parent, path):
+        with file_errors(f"write the cache {path}", HINT):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _restrict(each, 0o700)
+            if not _is_own(each.stat()):
+                remedy = "set XDG_CACHE_HOME to a folder of your own"
+                raise UsageError(f"another user can write into the cache {each}, from which code is loaded: {remedy}")
+    return path
+
+
+def _restrict(path: Path, mode: int) -> None:
+    with suppress(PermissionError):  # it is another user's, or in a file system without permissions
+        path.chmod(mode)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether nobody but this user and root can have written a file, or can write into a folder."""
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def fetch(kind: str, key: Key, suffix: str, make: Callable[[], bytes]) -> Entry:
     """The file for `key`, made by `make` if it is missing or damaged; raises `UsageError` as `keep` does."""
     return stored(kind, key, suffix) or keep(kind, key, suffix, make())
 
 
 def stored(kind: str, key: Key, suffix: str) -> Entry | None:
-    """The file for `key`; None if it is missing or damaged."""
+    """The file for `key`; None if it is missing or damaged, or another user can have written it."""
     path = _path(kind, key, suffix)
     with suppress(OSError):
+        if not (_is_own(path.parent.stat()) and _is_own(folder().stat())):
+            return None
         digest = _digest_path(path).read_text().strip()
-        if sha256(path.read_bytes()) == digest:
-            os.utime(path)  # the least recently used entries are removed first
-            return Entry(path, digest, True)
+        with path.open("rb") as file:
+            if _is_own(os.fstat(file.fileno())) and sha256(file.read()) == digest:
+                os.utime(file.fileno())  # the least recently used entries are removed first
+                return Entry(path, digest, True)
     return None
 
 
 def keep(kind: str, key: Key, suffix: str, content: bytes) -> Entry:
-    """Write or replace the file for `key`; raises `UsageError` if the cache cannot be written."""
+    """Write or replace the file for `key`; raises `UsageError` as `private_folder`, or if it cannot be written."""
     path, digest = _path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
+    private_folder(kind)
     with file_errors(f"write the cache {path.parent}", HINT):
-        path.parent.mkdir(parents=True, exist_ok=True)
         digest_path.unlink(missing_ok=True)  # the digest is written last: an entry without one is invalid
-        write_whole(path, content)
-        write_whole(digest_path, digest.encode())
+        for each, written in ((path, content), (digest_path, digest.encode())):
+            write_whole(each, written)
+            _restrict(each, 0o600)
     trim(keep=path)
     return Entry(path, digest, False)
 
