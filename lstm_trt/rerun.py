@@ -26,7 +26,7 @@ from typing import Any
 
 from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line
 from lstm_trt.config.fields import JsonFields, as_list
-from lstm_trt.config.format import count, duration, listed
+from lstm_trt.config.format import count, duration, listed, terminal_width
 from lstm_trt.store.files import make_folder
 
 try:
@@ -96,7 +96,7 @@ def rerun(
     checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None:
         check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
-    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
+    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and terminal_width(sys.stderr))
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}

@@ -1,5 +1,6 @@
 """The same analysis of many configurations, in child processes if it takes long."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from lstm_trt.config.errors import MemoryExhausted
+from lstm_trt.config.format import terminal_width
 from lstm_trt.machine.linux import allowed_cores
 from lstm_trt.machine.process import Child
 
@@ -31,7 +33,8 @@ def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
     first, *others = list(_chunks(trials)) or [range(0)]
     found: list[Any] = [None] * len(items)
     with ExitStack() as cleaning:
-        bar = tqdm(total=len(items), unit=" configurations", delay=LONG_S, leave=False, disable=None)
+        on_terminal = terminal_width(sys.stderr) is not None
+        bar = tqdm(total=len(items), unit=" configurations", delay=LONG_S, leave=False, disable=not on_terminal)
         cleaning.callback(bar.close)
 
         def keep(chunk: range, results: list) -> None:

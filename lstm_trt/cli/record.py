@@ -9,7 +9,7 @@ import numpy as np
 from lstm_trt.cli import common
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import count, duration, latency
+from lstm_trt.config.format import count, duration, latency, terminal_width
 from lstm_trt.config.workload import carried_text
 from lstm_trt.recorder import pool
 from lstm_trt.runtimes.base import preparer_of
@@ -101,7 +101,9 @@ class _Progress:
     """Prints events of the recorder to standard error; live counters only on a terminal."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._terminal, self._open = name, sys.stderr.isatty(), False
+        self._name = name
+        self._terminal = terminal_width(sys.stderr) is not None
+        self._open = False
 
     def __call__(self, event: dict) -> None:
         match event["event"]:

@@ -6,7 +6,9 @@ While a command prints to a terminal, `WIDTH` is set; otherwise tables are as wi
 """
 
 import math
+import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +19,9 @@ from lstm_trt.config.errors import printable
 
 #: Width of the terminal that is printed to, in characters; None if it is none.
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
+
+#: A terminal of fewer columns gets what a pipe gets.
+LEAST_COLUMNS = 40
 
 #: Thousands separator in figures.
 THIN_SPACE = "\u2009"
@@ -41,6 +46,18 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<>|~#]")
 
 #: A cell of a right-aligned column: a number with an optional mark or unit, `-`, `?`, or empty.
 NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
+
+
+def terminal_width(file: Any) -> int | None:
+    """Columns of the terminal to which `file` writes; None for a pipe, for None, and for a terminal used like a pipe.
+
+    That is one with fewer than `LEAST_COLUMNS`, or without control sequences (TERM=dumb): it gets whole lines without
+    colours or progress.
+    """
+    if file is None or not file.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    columns = shutil.get_terminal_size().columns
+    return columns if columns >= LEAST_COLUMNS else None
 
 
 def number(value: float | None, digits: int = 3, separator: str = "") -> str:

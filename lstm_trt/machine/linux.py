@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,18 @@ ROOT = Path("/")
 
 #: Environment variables with the number of threads of libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null in place of standard streams that are closed, here and for child processes.
+
+    Otherwise there is no object to write to, and the next file, pipe or socket gets the number of a closed stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            os.set_inheritable(handle, True)
+            setattr(sys, name, os.fdopen(handle, mode))
 
 
 def read_text(path: str, root: Path = ROOT) -> str | None:

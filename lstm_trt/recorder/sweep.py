@@ -30,7 +30,7 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, duration, listed, warning_lines
+from lstm_trt.config.format import count, duration, listed, terminal_width, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
@@ -86,7 +86,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         in_notebook = _in_notebook()
-        if self._show and (in_notebook or sys.stderr.isatty()):
+        if self._show and (in_notebook or terminal_width(sys.stderr)):
             self._every_s = 0.5 if in_notebook else 0.0
             self._bar = (NotebookBar if in_notebook else tqdm)(
                 total=self._report.total,

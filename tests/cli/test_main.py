@@ -9,13 +9,16 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 import pytest
 
 import lstm_trt
-from lstm_trt.cli.main import parse
+from lstm_trt.cli.main import main, parse
 from lstm_trt.cli.sweep import _grid
+from lstm_trt.machine import facts
+from lstm_trt.recorder import doctor
+from lstm_trt.recorder.doctor import DoctorReport
 from lstm_trt.recorder.pool import remarks
 from lstm_trt.registry import COMMANDS
 from lstm_trt.rerun import Run
@@ -175,6 +178,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("name", ["verdict-met", "replay", "summarize", "literature"])
 def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatch, name, width):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
     program, *arguments = TEXTS[name] if TEXTS[name][0] in PROGRAMS else ["lstm-trt", *TEXTS[name]]
     with redirect_stdout(Terminal()) as out:
@@ -187,7 +191,31 @@ def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatc
         assert out.getvalue().split() == whole.split()
 
 
+VERSIONS = {"lstm_trt": "0", "python": "3", "kernel": "6"}
+
+
+@pytest.mark.parametrize(("term", "width"), [("dumb", 120), ("xterm", 20), ("xterm", 39)])
+@pytest.mark.parametrize("command", [["doctor"], ["summarize", "data/epyc/confirm"], []])
+def test_a_terminal_that_is_narrow_or_without_control_sequences_gets_what_a_pipe_gets(
+    lab, monkeypatch, command, term, width
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(doctor, "examine", lambda: DoctorReport([], VERSIONS, facts.describe("cpu"), []))
+    whole = lab(*command).stdout
+    with redirect_stdout(Terminal()) as out, suppress(SystemExit):  # the program alone ends after its first steps
+        main(command)
+    assert out.getvalue() == whole and "\033" not in whole
+
+
+def test_help_is_whole_in_a_narrow_terminal(lab):
+    narrow, wide = (lab("record", "--help", COLUMNS=columns).stdout for columns in ("20", "80"))
+    assert narrow == wide
+
+
 def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     line = refused("lstm-literature", "list", "foo")
     assert "unknown workload 'foo': choose from" in line and len(line) > 60

@@ -79,6 +79,6 @@ def test_a_link_to_a_file_of_another_user_is_made_anew(entry, monkeypatch, tmp_p
 def test_a_folder_of_another_user_is_refused(entry, monkeypatch, place):
     given_to_another_user(monkeypatch, (entry, entry.parent, entry.parent.parent)[place])
     assert cache.stored("c", "key", ".so") is None
-    with pytest.raises(UsageError, match="another user can write into the cache .*: set XDG_CACHE_HOME"):
+    with pytest.raises(UsageError, match=r"another user can write into the cache .*: set XDG_CACHE_HOME"):
         cache.keep("c", "key", ".so", OWN)
     assert entry.read_bytes() == PLANTED
