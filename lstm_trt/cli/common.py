@@ -213,9 +213,12 @@ def _cores(text: str) -> tuple[int, ...]:
 
 
 def wait_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --no-wait."""
+    """Add --no-wait and --wait-limit; both set `lock_wait`."""
+    group = parser.add_mutually_exclusive_group()
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
-    parser.add_argument("--no-wait", action="store_true", help=no_wait)
+    group.add_argument("--no-wait", action="store_false", dest="lock_wait", help=no_wait)
+    limit = "stop if it uses them for longer than this time in seconds (default no limit)"
+    group.add_argument("--wait-limit", type=float, dest="lock_wait", metavar="S", help=limit)
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     workload = workload.in_mode(arguments.mode or workload.modes[0])
     settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
     settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
-    settings["wait"] = not arguments.no_wait
+    settings["wait"] = arguments.lock_wait
     name = workload.title(arguments.mode or workload.modes[0])
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":

@@ -126,7 +126,7 @@ def soak(
     out: str | os.PathLike,
     mode: str | None = None,
     control: bool = True,
-    wait: bool = True,
+    wait: bool | float = True,
     listener: Listener = lambda message: None,
 ) -> Soak:
     """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as in `record`.

@@ -279,7 +279,7 @@ def run_sweep(
     time_limit_s: float | None = None,
     memory_limit: int | None = None,
     retry_failed: bool = False,
-    wait: bool = True,
+    wait: bool | float = True,
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
@@ -302,8 +302,10 @@ def run_sweep(
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
     check_limits(time_limit_s, rounds)
-    if executor is not None and (interpreters or not wait or any(each.protocol.for_s for each in configurations)):
-        here = "soaks (for_s), versions of a library and --no-wait are for this machine only"
+    if executor is not None and (
+        interpreters or wait is not True or any(each.protocol.for_s for each in configurations)
+    ):
+        here = "soaks (for_s), versions of a library, --no-wait and --wait-limit are for this machine only"
         raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
     keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
     keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
