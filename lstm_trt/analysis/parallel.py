@@ -33,8 +33,13 @@ def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
     first, *others = list(_chunks(trials)) or [range(0)]
     found: list[Any] = [None] * len(items)
     with ExitStack() as cleaning:
-        on_terminal = terminal_width(sys.stderr) is not None
-        bar = tqdm(total=len(items), unit=" configurations", delay=LONG_S, leave=False, disable=not on_terminal)
+        bar = tqdm(
+            total=len(items),
+            unit=" configurations",
+            delay=LONG_S,
+            leave=False,
+            disable=terminal_width(sys.stderr) is None,
+        )
         cleaning.callback(bar.close)
 
         def keep(chunk: range, results: list) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -116,9 +115,6 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
         for flag in ("size", "value", "state", "inputs"):
             if getattr(arguments, flag, None):
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
-        here = os.getcwd()
-        if steps and not {"", here} & set(sys.path):  # so that its modules can be imported, as with `python -m`
-            sys.path.insert(0, here)
         return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
     from lstm_trt.export.read_onnx import fixed_text, read_shapes, symbols_in

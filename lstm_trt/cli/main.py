@@ -12,7 +12,6 @@ import errno
 import gc
 import importlib
 import os
-import shutil
 import signal
 import sys
 import textwrap
@@ -23,14 +22,11 @@ from typing import Any, NoReturn
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, nearest, printable
-from lstm_trt.config.format import LEAST_COLUMNS, WIDTH, table_lines, terminal_width, wrapped
+from lstm_trt.config.format import WIDTH, table_lines, terminal_width, wrapped
 from lstm_trt.machine.linux import open_standard_streams
 from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
 EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
-
-#: Width of help in a terminal of fewer than `LEAST_COLUMNS`.
-HELP_COLUMNS = 80
 
 #: Errors of the machine (full disk, no permission), which are not bugs.
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -38,10 +34,6 @@ _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 
 class _Formatter(argparse.HelpFormatter):
     """Keeps the lines of descriptions and examples, wrapped at the terminal's width; breaks no name at a hyphen."""
-
-    def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size().columns
-        super().__init__(prog, width=(columns if columns >= LEAST_COLUMNS else HELP_COLUMNS) - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -29,11 +29,11 @@ def open_standard_streams() -> None:
 
     Otherwise there is no object to write to, and the next file, pipe or socket gets the number of a closed stream.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
             os.set_inheritable(handle, True)
-            setattr(sys, name, os.fdopen(handle, mode))
+            setattr(sys, name, os.fdopen(handle, "r+"))
 
 
 def read_text(path: str, root: Path = ROOT) -> str | None:

@@ -169,7 +169,7 @@ def environment(library: str, version: str, tell: Tell, rebuild: bool = False, p
     version cannot be installed or the cache cannot be written.
     """
     place = Environment(library, version, folder() / f"{library}-{version}-{surroundings(pins)}")
-    cache.private_folder(folder().name)
+    cache.make_folder(folder().name)
     with file_errors(f"write the cache {folder()}", cache.HINT), _lock(tell):
         if not rebuild and (place.folder / MARKER).exists() and Path(place.interpreter.executable).exists():
             return replace(place, reused=True)

@@ -95,7 +95,6 @@ class WorkerPool:
         wait: bool | float = True,
         single: bool = False,
     ) -> None:
-        check_number("the longest wait must be at least 0 s", wait, lambda seconds: seconds >= 0)
         self._wait, self._single, self._interpreters = wait, single, interpreters or {}
         self.time_limit_s = time_limit_s
         self.memory_limit, self._most_memory = memory_limit, int(MEMORY_SHARE * linux.available_memory_bytes())

@@ -4,6 +4,7 @@ An entry is one file, written atomically. A second file holds the SHA-256 of its
 is made again. So is one that another user can have written, since some of them are loaded as code.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -77,26 +78,18 @@ def _digest_path(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def private_folder(kind: str) -> Path:
-    """A folder of the cache, made if it is missing, into which nobody but this user and root can write.
+def make_folder(kind: str) -> None:
+    """Make a folder in the cache if it is missing, and let nobody but this user and root into the cache.
 
-    Raises `UsageError` if others can, because it belongs to one of them or the file system has no permissions, and if
-    it cannot be made.
+    Raises `UsageError` if that is not possible: it belongs to another user, or is in a file system without permissions.
     """
-    path = folder() / kind
-    for each in (path.parent, path):
-        with file_errors(f"write the cache {path}", HINT):
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _restrict(each, 0o700)
-            if not _is_own(each.stat()):
-                remedy = "set XDG_CACHE_HOME to a folder of your own"
-                raise UsageError(f"another user can write into the cache {each}, from which code is loaded: {remedy}")
-    return path
-
-
-def _restrict(path: Path, mode: int) -> None:
-    with suppress(PermissionError):  # it is another user's, or in a file system without permissions
-        path.chmod(mode)
+    whole = folder()
+    with file_errors(f"write the cache {whole / kind}", HINT):
+        whole.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole.chmod(0o700)
+        if not _is_own(whole.stat()):
+            raise PermissionError(errno.EPERM, "another user can write into it")
+        (whole / kind).mkdir(mode=0o700, exist_ok=True)
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -113,26 +106,25 @@ def stored(kind: str, key: Key, suffix: str) -> Entry | None:
     """The file for `key`; None if it is missing or damaged, or another user can have written it."""
     path = _path(kind, key, suffix)
     with suppress(OSError):
-        if not (_is_own(path.parent.stat()) and _is_own(folder().stat())):
-            return None
         digest = _digest_path(path).read_text().strip()
         with path.open("rb") as file:
-            if _is_own(os.fstat(file.fileno())) and sha256(file.read()) == digest:
+            own = _is_own(folder().stat()) and _is_own(os.fstat(file.fileno()))
+            if own and sha256(file.read()) == digest:
                 os.utime(file.fileno())  # the least recently used entries are removed first
                 return Entry(path, digest, True)
     return None
 
 
 def keep(kind: str, key: Key, suffix: str, content: bytes) -> Entry:
-    """Write or replace the file for `key`; raises `UsageError` as `private_folder`, or if it cannot be written."""
+    """Write or replace the file for `key`; raises `UsageError` as `make_folder`, or if it cannot be written."""
     path, digest = _path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
-    private_folder(kind)
+    make_folder(kind)
     with file_errors(f"write the cache {path.parent}", HINT):
         digest_path.unlink(missing_ok=True)  # the digest is written last: an entry without one is invalid
-        for each, written in ((path, content), (digest_path, digest.encode())):
-            write_whole(each, written)
-            _restrict(each, 0o600)
+        write_whole(path, content)
+        path.chmod(0o600)
+        write_whole(digest_path, digest.encode())
     trim(keep=path)
     return Entry(path, digest, False)
 

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,9 +29,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
     try:
         held = lock.acquire()
     except Timeout:
-        holder, *_ = (folder / LOCK_FILE).read_text(errors="replace").split() or ["unknown"]
-        in_use = f"{folder} is in use by another sweep or recording (process {holder})"
+        with (folder / LOCK_FILE).open() as file:
+            in_use = f"{folder} is in use by another sweep or recording ({_holder(file.fileno())})"
         raise UsageError(f"{in_use}: wait until it ends, or choose another --out") from None
+    except OSError as error:
+        raise UsageError(f"cannot lock {folder}: {error}; remove this file, or choose another --out") from None
     with held:
         state_holder(folder)
         yield
@@ -74,12 +77,12 @@ _LOOK_S = 0.5
 
 @contextmanager
 def timing_lock(
-    resources: Iterable[str], wait: bool | float = True, waiting: Callable[[str], None] | None = None
+    resources: Iterable[str], wait: bool | float = True, waiting: Callable[[str], None] = lambda holder: None
 ) -> Iterator[list[str]]:
     """Hold the locks of `resources`, such as `core-3`, while trials are timed; gives a line for each that has no lock.
 
-    If another process holds one of them, `waiting(holder)` is called once and this process waits for it: until it ends,
-    or for at most `wait` seconds, or with False not at all. Raises `UsageError` if it is still held then.
+    If another process holds one of them, `waiting(holder)` is called and this process waits for it: until it ends, or
+    for at most `wait` seconds, or with False not at all. Raises `UsageError` if it is still held then.
     """
     folder = Path(os.environ.get("LSTM_TRT_LOCKS", TIMING_LOCKS))
     without: list[str] = []
@@ -92,16 +95,14 @@ def timing_lock(
                 if _locked(handle, wait=False):
                     continue
                 holder = _holder(handle)
-                if wait and waiting:
+                if wait:
                     waiting(holder)
-                waiting = None
                 if not _locked(handle, wait):
                     remedy = "wait until it ends, or leave out --no-wait or --wait-limit to wait for it"
                     raise UsageError(f"another recording uses {name} ({holder}): {remedy}")
             except OSError as error:
-                reason = f"{name} is not locked, since {path} cannot be used ({error.strerror})"
-                remedy = "remove this file, or set LSTM_TRT_LOCKS to another folder for all recordings"
-                without.append(f"{reason}; another recording may have disturbed the times: {remedy}")
+                reason = f"{name} is not locked ({path}: {error.strerror}), and others may have used it"
+                without.append(f"{reason}: remove this file, or set LSTM_TRT_LOCKS to another folder")
         yield without
 
 
@@ -115,7 +116,7 @@ def _locked(handle: int, wait: bool | float) -> bool:
         with suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        if time.monotonic() >= end:
+        if not time.monotonic() < end:  # or it is NaN
             return False
         time.sleep(_LOOK_S)
 
@@ -131,8 +132,9 @@ def _holder(handle: int) -> str:
             fields = line.split()  # 1: FLOCK ADVISORY WRITE 4711 00:18:42 0 EOF
             if fields[1] == "FLOCK" and place in fields:
                 process = psutil.Process(int(fields[4]))
-                began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
-                return f"process {process.pid}, {process.name()} of {process.username()}, since {began}"
+                began = datetime.fromtimestamp(process.create_time())
+                who = f"process {process.pid}, {process.name()} of {process.username()}"
+                return f"{who}, since {began:%Y-%m-%d %H:%M:%S}"
     return "a process that is not visible here"
 
 

@@ -209,11 +209,6 @@ def test_a_terminal_that_is_narrow_or_without_control_sequences_gets_what_a_pipe
     assert out.getvalue() == whole and "\033" not in whole
 
 
-def test_help_is_whole_in_a_narrow_terminal(lab):
-    narrow, wide = (lab("record", "--help", COLUMNS=columns).stdout for columns in ("20", "80"))
-    assert narrow == wide
-
-
 def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")

@@ -122,7 +122,7 @@ def test_a_recording_waits_for_its_cores_after_preparing_and_says_so(tmp_path):
             mine.close()
 
     recording = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path, listener=listen)
-    waiting = next(place for place, event in enumerate(events) if event == {"event": "waiting", "holder": HERE})
+    waiting = next(place for place, event in enumerate(events) if event.get("holder", "").startswith(HERE))
     stages = [event["stage"] for event in events[waiting + 2 :] if event["event"] == "stage"]
     assert stages[:3] == ["build", "parity", "run"] and stages[-1] == "store"
     assert recording.provenance["started_unix_ns"] > events[waiting + 1]
@@ -136,6 +136,13 @@ def test_cores_in_use_can_be_refused(tmp_path, refused):
         for given in (command, ("sweep", *command[1:], "--quiet"), (*command[:7], *command[9:], "--for", "1s")):
             assert str(os.getpid()) in refused(*given)
     assert not list(tmp_path.glob("*.parquet")) and not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.heavy
+def test_a_recording_on_a_core_that_could_not_be_locked_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("LSTM_TRT_LOCKS", str(tmp_path / "missing"))
+    warnings = lstm_trt.record(SHAPE, protocol=Protocol(trials=20)).provenance["warnings"]
+    assert any(" is not locked " in line and "LSTM_TRT_LOCKS" in line for line in warnings)
 
 
 def test_the_preparing_process_leaves_the_cores_that_are_timed():

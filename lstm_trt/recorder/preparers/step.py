@@ -42,10 +42,21 @@ def availability(device: str = "cpu") -> Availability:
 
 
 def prepare(request: Request) -> PreparedStep:
-    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what it raises."""
+    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what it raises.
+
+    The working folder joins the path only now, and is its end afterwards: no file there takes the place of what this
+    package imports before or later.
+    """
     function = request.workload.function
     module, _, name = function.partition(":")
-    return UserStep(function, getattr(importlib.import_module(module), name)())
+    spec, path = find_module(module), list(sys.path)
+    sys.path[:] = search_path()
+    imported = importlib.import_module(module)
+    if spec and spec.has_location and imported.__file__ != spec.origin:
+        raise BuildFailed(f"{spec.origin} cannot be imported beside another module {module!r}: rename it")
+    step = UserStep(function, getattr(imported, name)())
+    sys.path[:] = [*path, ""]
+    return step
 
 
 class UserStep(PreparedStep):
@@ -128,9 +139,14 @@ def code_version(module: str) -> str:
     return f"source {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
 
 
+def search_path() -> list[str]:
+    """Where modules of steps are: the folders of `sys.path`, the working folder, and then the installed packages."""
+    return sorted([*sys.path, ""], key=lambda folder: Path(folder).name in ("site-packages", "dist-packages"))
+
+
 def find_module(name: str) -> ModuleSpec | None:
-    """As `importlib.util.find_spec`, without importing the packages that contain the module."""
-    spec, path = None, None
+    """As `importlib.util.find_spec` on `search_path`, without importing the packages that contain the module."""
+    spec, path = None, search_path()
     for whole in itertools.accumulate(name.split("."), "{}.{}".format):
         found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next(filter(None, found), None)
