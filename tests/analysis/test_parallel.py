@@ -78,6 +78,7 @@ def test_short_work_and_one_core_need_no_child(monkeypatch, two_children):
     assert computed(sums, [], []) == []
 
 
+@pytest.mark.heavy
 def test_errors_of_a_child_are_those_of_the_analysis(two_children):
     with pytest.raises(UsageError, match="is wrong"):
         computed(refused_except_first, ITEMS, [100] * 50)

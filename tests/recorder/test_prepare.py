@@ -157,6 +157,7 @@ def test_the_preparing_process_leaves_the_cores_that_are_timed():
     assert rest == untouched == (" ".join(map(str, cores[:-1])) or whole)
 
 
+@pytest.mark.heavy
 def test_the_same_question_again_is_a_further_round_and_parity_asks_anew(tmp_path):
     first, second = (lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path) for _ in range(2))
     assert first.configuration.id == second.configuration.id
@@ -218,6 +219,7 @@ def test_a_failure_is_an_exception_with_its_stage(tmp_path):
     assert len(list(tmp_path.glob("*.failure.json"))) == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads_are_pinned_to_the_two_cores_that_are_named(tmp_path, lab):
     first, second, *_ = allowed_cores()
@@ -234,6 +236,7 @@ def test_more_threads_than_cores_are_refused():
         lstm_trt.record(SHAPE, options=Options(threads=len(os.sched_getaffinity(0)) + 1))
 
 
+@pytest.mark.heavy
 def test_what_lies_in_the_working_folder_is_not_imported(tmp_path):
     for name in ("onnx", "numpy", "torch", "onnxruntime", "random"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")

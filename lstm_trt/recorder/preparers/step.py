@@ -12,7 +12,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -131,12 +131,22 @@ def code_version(module: str) -> str:
     if not spec.has_location:  # built into Python
         return platform.python_version()
     path = Path(spec.origin)
-    for name in importlib.metadata.packages_distributions().get(module.partition(".")[0], ()):
-        distribution = importlib.metadata.distribution(name)
+    for distribution in distributions_beside(path, module):
         same = [file for file in distribution.files or () if file.name == path.name]
         if any(Path(file.locate()).resolve() == path.resolve() for file in same):
             return distribution.version
     return f"source {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
+def distributions_beside(path: Path, module: str) -> Iterable[importlib.metadata.Distribution]:
+    """What is installed in the folder of the module path in which this file of a module was found.
+
+    In the folder of one's own modules nothing is, and the files of all distributions need not be read.
+    """
+    levels = module.count(".") + (path.stem == "__init__")
+    folder = path.parents[levels].resolve()
+    here = [entry for entry in sys.path if Path(entry).resolve() == folder]
+    return importlib.metadata.distributions(path=here)
 
 
 def search_path() -> list[str]:
