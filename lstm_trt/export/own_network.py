@@ -26,6 +26,7 @@ from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.limits import time_limit
 from lstm_trt.export.input_values import LENGTHS
 from lstm_trt.export.read_onnx import (
     NetworkFacts,
@@ -84,6 +85,7 @@ class OnnxNetwork(Workload):
     constants = property(lambda self: dict(self.fixed))
     lengths = property(lambda self: {each.name: each.range for each in self.facts.inputs if each.meaning == LENGTHS})
 
+    @time_limit()
     def __init__(
         self,
         path: str | Path | bytes,
@@ -314,6 +316,7 @@ def stream_of(network: OnnxNetwork) -> Any:
     return streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
 
 
+@time_limit()
 def _with_states(network: OnnxNetwork) -> OnnxNetwork:
     stream = stream_of(network)
     sizes: dict[Any, int] = dict(network.sizes)

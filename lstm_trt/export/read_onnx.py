@@ -20,10 +20,10 @@ from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
-from lstm_trt.export import onnx_checks
+from lstm_trt.export import limits, onnx_checks
 from lstm_trt.export.input_values import LENGTHS, InputValues
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
+from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, scanned, symbolic_shapes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 
@@ -399,11 +399,9 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
 
 def _times(node: onnx.NodeProto, known: Sizes) -> int | None:
     """How often an operator computes its body, or itself; None if that is not known."""
-    if node.op_type != "Scan":
-        return None if node.op_type == "Loop" else 1
-    has = attributes(node)
-    scanned = known.get(node.input[-has["num_scan_inputs"]]) or (None,)
-    return scanned[has.get("scan_input_axes", [0])[0]]
+    if node.op_type == "Scan":
+        return scanned(node, known)
+    return None if node.op_type == "Loop" else 1
 
 
 def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
@@ -449,6 +447,7 @@ def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Seque
     """
     for power in range(EXAMPLE_DOUBLINGS):
         for grown in (*([symbol] for symbol in missing), missing):
+            limits.check_time()
             trial = {symbol: 2**power if symbol in grown else 1 for symbol in missing}
             with suppress(LabError):
                 network_facts(content, name, {**sizes, **trial}, numbers, {}, measured=True)
@@ -486,7 +485,7 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
     settings.log_severity_level = 4  # errors are also raised as exceptions
     session: Any = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
-    return in_sequence(lambda inputs: dict(zip(names, session.run(names, inputs), strict=True)), sets, states)
+    return in_sequence(lambda inputs: dict(zip(names, limits.run(session, inputs), strict=True)), sets, states)
 
 
 def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:

@@ -19,6 +19,7 @@ from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import Workload
+from lstm_trt.export.limits import check_time
 
 #: Sizes of tensors by name, a number or None each.
 Sizes = Mapping[str, Any]
@@ -36,6 +37,26 @@ RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rando
 def bodies(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
     """The graphs inside a Loop, If or Scan, by the names of their attributes."""
     return {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of an operator by name, with text instead of bytes."""
+    found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {name: _decoded(value) for name, value in found.items()}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def scanned(node: onnx.NodeProto, known: Sizes) -> int | None:
+    """How often a Scan computes its body; None if that is not known."""
+    has = attributes(node)
+    with suppress(LookupError):  # of an operator that is not valid
+        return known[node.input[-has["num_scan_inputs"]]][has.get("scan_input_axes", [0])[0]]
+    return None
 
 
 def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -180,6 +201,7 @@ def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: 
     values = values | {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in small}
     del graph.node[:]
     for node in nodes:
+        check_time()
         found = _small_outputs(node, known, values, opsets)
         values |= found
         if node.op_type == "If" and node.input[0] in values:
