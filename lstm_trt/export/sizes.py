@@ -30,6 +30,9 @@ SMALL_ELEMENTS = 32
 #: The first version of the format in which a constant need not be an input as well.
 CONSTANTS_ALONE = 4
 
+#: Operators whose outputs can be larger than all their inputs.
+GROWING = ("ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
+
 #: Operators whose outputs differ from call to call.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -93,6 +96,8 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
                 raise UsageError(f"the input {value.name} is not a tensor: {others}")
             dims = enumerate(value.type.tensor_type.shape.dim)
             found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
+            if any(isinstance(size, int) and size < 0 for size in found[value.name]):
+                raise UsageError(f"the input {value.name} has a size below 0: export the network again")
     return found
 
 
@@ -217,7 +222,8 @@ def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: 
 def _take(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     """Append the operators of a branch of an If to the graph; their names may be used in other branches."""
     made = [tensor.name for tensor in branch.initializer] + [name for each in branch.node for name in each.output]
-    _rename(branch, {name: f"{next(filter(None, node.output))}/{name}" for name in made if name})
+    first = next(filter(None, node.output), "")
+    _rename(branch, {name: f"{first}/{name}" for name in made if name})
     graph.initializer.extend(branch.initializer)
     graph.node.extend(branch.node)
     ends = zip(branch.output, node.output, strict=True)
@@ -228,8 +234,10 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
     """The outputs of an operator of known inputs, or of `Shape` and `Size` at known sizes; empty if they are large."""
     if node.op_type in ("Shape", "Size") and None not in known.get(node.input[0], (None,)):
         values = {node.input[0]: np.broadcast_to(np.float32(0), known[node.input[0]])}
-    large = any(math.prod(size or 1 for size in known.get(name, ())) > SMALL_ELEMENTS for name in node.output)
-    if not large and node.op_type not in RANDOM and not bodies(node) and values.keys() | {""} >= {*node.input}:
+    sizes = [known.get(name, (None,)) for name in node.output if name]
+    large = any(math.prod(size or 1 for size in each) > SMALL_ELEMENTS for each in sizes)
+    large = large or (node.op_type in GROWING and any(None in each for each in sizes))
+    if not large and node.op_type not in RANDOM and values.keys() | {""} >= {*node.input}:
         with suppress(Exception):  # any class; an operator that it does not know is left as it is
             found = dict(zip(filter(None, node.output), evaluated(node, values, opsets), strict=True))
             if all(isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in found.values()):
@@ -238,9 +246,11 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
 
 
 def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:
-    """The outputs of one operator, by ONNX's reference evaluator; raises any class."""
+    """The outputs of one operator without a body, by ONNX's reference evaluator; raises any class."""
     from onnx.reference import ReferenceEvaluator
 
+    if bodies(node):
+        raise NotImplementedError(f"{node.op_type} is not evaluated: its body may never end")
     ends = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
     evaluator: Any = ReferenceEvaluator(onnx.helper.make_graph([node], "one", [], ends), opsets)
     return evaluator.run(None, values)
