@@ -26,8 +26,8 @@ from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.limits import time_limit
 from lstm_trt.export.input_values import LENGTHS
+from lstm_trt.export.limits import time_limit
 from lstm_trt.export.read_onnx import (
     NetworkFacts,
     Tensor,
@@ -40,6 +40,7 @@ from lstm_trt.export.read_onnx import (
 )
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
+from lstm_trt.store.files import refuse_named_pipe
 
 #: Endings or beginnings by which exporters tell a carried state's input from its output.
 STATE_NAMES = (
@@ -495,6 +496,7 @@ def _given(path: Path) -> dict[str, np.ndarray]:
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
     invalid = any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it")
     with invalid, file_errors(f"read {path}"):
+        refuse_named_pipe(path)
         return _arrays(path)
 
 

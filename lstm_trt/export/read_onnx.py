@@ -36,6 +36,7 @@ from lstm_trt.export.sizes import (
 )
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
+from lstm_trt.store.files import refuse_named_pipe
 
 #: Inputs or outputs of a call by name.
 Arrays = dict[str, np.ndarray]
@@ -136,6 +137,7 @@ def read_file(path: Path) -> tuple[bytes, str]:
     """
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+    refuse_named_pipe(path)
     with file_errors(f"read {path}"):
         content = path.read_bytes()
     try:
