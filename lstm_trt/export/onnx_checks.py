@@ -124,10 +124,16 @@ def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFai
         # TensorRT would quote such a name, and its bindings print an error before the logger is called.
         raise kind(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
     with any_error(kind, f"{name} is not valid ONNX", one_line):
-        excess = work.refusal(model)
-        if excess:
-            raise kind(f"{name} is too large to be read: {excess}")
-        return onnx.inliner.inline_local_functions(model) if model.functions else model
+        functions = {(each.domain, each.name): each for each in model.functions}
+        if work.operators(model.graph, functions, {}) > work.MOST:
+            raise kind(
+                f"{name} has functions that call themselves, or more than {work.MOST} operators with them expanded"
+            )
+        if functions:
+            model = onnx.inliner.inline_local_functions(model)
+        if work.passes(model.graph, {}) > work.MOST:
+            raise kind(f"{name} has loops that never end, or have more than {work.MOST} passes")
+        return model
 
 
 def _is_utf8(message) -> bool:

@@ -30,9 +30,6 @@ SMALL_ELEMENTS = 32
 #: The first version of the format in which a constant need not be an input as well.
 CONSTANTS_ALONE = 4
 
-#: Operators whose outputs can be larger than all their inputs.
-GROWING = ("ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
-
 #: Operators whose outputs differ from call to call.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -235,8 +232,7 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
     if node.op_type in ("Shape", "Size") and None not in known.get(node.input[0], (None,)):
         values = {node.input[0]: np.broadcast_to(np.float32(0), known[node.input[0]])}
     sizes = [known.get(name, (None,)) for name in node.output if name]
-    large = any(math.prod(size or 1 for size in each) > SMALL_ELEMENTS for each in sizes)
-    large = large or (node.op_type in GROWING and any(None in each for each in sizes))
+    large = any(None in each or math.prod(each) > SMALL_ELEMENTS for each in sizes)
     if not large and node.op_type not in RANDOM and values.keys() | {""} >= {*node.input}:
         with suppress(Exception):  # any class; an operator that it does not know is left as it is
             found = dict(zip(filter(None, node.output), evaluated(node, values, opsets), strict=True))
