@@ -27,7 +27,7 @@ def operators(part: Any, functions: Mapping[tuple[str, str], Any], counted: dict
         if name in functions and name not in counted:
             counted[name] = math.inf  # until it is known
             counted[name] = operators(functions[name], functions, counted)
-        total += 1 + counted.get(name, 0)
+        total += counted.get(name, 1)
     return total
 
 
