@@ -34,7 +34,7 @@ _WITH_DIGIT = re.compile(r"[\w.-]*\d[\w.-]*")
 _NUMBER = re.compile(r"(?ai)\s*[+-]?(\d+(\.\d*)?|\.\d+|inf|infinity|nan)(e[+-]?\d+)?\s*")
 
 #: How a text begins that a spreadsheet computes.
-_COMPUTED = re.compile(r"[=+\-@\t\r].")
+_COMPUTED = re.compile(r"[=+\-@\t\n].")
 
 #: Minimum width in characters of a wrapped column.
 LEAST_WIDTH = 6
@@ -70,8 +70,10 @@ def csv_text(frame: Any) -> str:
 
 
 def _not_computed(cell: Any) -> Any:
-    computed = isinstance(cell, str) and _COMPUTED.match(cell) and not _NUMBER.fullmatch(cell)
-    return f"'{cell}" if computed else cell
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r", "\n")  # which pandas puts in quotes
+    return f"'{text}" if _COMPUTED.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def short_number(value: float, digits: int = 10) -> str:

@@ -22,8 +22,8 @@ from lstm_trt.machine.linux import available_memory_bytes
 LIMIT_S = 120.0
 
 #: Time in s between two looks at a call, and how long it may take to end; the share of the memory available before that
-#: it must leave.
-LOOK_S, PATIENCE_S, LEFT = 0.2, 5.0, 0.1
+#: it must leave, since an operator that doubles its input is not ended before it is done.
+LOOK_S, PATIENCE_S, LEFT = 0.2, 5.0, 0.5
 
 #: When the time for reading is over, by `time.monotonic`.
 _END: ContextVar[float] = ContextVar("_END", default=math.inf)

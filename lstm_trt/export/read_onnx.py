@@ -493,6 +493,8 @@ def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor]
     arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
     try:
         (results,) = run_onnxruntime(model.SerializeToString(), [arrays])
+    except LabError:
+        raise
     except Exception as error:  # the package's own classes
         reason, values = f"{name} gives no outputs for", _flags(", or --value", deciding(model))
         if given.keys() >= arrays.keys():

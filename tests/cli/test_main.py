@@ -47,7 +47,6 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("record", *SHAPE, "--trials", "\u0661\u0662", "--out", "x"), "invalid int value: '\u0661\u0662'"),
         (("verdict", "x", "--deadline-us", "1_000"), "invalid float value: '1_000'"),
         (("verdict", "x", "--deadline-ms", "\u0661"), "invalid float value: '\u0661'"),
-        (("summarize", "x", "--percentiles", "9_9"), "a percentile must be a number such as 99.9, not '9_9'"),
         (("record", *SHAPE, "--cores", "1_0", "--out", "x"), "--cores: needs numbers of cores"),
         (("record", *SHAPE, "--for", "\u0661h", "--out", "x"), "write the duration as 3h"),
         (

@@ -130,10 +130,9 @@ def test_what_is_no_decimal_number_is_refused(text):
 
 
 def test_csv_computes_nothing_and_keeps_its_numbers():
-    texts = ["=cmd()", "@x", "+1+1", "-a", "\tx", "\r=x"]
+    texts = ["=cmd()", "@x", "+1+1", "-a", "\tx", "\r=x", "-a\r=x"]
     numbers = ["-3.2", "+5", "-inf", "-", "", "2x64", None, -3.2, 5, True]
     frame = pd.DataFrame({"=name": [*texts, *numbers]}, dtype=object)
     rows = list(csv.reader(io.StringIO(format.csv_text(frame), newline="")))
-    assert rows[0] == ["'=name"] and [row[0] for row in rows[1:7]] == [f"'{text}" for text in texts]
-    as_before = list(csv.reader(io.StringIO(frame.to_csv(index=False), newline="")))
-    assert rows[7:] == as_before[7:]
+    assert rows[0] == ["'=name"] and [row[0] for row in rows[1:8]] == [f"'{text}".replace("\r", "\n") for text in texts]
+    assert rows[8:] == [["" if number is None else str(number)] for number in numbers]
