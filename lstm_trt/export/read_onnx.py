@@ -321,7 +321,7 @@ def network_facts(
 
 def _check_memory(name: str, content: bytes, tensors: Iterable[Tensor]) -> None:
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in tensors)
-    size, available = size + 3 * len(content), available_memory_bytes()
+    size, available = 3 * (size + len(content)), available_memory_bytes()  # random numbers are in float64 first
     if size > available:
         needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
         raise UsageError(f"{name} does not fit into the memory: {needs}")

@@ -114,7 +114,8 @@ def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str =
     for key, number in numbers.items():
         if key not in inputs:
             raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
-        kind = onnx.helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
+        with any_error(UsageError, f"the input {key} of {name} has no known type"):
+            kind = onnx.helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
         shape = [size or 1 for size in sizes_of(inputs[key])]
         whole = kind.kind in "iu" and np.can_cast(np.min_scalar_type(number), kind)
         if math.prod(shape) > 1 or not (whole or kind.kind in "fb"):

@@ -26,7 +26,6 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute
 
 from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
 from lstm_trt.config.format import bytes_text, count, decimal, listed
@@ -606,7 +605,7 @@ def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Ta
 def _with_texts(data: pa.Table, texts: pa.Table) -> pa.Table:
     """The table with the columns of texts in place of those with hexadecimal numbers."""
     for place, column in enumerate(texts.columns):
-        if compute.any(compute.match_substring(column, "0x", ignore_case=True)).as_py():
+        if any("0x" in (cell or "").lower() for cell in column.to_pylist()):
             data = data.set_column(place, data.column_names[place], column)
     return data
 
