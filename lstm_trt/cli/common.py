@@ -128,7 +128,8 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     pairs = dict(_pair("--value", "INPUT=N", text) for text in arguments.value)
     with refused("--value needs numbers", ValueError):
         numbers = {
-            name: int(text) if text.lstrip("+-").isdecimal() else float(decimal(text)) for name, text in pairs.items()
+            name: int(decimal(text)) if text.lstrip("+-").isdecimal() else float(decimal(text))
+            for name, text in pairs.items()
         }
     shapes = {path: read_shapes(path) for path in files}
     known = {path: symbols_in(each) for path, each in shapes.items()}
