@@ -27,7 +27,7 @@ from typing import Any
 from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line
 from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import count, duration, listed, terminal_width
-from lstm_trt.store.files import make_folder
+from lstm_trt.store.files import make_folder, refuse_named_pipe
 
 try:
     import nbformat
@@ -118,6 +118,7 @@ def check_notebooks(
     for path in map(Path, as_list(paths)):
         try:
             with warnings.catch_warnings(action="ignore"):  # about cells without an id
+                refuse_named_pipe(path)
                 notebook = nbformat.read(path, as_version=4)
                 nbformat.validate(notebook)
                 tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]

@@ -27,6 +27,7 @@ from lstm_trt.analysis.quantiles import (
 from lstm_trt.analysis.segments import not_judged
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import PRECISIONS, Configuration
+from lstm_trt.config.format import csv_text
 from lstm_trt.config.labels import flat
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import as_runs
@@ -152,7 +153,7 @@ class Summary(Answers):
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}
             others = {name: json.dumps(value) for name, value in row.items() if isinstance(value, list | dict)}
             rows.append({**row, **others, **lists})
-        return pd.DataFrame(rows, columns=self._columns, dtype=object).to_csv(index=False)
+        return csv_text(pd.DataFrame(rows, columns=self._columns, dtype=object))
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
 from lstm_trt.config.errors import Incomplete, UsageError, nearest, refused
 from lstm_trt.config.fields import about
-from lstm_trt.config.format import count, listed, markdown, warning_lines
+from lstm_trt.config.format import count, csv_text, decimal, listed, markdown, warning_lines
 from lstm_trt.config.labels import FIELDS
 from lstm_trt.config.shape import AXES, FIELDS as SIZES, LstmShape
 from lstm_trt.config.step import Step
@@ -123,7 +123,10 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
     pairs = dict(_pair("--value", "INPUT=N", text) for text in arguments.value)
     with refused("--value needs numbers", ValueError):
-        numbers = {name: int(text) if text.lstrip("+-").isdecimal() else float(text) for name, text in pairs.items()}
+        numbers = {
+            name: int(decimal(text)) if text.lstrip("+-").isdecimal() else float(decimal(text))
+            for name, text in pairs.items()
+        }
     shapes = {path: read_shapes(path) for path in files}
     known = {path: symbols_in(each) for path, each in shapes.items()}
     for what, names, each in (("symbolic size", sizes, known), ("input", numbers, shapes)):
@@ -161,7 +164,7 @@ def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for text in given:
         name, values = _pair("--size", "NAME=N", text)
-        if not all(value.strip().isdecimal() for value in values.split(",")):
+        if not (values.isascii() and all(value.strip().isdecimal() for value in values.split(","))):
             raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
         found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
     return found
@@ -325,7 +328,7 @@ def deadline_argument(parser: argparse._ActionsContainer, meaning: str, *, requi
 def _us_of_ms(text: str) -> float:
     """Milliseconds to microseconds without rounding errors: 1.1 is 1100."""
     try:
-        return float(1000 * Decimal(repr(float(text))))
+        return float(1000 * Decimal(repr(float(decimal(text)))))
     except ValueError:
         raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
 
@@ -361,7 +364,7 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":
-        print(answer.csv_text() if hasattr(answer, "csv_text") else answer.frame.to_csv(index=False), end="")
+        print(answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame), end="")
     elif form == "md":
         from lstm_trt.analysis.answers import table_cells
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, nearest, printable
-from lstm_trt.config.format import WIDTH, table_lines, terminal_width, wrapped
+from lstm_trt.config.format import WIDTH, decimal, table_lines, terminal_width, wrapped
 from lstm_trt.machine.linux import open_standard_streams
 from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
@@ -47,6 +47,8 @@ class _Formatter(argparse.HelpFormatter):
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **how: Any) -> None:
         super().__init__(formatter_class=_Formatter, **how)
+        for kind in (int, float):
+            self.register("type", kind, lambda text, kind=kind: kind(decimal(text)))
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """As argparse; an unknown option of a command is reported before arguments that are missing."""

@@ -35,6 +35,12 @@ _COLOUR = re.compile("\033\\[[0-9]*m")
 #: A number, size or id: `12.5`, `2x64-s64-b1`, `0a1b2c3d`.
 _WITH_DIGIT = re.compile(r"[\w.-]*\d[\w.-]*")
 
+#: A number as CSV and JSON have it: decimal, in ASCII, without separators.
+_NUMBER = re.compile(r"(?ai)\s*[+-]?(\d+(\.\d*)?|\.\d+|inf|infinity|nan)(e[+-]?\d+)?\s*")
+
+#: How a text begins that a spreadsheet computes.
+_COMPUTED = re.compile(r"[=+\-@\t\n].")
+
 #: Minimum width in characters of a wrapped column.
 LEAST_WIDTH = 6
 
@@ -66,6 +72,25 @@ def number(value: float | None, digits: int = 3, separator: str = "") -> str:
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
     return f"{value:,.{decimals}f}".replace(",", separator)
+
+
+def decimal(text: str) -> str:
+    """The text of a decimal number; raises `ValueError` for others: 0x64, 1_100, digits that are not ASCII."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a decimal number")
+    return text
+
+
+def csv_text(frame: Any) -> str:
+    """A DataFrame as CSV; texts that a spreadsheet would compute have an apostrophe before them."""
+    return frame.rename(columns=_not_computed).map(_not_computed).to_csv(index=False)
+
+
+def _not_computed(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r", "\n")  # which pandas puts in quotes
+    return f"'{text}" if _COMPUTED.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def short_number(value: float, digits: int = 10) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import decimal
 
 ROOT = Path("/")
 
@@ -60,7 +61,7 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
     try:
         for part in filter(None, text.replace("(null)", "").replace("\n", "").strip().split(",")):
             first, _, last = part.partition("-")
-            cores.extend(range(int(first), int(last or first) + 1))
+            cores.extend(range(int(decimal(first)), int(decimal(last or first)) + 1))
     except ValueError:
         return None
     return tuple(cores)

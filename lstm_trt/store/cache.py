@@ -38,7 +38,7 @@ def limit_bytes() -> int:
     text = os.environ.get("LSTM_TRT_CACHE_MB", "")
     if not text:
         return DEFAULT_LIMIT_BYTES
-    if not text.isdigit():
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"LSTM_TRT_CACHE_MB must be a whole number of MB, not {text!r}")
     return int(text) * 10**6
 

@@ -46,6 +46,12 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("summarize", "x", "--format", "xml"), "choose from text, json, csv, md; see lstm-trt summarize --help"),
         (("record", "--layers", 0, "--hidden", 8, "--sequence", 4, "--out", "x"), "layers must be at least 1"),
         (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
+        (("record", "--layers", "1_0", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: '1_0'"),
+        (("record", *SHAPE, "--trials", "\u0661\u0662", "--out", "x"), "invalid int value: '\u0661\u0662'"),
+        (("verdict", "x", "--deadline-us", "1_000"), "invalid float value: '1_000'"),
+        (("verdict", "x", "--deadline-ms", "\u0661"), "invalid float value: '\u0661'"),
+        (("record", *SHAPE, "--cores", "1_0", "--out", "x"), "--cores: needs numbers of cores"),
+        (("record", *SHAPE, "--for", "\u0661h", "--out", "x"), "write the duration as 3h"),
         (
             ("record", *SHAPE, "--runtime", "tensorflo", "--out", "x"),
             "unknown runtime 'tensorflo' (did you mean 'tensorrt'?): choose from c, onnxruntime",
