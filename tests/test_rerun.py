@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -306,13 +305,6 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         assert str(caught.value) in errors
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
     assert check_notebooks([nameless], {}, kernel="python3") == {nameless: (2, {})}
-
-
-def test_a_missing_papermill_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    monkeypatch.delitem(sys.modules, "lstm_trt.rerun")
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[lab\]'"):
-        importlib.import_module("lstm_trt.rerun")
 
 
 def printed() -> list[str]:
