@@ -44,7 +44,7 @@ def request_of(shape, **options):
 
 
 def on_a_gpu():
-    return not any("GPU" in lack.what for lack in _cuda.missing("make gpu"))
+    return not any("GPU" in lack.what for lack in _cuda.missing())
 
 
 # Without a GPU: what is missing
@@ -81,7 +81,7 @@ def test_availability_names_what_is_missing_in_one_line(name):
 def test_every_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(_cuda, "installed_version", lambda name: None)
     monkeypatch.setattr(gpu, "libcuda", raising(OSError("libcuda.so.1: cannot open shared object file")))
-    assert [lack.what for lack in _cuda.missing("make gpu")] == ["cuda-bindings", "GPU driver"]
+    assert [lack.what for lack in _cuda.missing()] == ["cuda-bindings", "GPU driver"]
     monkeypatch.setattr(_tensorrt, "find_spec", lambda module: None)
     state = runtimes.load_runtime("tensorrt").availability("cuda")
     assert state.reason == "no tensorrt, cuda-bindings, GPU driver"
@@ -90,16 +90,16 @@ def test_every_package_that_is_missing_is_named(monkeypatch):
 
 
 def test_a_driver_without_a_gpu_and_a_broken_package_are_reported(driver, monkeypatch):
-    assert _cuda.missing("make gpu") == [] and gpu.cuda_device().name == "Planted GPU"
+    assert _cuda.missing() == [] and gpu.cuda_device().name == "Planted GPU"
     driver.cu_init = 100
-    (lack,) = _cuda.missing("make gpu")
+    (lack,) = _cuda.missing()
     assert "no CUDA-capable device is detected" in lack.what and "nvidia-smi" in lack.remedy
     with pytest.raises(RuntimeUnavailable, match="no CUDA-capable device is detected"):
         _cuda.Session()
     driver.cu_init = 0
     broken = _cuda.CudaUnavailable("loadable cuda-bindings (ABI)", "install it again")
     monkeypatch.setattr(_cuda, "_bindings", raising(broken))
-    assert _cuda.missing("make gpu") == [broken]
+    assert _cuda.missing() == [broken]
 
 
 def raising(error):
@@ -548,7 +548,7 @@ def ready(request):
 
 @pytest.fixture
 def session():
-    lacks = _cuda.missing("make gpu")
+    lacks = _cuda.missing()
     if lacks:
         pytest.skip("no " + ", ".join(lack.what for lack in lacks))
     with_session = _cuda.Session()

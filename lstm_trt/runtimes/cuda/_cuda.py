@@ -58,13 +58,18 @@ class CudaUnavailable(RuntimeUnavailable):
         self.what = what
 
 
-def missing(remedy: str) -> list[CudaUnavailable]:
+def _remedy() -> str:
+    """The command that installs cuda-bindings."""
+    return how_to_install("tensorrt", target="gpu")
+
+
+def missing(remedy: str = "") -> list[CudaUnavailable]:
     """The missing requirements for running on a GPU. Never raises, creates no context.
 
-    `remedy` installs cuda-bindings, and the runtime that asks.
+    `remedy` installs the runtime that asks, and with it cuda-bindings.
     """
     installed = installed_version("cuda-bindings") is not None
-    lacks = [] if installed else [CudaUnavailable("cuda-bindings", remedy)]
+    lacks = [] if installed else [CudaUnavailable("cuda-bindings", remedy or _remedy())]
     try:
         gpu.cuda_device()
         if installed:  # after `cuda_device`, since loading needs the driver
@@ -217,8 +222,7 @@ def _bindings() -> ModuleType:
     try:
         from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]  it has no types
     except Exception as error:
-        remedy = how_to_install("tensorrt", target="gpu")
-        raise CudaUnavailable(f"loadable cuda-bindings ({one_line(error)})", remedy) from error
+        raise CudaUnavailable(f"loadable cuda-bindings ({one_line(error)})", _remedy()) from error
     return driver
 
 
