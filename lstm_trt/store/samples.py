@@ -335,7 +335,7 @@ def _in_order(value: object) -> tuple:
     if isinstance(value, Real):
         return 1, value
     parts = re.split(r"(\d+)", str(value))
-    return 2, [int(part) if part.isdecimal() else part for part in parts]
+    return 2, [(len(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def fields_of(configuration: Configuration, machine: str | None) -> dict[str, Any]:
