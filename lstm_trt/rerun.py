@@ -158,18 +158,28 @@ def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
     """The names that a cell assigns, with the values of those that are literals, None for the others."""
     source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
     try:
-        symbols = symtable.symtable(source, TAG, "exec").get_symbols()
+        tree = _WithoutComprehensions().visit(ast.parse(source))
+        symbols = symtable.symtable(ast.unparse(tree), TAG, "exec").get_symbols()
     except SyntaxError:  # another language
         from papermill.translators import PythonTranslator
 
         return {found.name: None for found in PythonTranslator.inspect(cell)}
     known: dict[str, object] = {symbol.get_name(): None for symbol in symbols if symbol.is_assigned()}
-    for line in ast.parse(source).body:
+    for line in tree.body:
         match line:
             case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(ast.Name(name), value=value):
                 with suppress(ValueError, TypeError):
                     known[name] = ast.literal_eval(value or "None")
     return known
+
+
+class _WithoutComprehensions(ast.NodeTransformer):
+    """Puts None in place of comprehensions: since Python 3.12 `symtable` takes their variables for the module's own."""
+
+    def visit_ListComp(self, node: ast.AST) -> ast.AST:
+        return ast.Constant(None)
+
+    visit_SetComp = visit_DictComp = visit_ListComp
 
 
 def fitted(name: str, default: object, value: object) -> object:

@@ -119,6 +119,7 @@ def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
         ("import os\na = b = os.sep", "a b"),
         ("if True:\n    a = 1\nelse:\n    b: int = 2", "a b"),
         ("def f(x):\n    y = x\n    return y\na = [z for z in ()]", "a f"),
+        ("a = {x: y for x, y in ()}\nb = [{z for z in ()}]\nc = sum(d for d in ())\nz = 1", "a b c z"),
         ("%matplotlib inline\n!true\na = 1", "a"),
         ("%%time\na = 1", "a"),
         ("x <- 1\ny = 2", "y"),  # of another language what papermill reads
