@@ -50,7 +50,8 @@ $(VENV)/bin/python:
 	  || { rm -rf $(VENV); echo "cannot create $(VENV): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
 
 # Each installs the package with the extras that it needs, and those of the stamps before it: one installation, not three.
-# pip compiles on one core, so it is done afterwards on all.
+# pip compiles on one core, so it is done afterwards on all, without what few programs load.
+UNCOMPILED = /tests/|/(debugpy|networkx|pip|selenium|setuptools|sympy|torch/_inductor|torch/distributed)/
 $(VENV)/.core: EXTRAS =
 $(VENV)/.lab: EXTRAS = [lab]
 $(VENV)/.dev: EXTRAS = [lab,dev]
@@ -58,7 +59,7 @@ $(VENV)/.core $(VENV)/.lab $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV
 	@echo "installing into $(VENV), a few minutes the first time"
 	@$(PIP) torch
 	@$(PIP) -e '.$(EXTRAS)'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages contain files for other versions of Python
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib || true  # some packages contain files for other versions of Python
 	@touch $(VENV)/.core $(if $(EXTRAS),$(VENV)/.lab) $@
 
 # PyCUDA is built from source, which needs the CUDA headers and a libcuda to link with: the headers are those of HEADERS,

@@ -28,9 +28,9 @@ from typing import Any
 
 from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line, refused
 from lstm_trt.config.fields import JsonFields, as_list
-from lstm_trt.config.format import count, duration, listed
+from lstm_trt.config.format import count, duration, listed, terminal_width
 from lstm_trt.config.libraries import how_to_install
-from lstm_trt.store.files import make_folder
+from lstm_trt.store.files import make_folder, refuse_named_pipe
 
 #: Type of a parameter -> the types that may replace it, and what they are called.
 KINDS: dict[type, tuple[Any, str]] = {
@@ -91,7 +91,7 @@ def rerun(
     checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None:
         check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
-    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
+    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and terminal_width(sys.stderr))
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
@@ -128,6 +128,7 @@ def check_notebooks(
     for path in map(Path, as_list(paths)):
         try:
             with warnings.catch_warnings(action="ignore"):  # about cells without an id
+                refuse_named_pipe(path)
                 notebook = nbformat.read(path, as_version=4)
                 nbformat.validate(notebook)
                 tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]

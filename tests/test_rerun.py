@@ -144,9 +144,10 @@ ENDS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "names",
-    [("exit", "raises", "dead"), pytest.param(("quit", "status", "skipped", "allowed"), marks=pytest.mark.heavy)],
+    [("exit", "raises", "dead"), ("quit", "status", "skipped", "allowed")],
     ids=" ".join,
 )
 def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
@@ -171,6 +172,7 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
     )
 
 
+@pytest.mark.heavy
 def test_a_failure_quotes_the_line_and_an_error_of_ours_is_one_line(tmp_path):
     """In a cell that begins with an empty line, of a call over several lines, and where a package is missing."""
     shapes = "import lstm_trt as lab\n\ndef shapes(layers):\n    return lab.Grid((layers,), (8,), (4,))"
@@ -208,6 +210,7 @@ def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
     assert f"{path}: the kernel did not start: FileNotFoundError" in errors and errors.count("\n") == 1
 
 
+@pytest.mark.heavy
 def test_ctrl_c_stops_the_kernel_too(tmp_path):
     path = notebook(tmp_path / "a.ipynb", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
     other = notebook(tmp_path / "b.ipynb", "open('ran', 'w')")

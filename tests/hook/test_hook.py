@@ -690,6 +690,7 @@ def test_what_cannot_be_stripped_refuses_the_commit(repository, name, content, r
     assert reason in repository.refused()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), pytest.param(("-a",), marks=pytest.mark.heavy), ("--", "a.ipynb")])
 def test_a_refused_commit_stages_nothing_and_nothing_but_outputs_is_no_commit(repository, arguments):
     repository.write("a.ipynb", notebook("0"), add=not arguments)
@@ -1045,6 +1046,7 @@ def test_another_filter_stays(plain):
 # --- The check ------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain):
     assert plain.check().returncode == 0
     plain.install()

@@ -705,6 +705,7 @@ def test_what_cannot_be_drawn_raises_an_error(sweep, call, message):
         call(sweep)
 
 
+@pytest.mark.heavy
 def test_draw_sweep_writes_what_the_data_supports(tmp_path):
     runs = make_runs(Grid((1, 2), (64, 128), (32, 64), (1, 4)), (EPYC, TORCH))
     (tmp_path / "kept.txt").write_text("mine")
