@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -120,6 +119,7 @@ def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
         ("import os\na = b = os.sep", "a b"),
         ("if True:\n    a = 1\nelse:\n    b: int = 2", "a b"),
         ("def f(x):\n    y = x\n    return y\na = [z for z in ()]", "a f"),
+        ("a = {x: y for x, y in ()}\nb = [{z for z in ()}]\nc = sum(d for d in ())\nz = 1", "a b c z"),
         ("%matplotlib inline\n!true\na = 1", "a"),
         ("%%time\na = 1", "a"),
         ("x <- 1\ny = 2", "y"),  # of another language what papermill reads
@@ -309,13 +309,6 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         assert str(caught.value) in errors
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
     assert check_notebooks([nameless], {}, kernel="python3") == {nameless: (2, {})}
-
-
-def test_a_missing_papermill_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    monkeypatch.delitem(sys.modules, "lstm_trt.rerun")
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[lab\]'"):
-        importlib.import_module("lstm_trt.rerun")
 
 
 def printed() -> list[str]:

@@ -93,7 +93,11 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
     with file_errors(f"write into {folder}", kind=StoreError), ExitStack() as cleaning:
         for path in temporary:
             cleaning.callback(path.unlink, missing_ok=True)
-        with pq.ParquetWriter(temporary[0], types, compression="zstd", write_page_checksum=True) as writer:
+        # Given a path, pyarrow leaves a file open whose last bytes cannot be written.
+        with (
+            temporary[0].open("xb") as file,
+            pq.ParquetWriter(file, types, compression="zstd", write_page_checksum=True) as writer,
+        ):
             for item in items:
                 config, described = item.configuration, description(item)
                 row = {"status": "ok", **vars(config), **config.workload.axes, **described}
@@ -113,7 +117,8 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
             if pending:
                 writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
         table = pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata))
-        pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)
+        with temporary[1].open("xb") as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         following = temporary[1].replace(folder / NEXT_CONFIGS_FILE)
         temporary[0].replace(folder / TRIALS_FILE)
         following.replace(folder / CONFIGS_FILE)

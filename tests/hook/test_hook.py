@@ -374,6 +374,8 @@ NAMES = [
     ".ipynb",
     os.fsdecode(b"latin-\xe9.ipynb"),
     "fol der/sub [x]/deep.ipynb",
+    "CAPITALS.IPYNB",
+    "deep/Mixed.iPynb",
 ]
 
 
@@ -627,6 +629,41 @@ def test_cherry_pick_rebase_and_revert(repository):
     assert repository.committed("c.ipynb") == clean("1")
     assert repository.committed("a.ipynb") == clean("resolved")
     assert repository.leftovers() == []
+    # Git calls no hook for a commit that it only copies: what skipped the hook comes along, as the page says.
+    repository.write("d.ipynb", notebook("1"))
+    repository.commit("--no-verify")
+    repository.git("checkout", "-q", "main")
+    repository.git("cherry-pick", "topic")
+    assert repository.committed("d.ipynb") == notebook("1")
+    assert b"d.ipynb was committed with results of a run" in repository.check().stderr
+
+
+def test_the_work_does_not_grow_with_the_outputs_that_go(strip_staged):
+    """Counted in calls of Python functions, after one that imports nbformat."""
+
+    def calls(outputs: int) -> int:
+        cells = []
+        for number in range(20):
+            output = {"name": "stdout", "output_type": "stream", "text": ["a result\n"] * 5}
+            cell = json.loads(notebook(str(number)))["cells"][0]
+            cells.append(cell | {"id": f"cell-{number}", "outputs": [output] * outputs})
+        document = json.loads(notebook()) | {"cells": cells}
+        counted = 0
+
+        def count(frame, event, argument) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        sys.setprofile(count)
+        try:
+            without = strip_staged.stripped(b"a.ipynb", json.dumps(document).encode())
+        finally:
+            sys.setprofile(None)
+        assert b"a result" not in without
+        return counted
+
+    calls(1)
+    assert calls(100) <= 1.1 * calls(1)
 
 
 # --- Refusals -----------------------------------------------------------------
@@ -951,6 +988,8 @@ def test_the_filter_strips_as_the_hook_does_with_the_drawbacks_that_the_page_lis
     file = plain.write("a b.ipynb", notebook("1"))
     plain.commit()
     assert plain.committed("a b.ipynb") == clean("1") and file.read_bytes() == notebook("1")
+    plain.write("CAPITALS.IPYNB", notebook("1"))
+    assert plain.staged("CAPITALS.IPYNB") == clean("1")
     plain.git("checkout", "-q", "-b", "other")
     plain.write("a b.ipynb", clean("2"))
     plain.commit()
@@ -998,6 +1037,8 @@ def test_another_filter_stays(plain):
         assert configuration.read_bytes() == before
         plain.git("config", "--remove-section", "filter.nbstripout")
     (plain.folder / ".gitattributes").write_text("notebooks/*.ipynb filter=lfs\n")
+    assert "filter lfs" in plain.install_refused("--filter")
+    (plain.folder / ".gitattributes").write_text("*.IPYNB filter=lfs\n")
     assert "filter lfs" in plain.install_refused("--filter")
     assert not (plain.folder / ".git/info/attributes").exists()
 

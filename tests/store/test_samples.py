@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, StoreError, UsageError
+from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import groups_of
@@ -942,3 +944,25 @@ def test_a_configuration_with_too_few_times_has_a_failure(tmp_path):
         (32, 3, True),
     ]
     assert str(runs[1].failure) == "3 of 4 rows have no time, too many to drop"
+
+
+def failed(version: str, threads: int = 1, protocol: Protocol | None = None) -> schema.Failure:
+    options = Options(threads=threads, device="cpu")
+    configuration = Configuration(
+        LstmShape(1, 8, 4), "onnxruntime", version, "a processor", options, protocol or Protocol()
+    )
+    return schema.Failure(configuration, 0, "run", "planted")
+
+
+@pytest.mark.parametrize("version", ["1.9.0", "1.10.0", "1.31.1", "1.32.0"])
+def test_groups_are_in_the_order_of_their_configurations_and_not_of_their_identities(version):
+    """An identity is a hash of the configuration with the version of the runtime: each gives it another order."""
+    protocols = [Protocol(), *(Protocol(arrival="periodic", period_us=period) for period in (90.0, 1000.0))]
+    kinds = [(threads, protocol) for threads in (1, 2, 10) for protocol in protocols]
+    groups = groups_of([failed(version, *kind) for kind in reversed(kinds)])
+    assert [(each.configuration.options.threads, each.configuration.protocol) for each in groups] == kinds
+
+
+def test_versions_are_in_the_order_of_their_numbers():
+    groups = groups_of([failed(version) for version in ("1.31.1", "1.9.0", "1.10.0")])
+    assert [each.configuration.runtime_version for each in groups] == ["1.9.0", "1.10.0", "1.31.1"]
