@@ -129,7 +129,8 @@ def make(folder: Path) -> dict[str, Path]:
         columns["start_ns"] = columns["start_ns"] + np.repeat(np.arange(times) * 2 * span, rows)[:PART]
         columns["latency_ns"] = columns["latency_ns"] + generator.integers(0, 50, PART)
         soak = {"asked_s": PARTS, "elapsed_s": number + 1, "part": number, "last": number == PARTS - 1}
-        files.write(replace(part, columns=columns, provenance=part.provenance | {"soak": soak}), made["long"])
+        stated = {"soak": soak, "blocks": [part.provenance["blocks"][0] | {"rows": PART}]}
+        files.write(replace(part, columns=columns, provenance=part.provenance | stated), made["long"])
     return made
 
 

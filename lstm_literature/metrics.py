@@ -123,8 +123,8 @@ def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tu
     For document 004 also its checks: first and last loss, and the loop's time divided by the sum of its batches.
     """
     figures = document_statistics(workload.document, recording.timed_ns, workload.batch)
-    losses, check = recording.provenance.get("losses"), recording.provenance["self_check"]
-    if workload.document == "004" and losses:
+    losses, check = recording.provenance.get("losses"), recording.provenance.get("self_check", {})
+    if workload.document == "004" and losses and check.get("batches_ns"):
         figures |= {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
         figures["loop_over_batches"] = (check["batches_loop_ns"] / check["batches_ns"], "ratio")
     figures["parameters"] = (workload.parameters, "count")

@@ -270,14 +270,16 @@ def run_here(arguments: list[str], cwd: Path = ROOT) -> subprocess.CompletedProc
     run = main
     if arguments and arguments[0] in PROGRAMS:
         (_, run), arguments = PROGRAMS[arguments[0]], arguments[1:]
-    out, errors, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
+    out, errors = io.StringIO(), io.StringIO()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     with chdir(cwd), redirect_stdout(out), redirect_stderr(errors):
         try:
             status = run(arguments)
         except SystemExit as ended:  # --help and --version
             status = ended.code or 0
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
 
 

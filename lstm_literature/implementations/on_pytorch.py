@@ -17,7 +17,6 @@ Costs: `build_s` is making the module, scripting, and for `compiled` the call th
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch, torch_compile
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.store.temporary import temporary_folder
 
 #: Largest number of cells (steps x layers x directions) that may be unrolled into one compiled graph. Compile
 #: time on one core of a shared 2-core EPYC: 0.25 s per cell in a forward pass (110 s for 400 cells), about 1 s in
@@ -159,7 +159,7 @@ class _TorchStep(FrameworkStep):
         torch_compile.leave_nothing_running()
         before = torch_compile.compiled_so_far()
         module.compile(fullgraph=True, dynamic=False, options={} if self._trains else {"freezing": True})
-        with self._tracing(), tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, fresh_cache(dir=folder):
+        with self._tracing(), temporary_folder() as folder, fresh_cache(dir=str(folder)):
             self._try(module)  # with an empty cache, so that `build_s` includes compiling
         after = torch_compile.compiled_so_far()
         made = {name: after[name] - before[name] for name in after}

@@ -10,10 +10,8 @@ distributed evenly over the operators and then by expected gain (TVM's gradient 
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import tvm
 from tvm import relax
@@ -28,6 +26,7 @@ from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 from lstm_trt.config.errors import BuildFailed, first_line
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import cache
+from lstm_trt.store.temporary import temporary_folder
 
 KIND = "tvm-schedules"
 
@@ -53,10 +52,10 @@ class Tuned:
 
     def apply(self, module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         """`module` with the best schedule found for each operator; operators without a schedule are unchanged."""
-        with tempfile.TemporaryDirectory(prefix="lstm-trt-tvm-") as folder:
+        with temporary_folder() as folder:
             for name, text in self.files.items():
-                (Path(folder) / name).write_text(text)
-            with target, meta_schedule.database.JSONDatabase(work_dir=folder):
+                (folder / name).write_text(text)
+            with target, meta_schedule.database.JSONDatabase(work_dir=str(folder)):
                 return relax.transform.MetaScheduleApplyDatabase()(module)
 
 
@@ -83,13 +82,13 @@ def tune(module: tvm.IRModule, target: tvm.target.Target, trials: int, threads: 
 
 def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> bytes:
     counts = Counts()
-    with tempfile.TemporaryDirectory(prefix="lstm-trt-tvm-") as folder, target:
+    with temporary_folder() as folder, target:
         began = time.perf_counter()
-        database = meta_schedule.database.JSONDatabase(work_dir=folder)
+        database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
         meta_schedule.tune_tasks(
             tasks=[_context(task, target, SEED + number) for number, task in enumerate(tasks)],
             task_weights=[task.weight for task in tasks],
-            work_dir=folder,
+            work_dir=str(folder),
             max_trials_global=trials,
             num_trials_per_iter=min(ROUND, max(1, trials // len(tasks))),
             builder=_Builder(counts),
@@ -99,7 +98,7 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
             measure_callbacks=[meta_schedule.measure_callback.AddToDatabase()],
         )
         seconds = time.perf_counter() - began
-        files = {name: (Path(folder) / name).read_text() for name in _FILES}
+        files = {name: (folder / name).read_text() for name in _FILES}
     if not counts.measured:
         raise BuildFailed(f"TVM could measure none of {trials} candidates: {counts.reason or 'no candidates found'}")
     operators = {str(task.task_name): int(task.weight) for task in tasks}

@@ -68,7 +68,8 @@ def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> 
     if lags >= 2:
 
         def at(lag: int) -> float:
-            return sum(float(c[: len(c) - lag] @ c[lag:]) for c in counts) / blocks
+            # A round that is shorter than the lag has no such pairs.
+            return sum(float(c[: max(0, len(c) - lag)] @ c[lag:]) for c in counts) / blocks
 
         if at(1) > CORRELATED * at(0) / math.sqrt(blocks):
             pairs = (at(lag) + at(lag + 1) for lag in range(0, lags, 2))

@@ -12,6 +12,7 @@ import errno
 import gc
 import importlib
 import os
+import resource
 import signal
 import sys
 import textwrap
@@ -21,12 +22,15 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from lstm_trt import __version__
-from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, nearest, printable
+from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, file_errors, nearest, printable
 from lstm_trt.config.format import WIDTH, decimal, table_lines, terminal_width, wrapped
 from lstm_trt.machine.linux import open_standard_streams
 from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
 EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
+
+#: Address space that reading and judging recordings takes, mostly for libraries.
+LEAST_BYTES = 10**9
 
 #: Errors of the machine (full disk, no permission), which are not bugs.
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -163,8 +167,13 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
     open_standard_streams()
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # of nohup
+        signal.signal(signal.SIGHUP, _stop)
     gc.set_threshold(200_000, 20, 100)  # thousands of recordings are many objects, which all stay
     try:
+        check_address_space()
+        with file_errors("use the working folder", "; change to another one"):
+            os.getcwd()  # it may have been deleted
         arguments = parse(sys.argv[1:] if given is None else given, program)
         status = arguments.run(arguments) or 0
         sys.stdout.flush()
@@ -185,6 +194,14 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
         traceback.print_exc()
         print(f"{program.name}: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
         return EXIT_BUG
+
+
+def check_address_space() -> None:
+    """Raise `MemoryExhausted` below `LEAST_BYTES`: OpenBLAS would wait for memory for ever, which no signal ends."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_BYTES:
+        allowed = f"this process may have {limit // 10**6} MB of address space (ulimit -v)"
+        raise MemoryExhausted(f"not enough memory: {allowed}, and at least {LEAST_BYTES // 10**6} MB are needed")
 
 
 def _stop(signal_number: int, frame: Any) -> NoReturn:

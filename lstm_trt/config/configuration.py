@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
-from lstm_trt.config.fields import JsonFields, Tells, as_list, described, identity_fields, known_fields
+from lstm_trt.config.fields import JsonFields, Tells, as_list, check_types, described, identity_fields, known_fields
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
@@ -270,6 +270,7 @@ class Configuration(JsonFields):
         `UsageError` if a field is missing or its value is invalid.
         """
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
+            check_types(cls, plain)
             parts: dict[str, Any] = {"workload": workload_from_dict(plain["workload"])}
             for name, kind in (("options", Options), ("protocol", Protocol)):
                 parts[name] = _part(kind, json.dumps(plain[name]))

@@ -82,6 +82,13 @@ class StoreError(LabError):
     """A recording could not be written or read."""
 
 
+class NotReadable(StoreError):
+    """The system does not let a file be read now: no permission, a failing disk, too many open files.
+
+    So nothing is known of its content, which may well be whole.
+    """
+
+
 def nearest(name: object, names: Iterable[object]) -> str:
     """The one of `names` that is most like a mistyped name, as ` (did you mean 'fp16'?)`; empty if none is like it."""
     from difflib import get_close_matches  # slow to import, and only needed for mistakes
@@ -114,6 +121,8 @@ def refused(what: str, *causes: type[Exception], hint: str = "", kind: type[LabE
     try:
         yield
     except causes as error:
+        if isinstance(error, MemoryError):  # Arrow's is one of its other errors, too
+            raise
         raise kind(f"{what}: {getattr(error, 'strerror', None) or first_line(error)}{hint}") from None
 
 

@@ -9,7 +9,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from lstm_trt.config.errors import UnknownConfiguration
 
@@ -133,6 +134,56 @@ def _typed(hint: Any, value: Any) -> Any:
         parts = get_args(tuples[0])
         return tuple(map(_typed, parts[:1] * len(value) if parts[-1] is ... else parts, value))
     return known_fields(hint, value) if isinstance(value, dict) and is_dataclass(hint) else value
+
+
+@cache
+def _form(hint: Any) -> tuple[tuple[type, ...], Mapping[Any, Any], frozenset[str], Any]:
+    """The types of the JSON values of a hint; the hints of named entries, those that must be there, that of any other.
+
+    `hint`: a plain type, `list[...]`, `tuple[..., ...]`, `dict[str, ...]`, a dataclass or a `TypedDict` of these, each
+    also in a union with None; no types for one that allows anything.
+    """
+    kind, *types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if is_typeddict(kind) or is_dataclass(kind):
+        return (dict, *types), _hints(kind), getattr(kind, "__required_keys__", frozenset()), None
+    if kind is Any:
+        return (), {}, frozenset(), None
+    origin, inside = get_origin(kind) or kind, get_args(kind)
+    types += {float: (float, int), tuple: (list,)}.get(origin, (origin,))
+    each = inside[origin is dict] if inside else None
+    return tuple(types), {}, frozenset(), each
+
+
+def check_types(hint: Any, value: Any) -> None:
+    """Raise `TypeError` unless a JSON value has the type of a hint (`_form`); objects can have other entries, too.
+
+    Numbers must be finite and below 2**63.
+    """
+    place = _misfit(hint, value)
+    if place is not None:
+        raise TypeError(f"{place.removeprefix('.') or 'all'} is missing or not what it should be")
+
+
+def _misfit(hint: Any, value: Any) -> str | None:
+    """Where a JSON value differs from a hint, such as ".blocks.2.rows"; "" if it does itself, None if it fits."""
+    types, entries, required, other = _form(hint)
+    if types and type(value) not in types:
+        return ""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, int | float):
+        return None if abs(value) < 2**63 else ""
+    if isinstance(value, dict):
+        parts = value.items()
+        for name in sorted(required - value.keys()):
+            return f".{name}"
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    for name, part in parts:
+        expected = entries.get(name, other)
+        place = None if expected is None else _misfit(expected, part)
+        if place is not None:
+            return f".{name}{place}"
+    return None
 
 
 def json_value(value: Any) -> Any:

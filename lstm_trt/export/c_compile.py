@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from lstm_trt.export.c_file import CFile
 from lstm_trt.machine.facts import cpu_name
 from lstm_trt.machine.linux import cpuinfo_flags, run_command
 from lstm_trt.store import cache
+from lstm_trt.store.temporary import temporary_folder
 
 #: A compilation that takes longer is ended: so much, and more for each statement and each byte of the source. That is
 #: 20 times and more what an idle machine takes: a call of a matrix product, of which the sizes are constants, takes
@@ -78,8 +78,8 @@ def find_compiler() -> Compiler:
 
 def _version(command: Sequence[str]) -> str:
     """From the macros that gcc and clang define; raises `BuildFailed` for another or a broken compiler."""
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
-        Path(folder, "version.c").write_text(f"{_VERSIONS}\n")
+    with temporary_folder() as folder:
+        (folder / "version.c").write_text(f"{_VERSIONS}\n")
         values = _run(command, ["-E", "-P", "version.c"], folder).split()
     clang, gcc = values[:3], values[3:6]
     name, numbers = ("clang", clang) if all(map(str.isdigit, clang)) else ("gcc", gcc)
@@ -109,24 +109,24 @@ def shared_library(compiler: Compiler, name: str, source: str, header: str, flag
     }
 
     def compiled() -> bytes:
-        with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
-            Path(folder, f"{name}.c").write_text(source)
-            Path(folder, f"{name}.h").write_text(header)
+        with temporary_folder() as folder:
+            (folder / f"{name}.c").write_text(source)
+            (folder / f"{name}.h").write_text(header)
             compile_only = [*flags, "-fPIC", "-c", f"{name}.c", "-o", f"{name}.o"]
             _run(compiler.command, compile_only, folder, limit_s(source))
             _run(compiler.command, ["-shared", f"{name}.o", "-o", f"{name}.so"], folder)
-            return Path(folder, f"{name}.so").read_bytes()
+            return (folder / f"{name}.so").read_bytes()
 
     return cache.fetch("c", identity, ".so", compiled)
 
 
-def _run(command: Sequence[str], arguments: Sequence[str], folder: str, seconds: float = LIMIT_S) -> str:
+def _run(command: Sequence[str], arguments: Sequence[str], folder: Path, seconds: float = LIMIT_S) -> str:
     """The standard output of a compiler that runs in a folder, to which all its files are confined.
 
     Raises `BuildFailed` with its first error if it fails or writes no file, or if it does not end in time.
     """
     name = " ".join((Path(command[0]).name, *command[1:]))
-    variables = {**os.environ, "LC_ALL": "C", "TMPDIR": folder}
+    variables = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
     try:
         done = run_command([*command, *arguments], seconds, cwd=folder, env=variables)
     except subprocess.TimeoutExpired:
@@ -139,7 +139,7 @@ def _run(command: Sequence[str], arguments: Sequence[str], folder: str, seconds:
         status = f"ended by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
         first = next((line for line in lines if "error: " in line), lines[-1] if lines else status)
         raise BuildFailed(f"{name} failed: {first}")
-    if "-o" in arguments and not Path(folder, arguments[-1]).exists():
+    if "-o" in arguments and not (folder / arguments[-1]).exists():
         raise BuildFailed(f"{name} wrote no file, but reported no error")
     return done.stdout
 

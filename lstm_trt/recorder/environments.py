@@ -15,7 +15,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from lstm_trt.machine.linux import run_command
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.process import Process
 from lstm_trt.store import cache
+from lstm_trt.store.temporary import temporary_folder
 
 #: Made last: an environment without it is incomplete.
 MARKER = "made.json"
@@ -191,9 +191,9 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     `EnvironmentBroken` if the library cannot be imported there, or if another version or a module
     outside the environment is imported, and `UsageError` if the configuration is invalid.
     """
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as logs:
+    with temporary_folder() as logs:
         try:
-            with closing(Process(None, Path(logs), "describe", place.interpreter)) as child:
+            with closing(Process(None, logs, "describe", place.interpreter)) as child:
                 loaded = child.call(
                     {"kind": "describe", "library": place.library, **asked}, time_limit_s=EXAMINE_LIMIT_S
                 )

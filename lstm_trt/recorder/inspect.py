@@ -6,7 +6,6 @@ network is then prepared and compared with the reference in a worker process, as
 
 import json
 import math
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from lstm_trt.recorder.doctor import RuntimeRow, frame_of, rows_of
 from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
 from lstm_trt.store import files
+from lstm_trt.store.temporary import temporary_folder
 
 #: One call, since only the preparation and the comparison matter.
 _ONCE = Protocol(trials=1, warmup=0, settle=0)
@@ -113,9 +113,9 @@ def inspect(
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, WorkerPool() as pool:
+    with temporary_folder() as folder, WorkerPool() as pool:
         answers = [
-            _untried(network, content, row) or _attempt(pool, network, row, Path(folder), listener)
+            _untried(network, content, row) or _attempt(pool, network, row, folder, listener)
             for name in registry.table("RUNTIMES")
             for row in rows_of(name)
         ]
@@ -175,10 +175,10 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
     times: dict[tuple, list] = defaultdict(list)
     for node in onnx_checks.nodes(model.graph):
         node.name = node.name or next(filter(None, node.output), "")  # as layers are called
-    with tempfile.TemporaryDirectory() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+    with temporary_folder() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
         settings: Any = onnxruntime.SessionOptions()
         settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
-        settings.profile_file_prefix = str(Path(folder) / "run")
+        settings.profile_file_prefix = str(folder / "run")
         content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
         session: Any = onnxruntime.InferenceSession(content, settings, providers=providers)
         for _ in range(CALLS):

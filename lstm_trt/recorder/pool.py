@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,7 @@ from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock, timing_lock
 from lstm_trt.store.schema import Failure, Recording
+from lstm_trt.store.temporary import temporary_folder
 
 #: Total size of the shared references that are kept for further runtimes; one can take 256 MB.
 ANSWERS_KEPT_BYTES = 600_000_000
@@ -101,7 +101,8 @@ class WorkerPool:
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
         self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`
-        self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
+        self._open = ExitStack()
+        self._logs = self._open.enter_context(temporary_folder())
         self._series: object = None
 
     def __enter__(self) -> WorkerPool:
@@ -111,7 +112,7 @@ class WorkerPool:
         self.end_workers()
         if self._preparer:
             self._preparer.close(0.0)
-        self._logs.cleanup()
+        self._open.close()
 
     def begin_series(self, series: object) -> None:
         """End the workers if those recordings, such as a round, were of another series."""
@@ -127,7 +128,7 @@ class WorkerPool:
 
     def _prepare_process(self) -> Process:
         if self._preparer is None or not self._preparer.alive:
-            self._preparer = Process(None, Path(self._logs.name), "preparer")
+            self._preparer = Process(None, self._logs, "preparer")
         return self._preparer
 
     def _worker(self, configuration: Configuration) -> Process:
@@ -140,7 +141,7 @@ class WorkerPool:
             if options.device != "cpu":
                 self._leave_device(options)
             name = f"{configuration.runtime}-{len(self._workers)}"
-            worker = self._workers[key] = Process(options, Path(self._logs.name), name, interpreter)
+            worker = self._workers[key] = Process(options, self._logs, name, interpreter)
         return worker
 
     def _leave_device(self, options: Options) -> None:
@@ -225,7 +226,7 @@ class WorkerPool:
         key = preparer_of(configuration.workload).reference_key(configuration)
         found = self._references.pop(key, None)
         if found is None:
-            path = Path(self._logs.name) / f"reference-{secrets.token_hex(8)}.npy"
+            path = self._logs / f"reference-{secrets.token_hex(8)}.npy"
             asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
             job = {"kind": "reference", "configuration": configuration.as_dict(), **asked}
             found = self._prepare_process().call(job, **limits)["reference"] | asked
@@ -331,7 +332,7 @@ def record(
     configuration = describe(workload, runtime, protocol, options, mode)
     check_limits(time_limit_s)
     with ExitStack() as stack:
-        kept = stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")) if out is None else out
+        kept = stack.enter_context(temporary_folder()) if out is None else out
         folder = files.make_folder(Path(kept))
         stack.enter_context(folder_lock(folder))
         pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait, single=True))

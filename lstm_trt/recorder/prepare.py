@@ -31,7 +31,8 @@ from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends,
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store import files
-from lstm_trt.store.schema import Recording, joined
+from lstm_trt.store.provenance import joined
+from lstm_trt.store.schema import Recording
 
 
 def pin(options: Options) -> None:

@@ -110,7 +110,7 @@ def rest_of(configuration: Configuration, folder: Path) -> Rest:
     rounds = {key[1]: parts for key, parts in folders.contents(folder).parts.items() if key[0] == configuration.id}
     if rounds:
         latest = max(rounds)
-        part = files.read(list(rounds[latest].values())[-1], ()).provenance["soak"]
+        part = folders.read_part(list(rounds[latest].values())[-1], ()).provenance["soak"]
         if not part["last"]:
             return Rest(number, max(LEAST_S, part["asked_s"] - part["elapsed_s"]), latest, part["elapsed_s"])
     return Rest(number, whole_s)

@@ -8,13 +8,11 @@ started them, and those of executors come and go.
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 
@@ -24,6 +22,7 @@ from lstm_trt.config.errors import LabError
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, failure_of
 from lstm_trt.store import files
+from lstm_trt.store.temporary import temporary_folder
 
 IDLE_S = 10.0
 
@@ -88,8 +87,7 @@ def _record(pool: WorkerPool, job: dict, cancelled: Callable[[], bool]) -> Resul
     asked, number = Configuration.from_dict(job["configuration"]), job["round"]
     pool.time_limit_s, pool.memory_limit = job["limits"]
     pool.begin_series((job["series"], number))
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         try:
             here = describe(asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode)
             found = pool.record_configuration(here, number, folder, listen, control=job["control"])

@@ -11,12 +11,10 @@ copied.
 import io
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
-from pathlib import Path
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
@@ -25,6 +23,7 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn, on_gpu
+from lstm_trt.store.temporary import temporary_folder
 
 NAME = "onnxruntime"
 
@@ -189,11 +188,11 @@ def _quantized(model: bytes, reduce_range: bool) -> bytes:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
-        target = os.path.join(folder, "int8.onnx")
+    with temporary_folder() as folder:
+        target = folder / "int8.onnx"
         how = {"op_types_to_quantize": ["LSTM", "MatMul", "Gemm"], "reduce_range": reduce_range}
         quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8, **how)
-        quantized = Path(target).read_bytes()
+        quantized = target.read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     left = sorted(operators & {"LSTM", "GRU", "RNN"})
     if left:

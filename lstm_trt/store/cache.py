@@ -8,7 +8,6 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,14 +16,12 @@ from typing import Any, NamedTuple
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.store.files import write_whole
+from lstm_trt.store.temporary import remove_abandoned
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 
 #: What to do where the cache cannot be written.
 HINT = "; set XDG_CACHE_HOME to a writable folder with enough space"
-
-#: A temporary file that is older belongs to no living writer.
-LONGEST_WRITE_S = 3600.0
 
 
 def folder() -> Path:
@@ -160,7 +157,5 @@ def clear() -> None:
     """Remove all entries."""
     for entry in entries():
         remove(entry.path)
-    for leftover in folder().glob("*/.*.tmp"):
-        with suppress(OSError):  # another process may be writing a young one, or has renamed it
-            if time.time() - leftover.stat().st_mtime > LONGEST_WRITE_S:
-                leftover.unlink()
+    for place in folder().glob("*"):
+        remove_abandoned(place)

@@ -1,25 +1,34 @@
 """Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row per recording."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError, file_errors, refused
+from lstm_trt.config.fields import check_types
 from lstm_trt.config.libraries import pa, pq
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
-from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
+from lstm_trt.store.files import (
+    JSON_ERRORS,
+    configuration_of,
+    described_by,
+    description,
+    json_values,
+    parquet_errors,
+    trials_of,
+)
+from lstm_trt.store.provenance import DescribedFailure, DescribedRow
 from lstm_trt.store.schema import Asked, Key, Stored
+from lstm_trt.store.temporary import temporary_file
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
 #: The new `configs.parquet` while both files are replaced: a process that is killed in between loses nothing.
 NEXT_CONFIGS_FILE = "configs.parquet.next"
 
-#: Columns of `configs.parquet`, those of them that are read, and those that have a value in every row.
+#: Columns of `configs.parquet`, and those of them that are read.
 _COLUMNS = {
     "config_id": "string",
     "round": "int64",
@@ -30,17 +39,23 @@ _COLUMNS = {
 }
 _NOT_READ = {"runtime", "runtime_version", "device_name", *AXES}
 CONFIG_COLUMNS = {name: kind for name, kind in _COLUMNS.items() if name not in _NOT_READ}
-ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
 
 
 def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], dict]:
     """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file is damaged."""
-    fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
     with parquet_errors(folder / name):
         # `read_table` would import pandas.
-        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read()
+        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read(use_threads=False)
         described = described_by(table.schema.metadata, folder / name)
-        return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
+        return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(list(CONFIG_COLUMNS.items()))).to_pylist(), described
+
+
+def described_row(row: dict, path: Path) -> dict:
+    """A row of `configs.parquet` with the JSON of its configuration and provenance; raises `StoreError`."""
+    with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
+        described = row | {name: json_values(row[name]) for name in ("configuration", "provenance")}
+        check_types(DescribedRow if row["status"] == "ok" else DescribedFailure, described)
+    return described
 
 
 def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[Callable[[], Stored]]:
@@ -59,14 +74,11 @@ def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[
         raise StoreError(apart)
 
     def read(row: dict) -> Stored:
+        described = described_row(row, path)
+        configuration, provenance = configuration_of(described["configuration"], path), described["provenance"]
+        if row["status"] != "ok":
+            return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
         group, first, length = row["row_group"], row["first_row"], row["rows"]
-        with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
-            configuration = configuration_of(json.loads(row["configuration"]), path)
-            provenance = json.loads(row["provenance"])
-            if row["status"] != "ok":
-                return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
-            if None in (group, first, length):
-                raise ValueError(f"row_group, first_row or rows of {row['config_id']} is missing")
         table = trials(group)
         if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)
@@ -87,15 +99,16 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
     described = {"schema_version": schema.SCHEMA_VERSION, "pair": secrets.token_hex(8)}
     metadata = {schema.METADATA_KEY: canonical_json(described).encode()}
     types = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()], metadata=metadata)
-    temporary = [folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
     rows: list[dict] = []
     pending, group, first_row = [], 0, 0
-    with file_errors(f"write into {folder}", kind=StoreError), ExitStack() as cleaning:
-        for path in temporary:
-            cleaning.callback(path.unlink, missing_ok=True)
+    with (
+        file_errors(f"write into {folder}", kind=StoreError),
+        temporary_file(folder / TRIALS_FILE) as trials_file,
+        temporary_file(folder / CONFIGS_FILE) as configs_file,
+    ):
         # Given a path, pyarrow leaves a file open whose last bytes cannot be written.
         with (
-            temporary[0].open("xb") as file,
+            trials_file.open("wb") as file,
             pq.ParquetWriter(file, types, compression="zstd", write_page_checksum=True) as writer,
         ):
             for item in items:
@@ -117,10 +130,10 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
             if pending:
                 writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
         table = pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata))
-        with temporary[1].open("xb") as file:
+        with configs_file.open("wb") as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-        following = temporary[1].replace(folder / NEXT_CONFIGS_FILE)
-        temporary[0].replace(folder / TRIALS_FILE)
+        following = configs_file.replace(folder / NEXT_CONFIGS_FILE)
+        trials_file.replace(folder / TRIALS_FILE)
         following.replace(folder / CONFIGS_FILE)
     failures = sum(row["status"] != "ok" for row in rows)
     return len(rows) - failures, failures

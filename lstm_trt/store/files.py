@@ -3,9 +3,10 @@
 A configuration that failed is stored as a small JSON file next to the recordings.
 """
 
+import errno
 import json
 import os
-import secrets
+import re
 import tempfile
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors, refused
+from lstm_trt.config.errors import (
+    LabError,
+    NotReadable,
+    StoreError,
+    UnknownConfiguration,
+    UsageError,
+    file_errors,
+    refused,
+)
+from lstm_trt.config.fields import check_types
 from lstm_trt.config.libraries import pa, pq
 from lstm_trt.store import schema
+from lstm_trt.store.provenance import Described, DescribedFailure, DescribedPart
+from lstm_trt.store.temporary import temporary_file
+
+#: Where `json.loads` may see a number that is not finite, or half a pair of surrogates.
+_DOUBTFUL = re.compile(r"\\u|NaN|Infinity|[eE]\+?\d{3}")
 
 #: What JSON raises that is damaged, or not of the expected form.
 JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
@@ -36,15 +51,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Raises OSError (disk full, no permission); no partial file is left.
     """
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
+    with temporary_file(path) as temporary:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write(recording: schema.Recording, folder: Path) -> Path:
@@ -110,9 +122,8 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
     """
     described, trials = trials_of(path, columns)
     table = trials(None)
-    for name, kind in (("configuration", dict), ("round", int), ("provenance", dict), ("part", int | None)):
-        if not isinstance(described.get(name), kind):
-            raise StoreError(f"{path}: the metadata has no valid {name}")
+    with refused(f"{path} is damaged", TypeError, kind=StoreError):
+        check_types(Described if described.get("part") is None else DescribedPart, described)
     configuration, part = configuration_of(described["configuration"], path), described.get("part")
     recording = schema.Recording(configuration, described["round"], {}, described["provenance"], part=part)
     return schema.with_trials(recording, table, path, columns)
@@ -130,7 +141,9 @@ def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callab
     @lru_cache(maxsize=1)
     def trials(group: int | None) -> Any:
         with parquet_errors(path):
-            return schema.as_written(file.read(names) if group is None else file.read_row_group(group, names))
+            # Threads gain nothing here, and starting them fails where memory is short.
+            table = file.read(names, False) if group is None else file.read_row_group(group, names, False)
+            return schema.as_written(table)
 
     return described, trials
 
@@ -149,14 +162,23 @@ def read_failure(path: Path) -> schema.Failure:
 
     Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer version wrote it.
     """
-    with file_errors(f"read {path}", kind=StoreError):
+    with file_errors(f"read {path}", kind=NotReadable):
         content = path.read_bytes()
     with refused(f"{path} is not a valid failure file", *JSON_ERRORS, kind=StoreError):
-        described = json.loads(content)
+        described = json_values(content.decode())
         check_version(described, path)
-        configuration = configuration_of(described["configuration"], path)
-        rest = {name: described[name] for name in ("round", "stage", "reason")}
-        return schema.Failure(configuration, **rest, provenance=described.get("provenance", {}))
+        check_types(DescribedFailure, described)
+    configuration = configuration_of(described["configuration"], path)
+    rest = {name: described[name] for name in ("round", "stage", "reason")}
+    return schema.Failure(configuration, **rest, provenance=described.get("provenance", {}))
+
+
+def json_values(text: str) -> Any:
+    """The values of a JSON text; raises one of `JSON_ERRORS`, also for numbers and texts that could not be written."""
+    values = json.loads(text)
+    if _DOUBTFUL.search(text):
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+    return values
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:
@@ -170,12 +192,18 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
 
 @contextmanager
 def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
-    """Raise `kind` if the Parquet file that is read inside is missing or damaged."""
-    if not path.exists():
-        raise kind(f"no such file: {path}")
+    """Raise `kind` if the Parquet file that is read inside is damaged, `NotReadable` if it cannot be read at all."""
     causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
     with refused(f"{path} is not a valid Parquet file", *causes, kind=kind):
-        yield
+        try:
+            if path.is_file():  # else opening may wait, and Arrow does not say what is there
+                yield
+            else:
+                raise FileNotFoundError(errno.ENOENT, "")
+        except OSError as error:
+            if error.errno is None:  # the content is not what Arrow expects
+                raise
+            raise NotReadable(f"cannot read {path}: {os.strerror(error.errno)}") from None
 
 
 def metadata_of(path: Path) -> Any:
@@ -192,7 +220,7 @@ def described_by(metadata: dict | None, path: Path) -> dict:
     if not metadata or schema.METADATA_KEY not in metadata:
         raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
     with refused(f"{path}: the lstm_trt metadata is damaged", *JSON_ERRORS, kind=StoreError):
-        described = json.loads(metadata[schema.METADATA_KEY])
+        described = json_values(metadata[schema.METADATA_KEY].decode())
     check_version(described, path)
     return described
 

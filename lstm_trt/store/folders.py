@@ -5,7 +5,6 @@ from part to part.
 """
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +16,23 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.configuration import cell_key, warnings_of
-from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors
+from lstm_trt.config.errors import (
+    LabError,
+    NotReadable,
+    StoreError,
+    UnknownConfiguration,
+    UsageError,
+    file_errors,
+    refused,
+)
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
-from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import described_by, make_folder, metadata_of, read, read_failure, wanted
+from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, described_row, read_configs, read_pair
+from lstm_trt.store.files import configuration_of, described_by, make_folder, metadata_of, read, read_failure, wanted
 from lstm_trt.store.locks import folder_lock
-from lstm_trt.store.schema import Asked, Key, Recording, Stored, joined
+from lstm_trt.store.provenance import joined
+from lstm_trt.store.schema import Asked, Key, Recording, Stored
+from lstm_trt.store.temporary import remove_abandoned
 from lstm_trt.store.whole import Whole, counted, one_of_each
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
@@ -157,11 +166,11 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
     """
     paths = list(numbered.values())
     rows = [metadata_of(path).num_rows for path in paths]
-    step = max(1, math.ceil(sum(rows) / (most or sum(rows))))
+    step = max(1, math.ceil(sum(rows) / most)) if most else 1
     chosen = one_of_each(sum(rows), step)
     parts, whole, counts, most_ns = [], {}, (np.empty(0), np.empty(0, int)), 0
     for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
-        part = read(path, columns)
+        part = read_part(path, columns)
         parts.append(replace(part, columns={}))
         whole = whole or {name: np.empty(len(chosen), values.dtype) for name, values in part.columns.items()}
         if part.columns.keys() != whole.keys() or part.configuration != parts[0].configuration:
@@ -174,16 +183,26 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
             most_ns = max(most_ns, part.columns["latency_ns"].max())
     control = next((part.control for part in parts if part.control), None)
     first = parts[0]
-    provenance = joined([part.provenance for part in parts])
-    soak = provenance["soak"]
-    lacks = list(missing(numbered, soak, failure and read_failure(failure).reason))
-    inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
-    self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
-    of_loop = warnings_of(first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns)
+    reason = failure and read_failure(failure).reason
+    with refused(f"{paths[0]} is damaged: a duration is 0", ZeroDivisionError, kind=StoreError):
+        provenance = joined([part.provenance for part in parts])
+        soak = provenance["soak"]
+        lacks = list(missing(numbered, soak, reason))
+        inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
+        self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
+        of_loop = warnings_of(first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns)
     provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
     provenance["warnings"] = [*of_loop, *lacks]
     every = Whole(*counts, step, most_ns, partial(_timed, paths)) if step > 1 else None
     return Recording(first.configuration, first.round, whole, provenance, control, whole=every)
+
+
+def read_part(path: Path, columns: Asked) -> Recording:
+    """Read a part of a long recording; raises as `read`, and `StoreError` if the file does not say that it is one."""
+    part = read(path, columns)
+    if part.part is None:
+        raise StoreError(f"{path} is damaged: it is named as a part of a long recording, and does not state which")
+    return part
 
 
 def _timed(paths: Sequence[Path]) -> Iterator[np.ndarray]:
@@ -206,14 +225,15 @@ def tidy(folder: Path, look: Callable[[Path], Any] = metadata_of) -> list[Path]:
     """Remove temporary files of killed writers and rename damaged recordings to `*.damaged`.
 
     A damaged recording, for example an incomplete copy, is one for which `look` raises `StoreError`. Returns the old
-    paths of those renamed.
+    paths of those renamed. Raises `NotReadable` for one of which nothing is known; it stays where it is.
     """
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+    remove_abandoned(folder)
     moved = []
     for path in contents(folder).recorded:
         try:
             look(path)
+        except NotReadable:
+            raise
         except StoreError:
             path.rename(path.with_name(path.name + ".damaged"))
             moved.append(path)
@@ -241,13 +261,16 @@ def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
     plain: dict[str, dict] = {}
 
     def look(path: Path) -> None:
-        plain[path.name[:64]] = described_by(metadata_of(path).metadata, path)["configuration"]
+        described = described_by(metadata_of(path).metadata, path)
+        plain[path.name[:64]] = configuration_of(described.get("configuration", {}), path).as_dict()
 
     moved = tidy(folder, look)
     found = contents(folder)
     plain |= {key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()}
     rows = read_configs(folder)[0] if found.pair else ()
-    plain |= {row["config_id"]: json.loads(row["configuration"]) for row in rows}
+    for row in rows:
+        described = described_row(row, folder / CONFIGS_FILE)
+        plain[row["config_id"]] = configuration_of(described["configuration"], folder / CONFIGS_FILE).as_dict()
     return moved, {identity: cell_key(each) for identity, each in plain.items()}
 
 

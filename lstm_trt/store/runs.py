@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, TypeGuard, overload
 
 from lstm_trt import registry
-from lstm_trt.config.errors import Incomplete, LabError, NotATable, UnknownConfiguration, UsageError, nearest
+from lstm_trt.config.errors import (
+    Incomplete,
+    LabError,
+    NotATable,
+    NotReadable,
+    UnknownConfiguration,
+    UsageError,
+    nearest,
+)
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import count, listed, short_number
 from lstm_trt.config.labels import FIELDS, version_text, with_version
@@ -331,8 +339,12 @@ def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[st
     parts = [tuple(folders.read_many(path, columns, skipped, most=KEPT)) for path in paths]
     items = tuple(itertools.chain(*parts))
     newer = [error for error in skipped if isinstance(error, UnknownConfiguration)]
-    rest = "skipped, the rest is read; a sweep with the same --out records it again"
-    lacks: list[str] = [Incomplete(f"{error}: {rest}") for error in skipped if error not in newer]
+    again = "; a sweep with the same --out records it again"
+    lacks: list[str] = [
+        Incomplete(f"{error}: skipped, the rest is read{'' if isinstance(error, NotReadable) else again}")
+        for error in skipped
+        if error not in newer
+    ]
     if newer:
         lacks.append(f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}")
     if skipped and not items:

@@ -11,11 +11,10 @@ Schema history (older versions stay readable):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,7 +76,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Failure:
-    """A configuration that could not be recorded, with stage and reason; raises `TypeError` unless both are text."""
+    """A configuration that could not be recorded, with stage and reason."""
 
     configuration: Configuration
     round: int
@@ -88,10 +87,6 @@ class Failure:
     @property
     def file_name(self) -> str:
         return f"{self.configuration.id}-r{self.round}.failure.json"
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.stage, str) and isinstance(self.reason, str)):
-            raise TypeError("stage and reason must be text")
 
 
 #: What a folder has of a configuration and round.
@@ -118,6 +113,9 @@ def validate(recording: Recording, where: object, asked: Asked = None) -> None:
             raise StoreError(f"{where}: column {name} has {len(values)} rows, {first} has {rows}")
     if rows == 0 and (asked is None or asked):
         raise StoreError(f"{where}: contains no trials")
+    blocks = [block["rows"] for block in recording.provenance.get("blocks", ())]
+    if rows and blocks and (sum(blocks) != rows or min(blocks) < 0):
+        raise StoreError(f"{where}: its blocks have {sum(blocks)} rows, the recording {rows}")
     if "trial" in columns and not np.array_equal(columns["trial"], np.arange(rows)):
         raise StoreError(f"{where}: trials are missing or out of order")
     if "latency_ns" in columns and (columns["latency_ns"] < 0).any():
@@ -196,69 +194,3 @@ def with_trials(recording: Recording, table, path: Path, asked: Asked) -> Record
     recording = replace(recording, columns=columns, control=control or None)
     validate(recording, path, asked)
     return recording
-
-
-def _blocks(parts: list[list[dict]]) -> list[dict]:
-    found, first_row = [], 0
-    for blocks in parts:
-        found += [{**block, "first_row": first_row + block["first_row"]} for block in blocks]
-        first_row += sum(block["rows"] for block in blocks)
-    return found
-
-
-def _sums(parts: list[dict], *names: str) -> dict:
-    return {name: sum(part[name] for part in parts) for name in names}
-
-
-def _self_check(parts: list[dict]) -> dict:
-    """Sums of durations, the mean share, and the largest difference of the clocks."""
-    sums = _sums(parts, "loop_ns", "loop_raw_ns")
-    between: list[Any] = [part.get("between_calls") for part in parts]
-    return {
-        **sums,
-        "between_calls": None if None in between else _sums(between, *between[0]),
-        "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
-        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts) / sums["loop_ns"],
-    }
-
-
-def _sum(parts: list[Any]) -> int | None:
-    return None if None in parts else sum(parts)
-
-
-def _others(parts: list[dict | None]) -> dict | None:
-    """The CPU time of others; None if it is not known for all parts."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    return {**_sums(known, "pinned_cores_ns", "all_cores_ns"), "alone": all(part["alone"] for part in known)}
-
-
-def _seconds(parts: list[dict]) -> dict:
-    return parts[0] | _sums(parts, "timing", "inside_trials", "control")
-
-
-_first, _last = itemgetter(0), itemgetter(-1)
-
-#: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording become one: what is
-#: built and checked once is that of the first part. The kind of a workload can add entries, which are the first's too.
-PROVENANCE = {
-    **dict.fromkeys(("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector"), _first),
-    **dict.fromkeys(("parity", "device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing"), _first),
-    **dict.fromkeys(("gpu_before", "costs_s", "started_unix_ns", "threads", "runtime", "warnings"), _first),
-    **dict.fromkeys(("control", "until"), _first),
-    "blocks": _blocks,
-    "gpu_after": _last,
-    "telemetry": _first,
-    "unexplained_cpu_ns": _sum,
-    "others": _others,
-    "seconds": _seconds,
-    "self_check": _self_check,
-    "soak": _last,
-    "switches": _last,  # of all parts so far
-}
-
-
-def joined(parts: Sequence[Mapping]) -> dict:
-    """The provenance of a long recording from those of its parts, in their order."""
-    return {name: PROVENANCE.get(name, _first)([part.get(name) for part in parts]) for name in parts[0]}

@@ -477,11 +477,11 @@ def _of_array(where: str, array: np.ndarray) -> Table:
 
 def _of_parquet(path: Path) -> Table | None:
     with parquet_errors(path, UsageError):
-        schema = pq.read_schema(path)
-        if METADATA_KEY in (schema.metadata or {}):
+        file = pq.ParquetFile(path)
+        if METADATA_KEY in (file.metadata.metadata or {}):
             return None
-        _check_width(str(path), len(schema))
-        data = pq.ParquetFile(path).read()
+        _check_width(str(path), len(file.schema_arrow))
+        data = file.read(use_threads=False)
     return _table(str(path), data)
 
 

@@ -107,6 +107,14 @@ def test_met_at_a_given_length_of_bursts_where_single_misses_are_rare(rng):
     assert found >= 86  # 97 % in 400 recordings
 
 
+def test_rounds_may_have_any_lengths(rng):
+    """As of `--until decided`."""
+    for _ in range(10):
+        sizes = np.exp(rng.uniform(0, np.log(20_000), rng.integers(1, 40))).astype(int)
+        places = [np.flatnonzero(np.repeat(rng.random(size // 200 + 1) < 0.2, 200)[:size]) for size in sizes]
+        assert 1 <= bursts.autocorrelation_time(places, sizes) <= max(1, sum(sizes))
+
+
 def test_without_pairs_of_misses_every_verdict_is_the_binomial_one():
     """Misses at a distance that no window sees: the autocorrelation time is 1."""
     for n, k in ((3000, 0), (3000, 1), (20_000, 8), (20_000, 12), (20_000, 45), (50_000, 30), (50_000, 80)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -147,16 +149,38 @@ def test_the_cache_is_shown_and_cleared(tmp_path, lab):
     assert json.loads(lab("cache", "--format", "json", **home).stdout)["bytes"] == 0
 
 
-def test_terminate_is_a_clean_stop(tmp_path):
-    arguments = ["record", *map(str, SHAPE), "--trials", "10000000", "--out", str(tmp_path)]
+@pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
+def test_terminate_and_hang_up_are_a_clean_stop(ending, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    arguments = ["record", *map(str, SHAPE), "--trials", "10000000", "--out", str(tmp_path / "out")]
     process = subprocess.Popen(
         [sys.executable, "-m", "lstm_trt", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    assert wait_for(lambda: any(tmp_path.iterdir()), 300, process), "it didn't begin"
-    process.send_signal(signal.SIGTERM)
+    assert wait_for((tmp_path / "out").is_dir, 300, process), "it didn't begin"
+    process.send_signal(ending)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in errors
-    assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], [".lstm_trt.lock"])
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_deleted_working_folder_is_one_line(monkeypatch, capsys):
+    def gone():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert main(["summarize", "recordings"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "lstm-trt: cannot use the working folder: No such file or directory; change to another one"
+    ]
+
+
+def test_too_little_address_space_is_refused_before_a_library_waits_for_more(monkeypatch, lab):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (400_000_000, resource.RLIM_INFINITY))
+    found = lab("summarize", "recordings")
+    assert found.returncode == 1 and len(found.stderr.splitlines()) == 1
+    assert "not enough memory" in found.stderr and "400 MB of address space (ulimit -v)" in found.stderr
 
 
 def test_importing_the_package_loads_nothing_heavy():

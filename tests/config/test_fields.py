@@ -12,7 +12,7 @@ import pytest
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.schema import PROVENANCE
+from lstm_trt.store.provenance import PROVENANCE
 from tests.conftest import ROOT
 
 DECLARED = """    reduce_range: bool ="""

@@ -29,7 +29,7 @@ from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.prepare import PreparedRun, record_into
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_protocol
 from lstm_trt.recorder.watch import Follower, State, follow, snapshot_of, with_trials
-from lstm_trt.store import consolidated, files as store_files, folders, schema
+from lstm_trt.store import consolidated, files as store_files, folders, provenance, schema
 from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
 from lstm_trt.store.runs import load
@@ -299,7 +299,7 @@ def test_self_checks_of_parts_become_one():
         {"loop_ns": 100, "loop_raw_ns": 101, "clocks_differ_by": -0.5, "outside_share": 0.1},
         {"loop_ns": 300, "loop_raw_ns": 299, "clocks_differ_by": 0.2, "outside_share": 0.3},
     ]
-    joined = schema.PROVENANCE["self_check"](checks)
+    joined = provenance.PROVENANCE["self_check"](checks)
     assert (joined["loop_ns"], joined["loop_raw_ns"], joined["clocks_differ_by"]) == (400, 400, -0.5)
     assert joined["outside_share"] == pytest.approx(0.25)
 

@@ -35,9 +35,9 @@ from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.loop import between_calls
 from lstm_trt.runtimes import load_runtime, torch_compile
 from lstm_trt.store import files
+from lstm_trt.store.provenance import PROVENANCE
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Group, Latencies, telemetry_of
-from lstm_trt.store.schema import PROVENANCE
 from tests.conftest import ROOT
 from tests.store.test_store import planted as planted_recording
 

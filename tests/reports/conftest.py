@@ -44,7 +44,7 @@ def recording(shape: LstmShape, runtime: str, median_us: float, draw: int = 0, *
         "versions": {"numpy": "2.0"},
         "started_unix_ns": how.pop("started", 1),
         "parity": {"error": how.pop("error", 1e-7)},
-        "others": {"alone": True},
+        "others": {"pinned_cores_ns": 0, "all_cores_ns": 0, "alone": True},
         "warnings": how.pop("warnings", []),
     }
     protocol = Protocol(trials=how.pop("trials", TRIALS - 10))

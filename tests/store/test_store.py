@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -15,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lstm_trt as lab
 from lstm_trt.config.configuration import Configuration, Protocol
-from lstm_trt.config.errors import LabError, StoreError, UsageError
+from lstm_trt.config.errors import LabError, NotReadable, StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files as store_files, folders, schema
 from lstm_trt.store.locks import folder_lock
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_here
 
 
 def planted(hidden: int = 8, round: int = 0, rows: int = 20, **columns) -> schema.Recording:
@@ -131,9 +134,9 @@ def test_a_truncated_recording_is_a_line_and_the_rest_of_the_folder_is_read(tmp_
         ({"latency_ns": np.full(20, -1)}, ("latency_ns", "warmup"), "negative"),
         ({"start_ns": np.arange(20)[::-1]}, None, "starts before the previous one"),
         ({"latency_ns": np.arange(20) + 0.5}, None, "not a valid Parquet file"),
-        ({"metadata round": "x"}, None, "no valid round"),
-        ({"metadata provenance": []}, None, "no valid provenance"),
-        ({"metadata part": "x"}, None, "no valid part"),
+        ({"metadata round": "x"}, None, "damaged: round"),
+        ({"metadata provenance": []}, None, "damaged: provenance"),
+        ({"metadata part": "x"}, None, "is damaged"),
     ],
 )
 def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, change, columns, message):
@@ -149,6 +152,117 @@ def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, chan
     pq.write_table(table, path)
     with pytest.raises(StoreError, match=message):
         store_files.read(path, columns)
+
+
+def raising(error):
+    def raise_error(*arguments, **options):
+        raise error
+
+    return raise_error
+
+
+def replaced_by(path, kind, monkeypatch):
+    """Put something in the place of a recording that the system does not let be read."""
+    match kind:
+        case "folder":
+            path.unlink()
+            path.mkdir()
+        case "link to what is gone":
+            path.unlink()
+            path.symlink_to(path.parent / "gone")
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
+        case _:
+            monkeypatch.setattr(pq, "ParquetFile", raising(OSError(getattr(errno, kind), "said by a library")))
+            monkeypatch.setattr(pq, "read_metadata", pq.ParquetFile)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link to what is gone", "pipe", "EACCES", "EIO", "EMFILE", "ESTALE"])
+def test_what_cannot_be_read_is_not_damaged(kind, tmp_path, monkeypatch):
+    """It stays where it is, and no command promises to record it again."""
+    store_files.write(planted(8), tmp_path)
+    path = store_files.write(planted(9), tmp_path)
+    with monkeypatch.context() as context:
+        replaced_by(path, kind, context)
+        found = sorted(each.name for each in tmp_path.iterdir())
+        for read in (folders.tidy, folders.cells, lambda folder: list(folders.read_many(folder))):
+            with pytest.raises(NotReadable, match=r"cannot read .*\.parquet: [A-Z]"):
+                read(tmp_path)
+        skipped = []
+        assert len(list(folders.read_many(tmp_path, skipped=skipped))) + len(skipped) == 2
+        with pytest.raises(NotReadable):
+            store_files.read_failure(tmp_path)
+        assert sorted(each.name for each in tmp_path.iterdir()) == found
+    if kind.startswith("E"):
+        assert len(lab.load(tmp_path)) == 2
+    else:
+        loaded = lab.load(tmp_path)
+        assert len(loaded) == 1 and "records it again" not in "".join(loaded.warnings)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 9 failed")])
+def test_a_lack_of_memory_says_nothing_of_a_file(error, tmp_path, monkeypatch):
+    path = store_files.write(planted(), tmp_path)
+    monkeypatch.setattr(pq, "ParquetFile", raising(error))
+    monkeypatch.setattr(pq, "read_metadata", pq.ParquetFile)
+    for read in (store_files.read, store_files.metadata_of):
+        with pytest.raises(MemoryError):
+            read(path)
+    with pytest.raises(MemoryError):
+        folders.tidy(tmp_path)
+    found = run_here(["summarize", str(tmp_path)])
+    assert found.returncode == 1 and found.stderr.startswith("lstm-trt: not enough memory")
+    assert len(found.stderr.splitlines()) == 1
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("warnings", "one"),
+        ("switches", {"ran": {}}),
+        ("machine", {"cpu": 5}),
+        ("parity", {"error": "small"}),
+        ("started_unix_ns", 2**70),
+        ("machine_fingerprint", ["m"]),
+        ("versions", {"torch": {}}),
+    ],
+)
+def test_what_a_recording_states_has_its_type(name, value, tmp_path):
+    """In a recording, in a consolidated pair and in a failure; one that is damaged does not keep others from it."""
+    sound, damaged = planted(8), planted(9)
+    damaged.provenance[name] = value
+    path = store_files.write(damaged, tmp_path)
+    failed = schema.Failure(damaged.configuration, 1, "run", "fell over", damaged.provenance)
+    failure = store_files.write_failure(failed, tmp_path)
+    for read, place in ((store_files.read, path), (store_files.read_failure, failure)):
+        with pytest.raises(StoreError, match=f"damaged: provenance.{name}|not a valid failure file: provenance.{name}"):
+            read(place)
+    failure.unlink()
+    path.unlink()
+    consolidated.consolidate([sound, damaged], tmp_path)
+    (group,) = lab.load(tmp_path)
+    assert group.configuration == sound.configuration
+
+
+@pytest.mark.parametrize("rows", [(19,), (-1, 21), (20, 20)])
+def test_the_blocks_of_a_recording_have_its_trials(rows, tmp_path):
+    recording = planted()
+    recording.provenance["blocks"] = [{"first_row": 0, "rows": each} for each in rows]
+    with pytest.raises(StoreError, match="blocks have"):
+        store_files.write(recording, tmp_path)
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', "1e999", "NaN", "-Infinity"])
+def test_numbers_and_texts_that_json_cannot_have_are_damage(text, tmp_path):
+    failure = schema.Failure(planted().configuration, 0, "run", "fell over", {"detail": "PLACE"})
+    path = store_files.write_failure(failure, tmp_path)
+    path.write_text(path.read_text().replace('"PLACE"', text))
+    with pytest.raises(StoreError, match="not a valid failure file"):
+        store_files.read_failure(path)
+    path.write_text(path.read_text().replace(text, '"\\ud83d\\ude00 1e999 NaN"'))
+    assert store_files.read_failure(path).provenance["detail"] == "\U0001f600 1e999 NaN"
 
 
 def test_one_flipped_bit_in_the_latencies_is_found(tmp_path):
@@ -193,7 +307,7 @@ def test_consolidation_holds_the_folder_and_a_tidy_of_another_process_takes_noth
     monkeypatch.setattr(folders, "read_many", read_many)
     for _ in range(2):
         folders.consolidate_folder(tmp_path)
-    assert len(set(seen)) == 2 and all(name.startswith(".trials.parquet.") for name in seen)
+    assert sorted(name.rsplit(".", 2)[0] for name in set(seen)) == 2 * [".configs.parquet"] + 2 * [".trials.parquet"]
     assert not list(tmp_path.glob(".*.tmp"))
     with folder_lock(tmp_path), pytest.raises(UsageError, match="in use"):
         folders.consolidate_folder(tmp_path)
@@ -362,9 +476,9 @@ def pair(folder) -> tuple[Path, pa.Table]:
         ({"reason": None}, "is damaged"),
         ({"stage": None}, "is damaged"),
         ({"configuration": "{"}, "is damaged"),
-        ({"provenance": None}, "null values"),
-        ({"config_id": None}, "null values"),
-        ({"rows": None}, "rows of .* is missing"),
+        ({"provenance": None}, "is damaged"),
+        ({"config_id": None}, "is damaged"),
+        ({"rows": None}, "damaged: rows"),
         ({"rows": 10**6}, "do not belong together"),
         ({"first_row": -3, "rows": -3}, "do not belong together"),
         ({"first_row": -1}, "do not belong together"),

@@ -47,6 +47,7 @@ def write_soak(first, rng, folder):
         columns["start_ns"], start_ns = ends_ns - latency_ns - 700, int(ends_ns[-1])
         state = {"asked_s": 6, "elapsed_s": number + 1, "part": number, "last": number == 5}
         provenance = first.provenance | {"soak": state}
+        provenance["blocks"] = [provenance["blocks"][0] | {"rows": n}]
         provenance["seconds"] = provenance["seconds"] | {"control": 0.0}
         files.write(replace(first, columns=columns, provenance=provenance, part=number), folder)
 

@@ -12,15 +12,22 @@ import argparse
 import contextlib
 import gzip
 import io
+import json
 import os
 import random
 import shutil
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from lstm_trt.store.schema import METADATA_KEY
 from tests.conftest import ROOT
 
 #: A consolidated pair; one file of it is mutated, the other stays.
@@ -150,6 +157,58 @@ def networks(folder: Path) -> list[tuple[str, bytes, list[list[str]]]]:
     ]
 
 
+#: Values of other types than expected, out of range, or no text at all.
+OTHERS = (None, True, 0, -1, 2**70, 1e300, float("inf"), "x", "\ud800", [], [None], {}, {"x": None}, ["x", 1])
+
+
+def restated(values: Any, draw: random.Random) -> Any:
+    """JSON values in which one to three entries, at any depth, are replaced, removed, or have another name."""
+    for _ in range(draw.randint(1, 3)):
+        holders = [each for each in every_value(values) if isinstance(each, dict | list) and each]
+        holder = draw.choice(holders)
+        key = draw.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+        match draw.randrange(6):
+            case 0:
+                del holder[key]
+            case 1 if isinstance(holder, dict):
+                holder[draw.choice(("x", "\ud800"))] = holder.pop(key)
+            case _:
+                holder[key] = deepcopy(draw.choice(OTHERS))
+        if not values:
+            break
+    return values
+
+
+def every_value(values: Any) -> Iterator[Any]:
+    """JSON values and all that is in them."""
+    yield values
+    if isinstance(values, dict | list):
+        for each in values.values() if isinstance(values, dict) else values:
+            yield from every_value(each)
+
+
+def restate(content: bytes, draw: random.Random) -> bytes:
+    """A failure, a recording or `configs.parquet`, whole but for what it states as JSON."""
+    if not content.startswith(b"PAR1"):
+        return json.dumps(restated(json.loads(content), draw)).encode()
+    table = pq.read_table(io.BytesIO(content))
+    if "provenance" in table.column_names:
+        name, place = draw.choice(("provenance", "configuration")), draw.randrange(len(table))
+        texts = table.column(name).to_pylist()
+        texts[place] = json.dumps(restated(json.loads(texts[place]), draw))
+        table = table.set_column(table.column_names.index(name), name, pa.array(texts))
+    elif "config_id" not in table.column_names:
+        stated = restated(json.loads(table.schema.metadata[METADATA_KEY]), draw)
+        table = table.replace_schema_metadata({METADATA_KEY: json.dumps(stated)})
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    return file.getvalue()
+
+
+#: Kind -> how its originals are changed; others are changed as bytes.
+MUTATORS = {"networks": mutate_fields, "stated": restate}
+
+
 def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]]]:
     """(file name, content, command lines with `{}` for the file) of a kind."""
     judge = ["verdict", "{}", "--deadline-us", "1000", "--percentile", "99"]
@@ -158,6 +217,13 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
         paths = [path for path in sorted(RECORDINGS.iterdir()) if path.suffix == ".parquet"]
         commands = [judge, ["summarize", "{}"], ["scaling", "{}"], ["outliers", "{}"]]
         return [(path.name, path.read_bytes(), commands) for path in [*paths, *make_recordings(folder)]]
+    if kind == "stated":
+        failure = next((ROOT / "tests" / "data").glob("*.failure.json"))
+        paths = [RECORDINGS / "configs.parquet", failure, *make_stated(folder / PARTS)]
+        report = ["report", "{}", "--deadline-us", "1000", "--out", str(folder / "report.html")]
+        commands = [judge, ["summarize", "{}"], ["outliers", "{}"], ["compare", "{}", "{}"], report]
+        commands += [["consolidate", "{}", "--out", str(folder / "out")]]
+        return [(path.name, path.read_bytes(), commands) for path in paths]
     if kind == "csv":
         draw = random.Random(0)
         rows = "".join(f"{64 * (1 + n % 2)},{draw.gauss(300, 20):.3f},{n % 7 == 0}\n" for n in range(120))
@@ -201,6 +267,26 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
     path = export_network(shape, 0).path
     build = ["build", "--onnx", "{}", "--compute-capability", "sm89", "--layers-table"]
     return [("symbolic.onnx", path.read_bytes(), [build]), ("static.onnx", static_model(path, shape), [build])]
+
+
+#: Folder of recordings that state all that recordings can state: two, and a long one in two parts.
+PARTS = "parts"
+
+
+def make_stated(folder: Path) -> list[Path]:
+    """These recordings as files, from a recorded one."""
+    from lstm_trt.store import files, folders
+
+    first = next(folders.read_many(RECORDINGS))
+    folder.mkdir(parents=True, exist_ok=True)
+    check = {"between_calls": {"recorder_ns": 1, "runnable_ns": 1, "waiting_ns": 1}}
+    more = {"self_check": first.provenance["self_check"] | check, "telemetry": {"onnxruntime": "off"}}
+    soak = {"soak": {"part": 1, "last": True, "asked_s": 2.0, "elapsed_s": 2.0}}
+    paths = []
+    for round, part, stated in ((0, None, {}), (1, None, {}), (2, 0, soak), (2, 1, soak)):
+        provenance = first.provenance | more | stated
+        paths.append(files.write(replace(first, round=round, part=part, provenance=provenance), folder))
+    return paths
 
 
 def array_bytes(array: np.ndarray) -> bytes:
@@ -247,6 +333,8 @@ def judge_answer(status: int, errors: str) -> str | None:
     if status not in (0, 1, 2, 3):
         return f"exit status {status}"
     lines = [line for line in errors.splitlines() if not line.startswith("warning: ")]
+    if status == 1 and "not enough memory" in errors:
+        return "memory"
     if status == 2 and (len(lines) != 1 or not lines[0].startswith("lstm-trt: ")):
         return f"{len(lines)} lines of error message"
     if any(line.startswith(("Traceback", "[ERROR]", "Exception")) for line in lines):
@@ -281,8 +369,9 @@ def main(kind: str, seed: str, first: str, last: str, folder: str) -> int:
         shutil.rmtree(folder / "mutant", ignore_errors=True)
         (folder / "mutant").mkdir(parents=True)
         path = folder / "mutant" / name
-        path.write_bytes(mutate_fields(content, draw) if kind == "networks" else mutate(content, draw))
-        for other in RECORDINGS.iterdir() if (RECORDINGS / name).exists() else ():
+        path.write_bytes(MUTATORS.get(kind, mutate)(content, draw))
+        beside = next((each for each in (RECORDINGS, folder / PARTS) if (each / name).exists()), None)
+        for other in beside.iterdir() if beside else ():
             if other.name != name:
                 shutil.copy(other, path.parent)
         target = path.parent if draw.random() < 0.2 and "onnx" not in name else path
