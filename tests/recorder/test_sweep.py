@@ -168,7 +168,7 @@ def test_a_failure_has_its_machine_and_leaves_no_temporary_files(tmp_path, monke
     end = pool.WorkerPool.__exit__
 
     def looked_at(workers, *exception):
-        left.extend(path.name for path in Path(workers._logs.name).iterdir() if path.suffix != ".log")
+        left.extend(path.name for path in workers._logs.iterdir() if path.suffix != ".log")
         end(workers, *exception)
 
     monkeypatch.setattr(pool.WorkerPool, "__exit__", looked_at)
