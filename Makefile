@@ -3,9 +3,11 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV ?= .venv
 FRAMEWORKS ?= .venv-frameworks
+UNPINNED ?= .venv-unpinned
+CONSTRAINTS = -c constraints.txt
 BIN = $(VENV)/bin
-PIP_INSTALL = -m pip install --disable-pip-version-check --no-compile --quiet $(PIP_ARGS) -c constraints.txt
-PIP_UNPINNED = $(filter-out -c constraints.txt,$(PIP_INSTALL))
+PIP_INSTALL = -m pip install --disable-pip-version-check --no-compile --quiet $(PIP_ARGS) $(CONSTRAINTS)
+PIP_UNPINNED = $(filter-out $(CONSTRAINTS),$(PIP_INSTALL))
 PIP = $(BIN)/python $(PIP_INSTALL)
 FRAMEWORKS_PIP = $(FRAMEWORKS)/bin/python $(PIP_INSTALL)
 
@@ -22,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session environments test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session unpinned environments test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), draw it, print which meet DEADLINE_US=$(DEADLINE_US)"
@@ -30,6 +32,7 @@ help:
 	@echo "make test             run the tests, in 7 minutes, the installation included (times: docs/evidence.md)"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in $(FRAMEWORKS), in 14 minutes"
+	@echo "make unpinned         run the tests with the newest versions of all packages, in $(UNPINNED)"
 	@echo "make test-networks    run networks of 11 packages, which pip downloads (200 MB, once), in a minute"
 	@echo "make test-gpu         run the tests of a GPU; fails where there is none"
 	@echo "make gpu-session      record on a GPU that is lent for half an hour: CALL=1, then 2, then 3"
@@ -47,7 +50,8 @@ $(VENV)/bin/python:
 	  || { rm -rf $(VENV); echo "cannot create $(VENV): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
 
 # Each installs the package with the extras that it needs, and those of the stamps before it: one installation, not three.
-# pip compiles on one core, so it is done afterwards on all.
+# pip compiles on one core, so it is done afterwards on all, without what few programs load.
+UNCOMPILED = /tests/|/(debugpy|networkx|pip|selenium|setuptools|sympy|torch/_inductor|torch/distributed)/
 $(VENV)/.core: EXTRAS =
 $(VENV)/.lab: EXTRAS = [lab]
 $(VENV)/.dev: EXTRAS = [lab,dev]
@@ -55,7 +59,7 @@ $(VENV)/.core $(VENV)/.lab $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV
 	@echo "installing into $(VENV), a few minutes the first time"
 	@$(PIP) torch
 	@$(PIP) -e '.$(EXTRAS)'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages contain files for other versions of Python
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib || true  # some packages contain files for other versions of Python
 	@touch $(VENV)/.core $(if $(EXTRAS),$(VENV)/.lab) $@
 
 # PyCUDA is built from source, which needs the CUDA headers and a libcuda to link with: the headers are those of HEADERS,
@@ -100,6 +104,13 @@ test: $(VENV)/.dev lint
 # The surroundings stand in tests/support/elsewhere.py; ELSEWHERE="one-core spaces" runs some of them.
 test-elsewhere: $(VENV)/.dev
 	$(BIN)/python -m tests.support.elsewhere --seed $(SEED) $(ELSEWHERE)
+
+# The versions that pip takes without constraints.txt, also those of what has been installed there before.
+unpinned:
+	@rm -f $(UNPINNED)/.dev
+	@$(MAKE) --no-print-directory VENV=$(UNPINNED) CONSTRAINTS= PIP_ARGS="$(PIP_ARGS) --upgrade --upgrade-strategy eager" \
+	  $(UNPINNED)/.dev
+	$(UNPINNED)/bin/python $(PYTEST) -m "not heavy" --seed $(SEED)
 
 # Only these files are collected: the others may need packages that a machine with a GPU lacks.
 GPU_TESTS = tests/machine/test_machine.py tests/runtimes/test_tensorrt_runtime.py tests/runtimes/test_torch_runtimes.py
@@ -188,4 +199,4 @@ lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_overview.ipynb
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(SWEEP_OUT) figures/sweep-*.png
+	rm -rf $(VENV) $(FRAMEWORKS) $(UNPINNED) $(SWEEP_OUT) figures/sweep-*.png

@@ -16,7 +16,6 @@ files. Only the standard library is imported until a notebook is found.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib.util
 import io
 import json
@@ -53,11 +52,13 @@ DATABRICKS_KEYS = {
     *("cellMetadata", "finishTime", "inputWidgets", "nuid", "startTime", "submitTime", "tableResultSettingsMap"),
     *("currentValue", "mostRecentlyExecutedCommandWithImplicitDF", "notebookOrigID"),
 }
+KEEPING = re.compile("keep_output|init_cell")  # how the metadata of a notebook or cell keep outputs
 ADDED_CELLS = {"injected-parameters", "papermill-error-cell-tag"}  # tags of the cells that papermill adds
 # With rfc3987_syntax (installed by JupyterLab), importing nbformat takes two seconds longer: jsonschema then
 # compiles a grammar of web addresses, which notebooks do not need. None in sys.modules makes that import fail.
 UNNEEDED = "rfc3987_syntax"
 CONFLICT = re.compile(rb"[<|=>]{7,}( |\r?$)")  # how git begins a line of a conflict that it leaves in a file
+SUFFIX = b".ipynb"  # JupyterLab opens A.IPYNB as well
 REGULAR_FILES = (b"100644", b"100755")  # not links (120000) or submodules (160000), whatever their names
 ATTEMPTS = 3
 
@@ -88,7 +89,7 @@ def printable(path: bytes) -> str:
 
 
 def is_notebook(mode: bytes, path: bytes) -> bool:
-    return mode in REGULAR_FILES and path.endswith(b".ipynb")
+    return mode in REGULAR_FILES and path.lower().endswith(SUFFIX)
 
 
 def read(blob: bytes) -> bytes:
@@ -115,6 +116,22 @@ def without(value: object, keys: set[str]) -> object:
     return {key: without(each, keys) for key, each in value.items() if key not in keys}
 
 
+def emptied(notebook: dict) -> dict:
+    """A copy without the outputs that nobody asks to keep: a million of them take nbformat and nbstripout a minute."""
+    if "cells" not in notebook or keeps_outputs(notebook):
+        return notebook
+    cells = []
+    for cell in notebook["cells"]:
+        lost = "outputs" in cell and not keeps_outputs(cell)
+        cells.append(cell | {"outputs": []} if lost else cell)
+    return notebook | {"cells": cells}
+
+
+def keeps_outputs(part: dict) -> bool:
+    """Whether a notebook or cell may ask nbstripout, which decides, to keep outputs."""
+    return KEEPING.search(json.dumps(part.get("metadata"))) is not None
+
+
 def stripped(path: bytes, content: bytes) -> bytes:
     """A notebook without outputs; the same bytes if nbstripout has nothing to strip."""
     name, remedy = printable(path), "repair it and stage it again, or leave it out of the commit"
@@ -136,15 +153,16 @@ def stripped(path: bytes, content: bytes) -> bytes:
             import nbformat
             from nbstripout import strip_output
 
-            notebook = nbformat.reads(content.decode("utf-8"), as_version=nbformat.NO_CONVERT)
-            before = copy.deepcopy(notebook)
-            for sheet in notebook.get("worksheets", [notebook]):
+            bare = nbformat.from_dict(emptied(notebook))
+            for sheet in bare.get("worksheets", [bare]):
                 sheet.cells = [cell for cell in sheet.cells if not ADDED_CELLS.intersection(tags(cell))]
-            strip_output(notebook, keep_output=None, keep_count=False, keep_id=True, extra_keys=EXTRA_KEYS)
-            for sheet in notebook.get("worksheets", [notebook]):
-                for part in (notebook, *sheet.cells):
+            strip_output(bare, keep_output=None, keep_count=False, keep_id=True, extra_keys=EXTRA_KEYS)
+            for sheet in bare.get("worksheets", [bare]):
+                for part in (bare, *sheet.cells):
                     tidy(part.get("metadata", {}))
-            return content if notebook == before else (nbformat.writes(notebook) + "\n").encode()
+            # Only what is left is validated, and in written form.
+            valid = nbformat.reads(json.dumps(bare), as_version=nbformat.NO_CONVERT)
+            return content if bare == notebook else (nbformat.writes(valid) + "\n").encode()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise Refusal(f"{name} cannot be stripped ({reason}): {remedy}") from None
@@ -332,7 +350,7 @@ def main(arguments: list[str]) -> int:
             raise Refusal(f"{sys.executable} is not Python 3.11 or newer with nbstripout: run make hook")
         if mode:
             MODES[mode]()
-        elif arguments and all(name.endswith(".ipynb") for name in arguments):
+        elif arguments and all(is_notebook(REGULAR_FILES[0], os.fsencode(name)) for name in arguments):
             strip_files(arguments)
         else:
             raise Refusal(f"give names of notebooks, or one of {', '.join(MODES)}; not {shlex.join(arguments)!r}")

@@ -72,7 +72,7 @@ class Table:
 
     def csv_text(self) -> str:
         """The frame as CSV; None is an empty cell."""
-        return self._printed.to_csv(index=False)
+        return format.csv_text(self._printed)
 
     @property
     def _printed(self) -> pd.DataFrame:

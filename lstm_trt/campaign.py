@@ -25,6 +25,7 @@ from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import Tells, about, as_list
 from lstm_trt.config.format import count, listed, warning_lines, wrapped
 from lstm_trt.config.labels import record_command, telling, with_version
+from lstm_trt.config.libraries import in_checkout
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
@@ -207,7 +208,8 @@ def gpu_runs(topic: str, **where: Any) -> Runs:
         cards = [pair.parent for pair in pairs if _on_gpu(pair.parent)]
         if cards:
             return load(cards, **where)
-    print(f"No recordings of a GPU here yet (data/CARD/{topic}). On a machine with one: make gpu-session CALL=1")
+    how = " On a machine with one: make gpu-session CALL=1" if in_checkout() else ""
+    print(f"No recordings of a GPU here yet (data/CARD/{topic}).{how}")
     return Runs((), f"data/CARD/{topic}")
 
 

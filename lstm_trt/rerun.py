@@ -6,6 +6,8 @@ and a notebook succeeds only if its kernel replied "ok" to every cell with code.
 
 Notebooks run one after the other, since they would disturb each other's timings. Each has its own kernel in the folder
 of the notebook, as in JupyterLab.
+
+Papermill and Jupyter are an extra: they are imported when notebooks are run, not with this module.
 """
 
 import ast
@@ -24,19 +26,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line
+from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line, refused
 from lstm_trt.config.fields import JsonFields, as_list
-from lstm_trt.config.format import count, duration, listed
-from lstm_trt.store.files import make_folder
-
-try:
-    import nbformat
-    import papermill
-    from jupyter_client.manager import AsyncKernelManager
-    from papermill.cli import _resolve_type as parse_value  # noqa: F401  # as papermill reads its option -p
-    from papermill.translators import PythonTranslator
-except ImportError:
-    raise UsageError("rerun needs papermill: pip install -e '.[lab]'") from None
+from lstm_trt.config.format import count, duration, listed, terminal_width
+from lstm_trt.config.libraries import how_to_install
+from lstm_trt.store.files import make_folder, refuse_named_pipe
 
 #: Type of a parameter -> the types that may replace it, and what they are called.
 KINDS: dict[type, tuple[Any, str]] = {
@@ -93,16 +87,30 @@ def rerun(
     overwritten. Raises `UsageError`, before anything runs, for the errors of
     `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
+    check_papermill()
     checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None:
         check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
-    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
+    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and terminal_width(sys.stderr))
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
         runs.append(_run(path, cells, folder, parameters=values, **how))
         listener(runs[-1])
     return runs
+
+
+def check_papermill() -> None:
+    """Raise `UsageError` where the packages that run notebooks are not installed."""
+    with refused("rerun needs papermill", ImportError, hint=f"; install it with {how_to_install('lab')}"):
+        import papermill  # noqa: F401
+
+
+def parse_value(text: str) -> object:
+    """A value as papermill reads that of its option -p: `"1"` is a number, `"True"` a bool."""
+    from papermill.cli import _resolve_type
+
+    return _resolve_type(text)
 
 
 def check_notebooks(
@@ -114,10 +122,13 @@ def check_notebooks(
     tagged `parameters`, by its author and not by an earlier run; each parameter that this cell does not assign; and
     each value of another kind than the one it replaces.
     """
-    checked, refused = {}, []
+    import nbformat
+
+    checked, wrong = {}, []
     for path in map(Path, as_list(paths)):
         try:
             with warnings.catch_warnings(action="ignore"):  # about cells without an id
+                refuse_named_pipe(path)
                 notebook = nbformat.read(path, as_version=4)
                 nbformat.validate(notebook)
                 tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]
@@ -127,20 +138,20 @@ def check_notebooks(
                     raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
                 known = assigned(tagged[0])
         except Exception as error:  # nbformat raises errors of many classes
-            refused.append(f"{path} is not a valid notebook: {first_line(error)}")
+            wrong.append(f"{path} is not a valid notebook: {first_line(error)}")
             continue
         of_notebook = {}
         for name, value in values.items():
             if name not in known:
-                refused.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}")
+                wrong.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}")
                 continue
             try:
                 of_notebook[name] = fitted(name, known[name], value)
             except UsageError as error:
-                refused.append(f"{path}: {error}")
+                wrong.append(f"{path}: {error}")
         checked[path] = len(notebook.cells), of_notebook
-    if refused or not checked:
-        raise UsageError("; ".join(refused) or "give at least one notebook")
+    if wrong or not checked:
+        raise UsageError("; ".join(wrong) or "give at least one notebook")
     return checked
 
 
@@ -148,16 +159,28 @@ def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
     """The names that a cell assigns, with the values of those that are literals, None for the others."""
     source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
     try:
-        symbols = symtable.symtable(source, TAG, "exec").get_symbols()
+        tree = _WithoutComprehensions().visit(ast.parse(source))
+        symbols = symtable.symtable(ast.unparse(tree), TAG, "exec").get_symbols()
     except SyntaxError:  # another language
+        from papermill.translators import PythonTranslator
+
         return {found.name: None for found in PythonTranslator.inspect(cell)}
     known: dict[str, object] = {symbol.get_name(): None for symbol in symbols if symbol.is_assigned()}
-    for line in ast.parse(source).body:
+    for line in tree.body:
         match line:
             case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(ast.Name(name), value=value):
                 with suppress(ValueError, TypeError):
                     known[name] = ast.literal_eval(value or "None")
     return known
+
+
+class _WithoutComprehensions(ast.NodeTransformer):
+    """Puts None in place of comprehensions: since Python 3.12 `symtable` takes their variables for the module's own."""
+
+    def visit_ListComp(self, node: ast.AST) -> ast.AST:
+        return ast.Constant(None)
+
+    visit_SetComp = visit_DictComp = visit_ListComp
 
 
 def fitted(name: str, default: object, value: object) -> object:
@@ -173,17 +196,25 @@ def fitted(name: str, default: object, value: object) -> object:
     return value
 
 
-class _Quiet(AsyncKernelManager):
-    #: The program of the kernel that was started last: notebooks run one after the other.
-    program = ""
+def _quiet_kernels() -> Any:
+    """A class of managers of kernels that print nothing; `program` is that of the kernel that was started last."""
+    from jupyter_client.manager import AsyncKernelManager
 
-    async def start_kernel(self, **options) -> None:
-        await super().start_kernel(**{"stderr": subprocess.DEVNULL, **options})
-        _Quiet.program = self.format_kernel_cmd()[0]
+    class Quiet(AsyncKernelManager):
+        program = ""
+
+        async def start_kernel(self, **options) -> None:
+            await super().start_kernel(**{"stderr": subprocess.DEVNULL, **options})
+            Quiet.program = self.format_kernel_cmd()[0]
+
+    return Quiet
 
 
 def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
     """Run one notebook; `how` has arguments of papermill."""
+    import papermill
+
+    kernels = _quiet_kernels()
     began, failure, started = time.monotonic(), None, []  # the cells of the given notebook
     line = 1
 
@@ -205,10 +236,10 @@ def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
                 line = int(found[1])
             raised = f"raised {reply['ename']}: {first_line(reply['evalue'])}"
             if reply["ename"] == "ModuleNotFoundError":
-                raised += f" in {_Quiet.program}: install it there, or choose another kernel with --kernel"
+                raised += f" in {kernels.program}: install it there, or choose another kernel with --kernel"
             raise RunFailed(raised)
 
-    hooks = {"kernel_manager_class": _Quiet, "on_cell_start": start, "on_cell_executed": end}
+    hooks = {"kernel_manager_class": kernels, "on_cell_start": start, "on_cell_executed": end}
     output = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
     output.touch(exist_ok=False)
     # Papermill replaces names in braces.

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 
 
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.parametrize(
     ("line", "printed"),
     [

@@ -192,6 +192,7 @@ def test_arrivals_are_only_mixed_on_request(tmp_path):
         periods(Protocol(trials=17, arrival="paused", pause_ms=3))
 
 
+@pytest.mark.heavy
 def test_recording_here_resumes(tmp_path, capsys):
     arguments = {"record": True, "out": tmp_path / "out", "show_progress": False, "protocols": [Protocol(trials=30)]}
     assert len(load_or_record("nowhere", grids=grid(8), **arguments)) == 1

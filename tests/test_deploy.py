@@ -335,6 +335,7 @@ def silence(tmp_path_factory) -> dict[str, Path]:
     return {name: compiled(folder, name, "-fno-fast-math", *each, source=source) for name, each in flags.items()}
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64", "aarch64"), reason="other control registers")
 @pytest.mark.parametrize("rest", ["0", "1e-39"])
 def test_denormal_numbers_and_the_callers_control_register(silence, rest):

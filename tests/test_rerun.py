@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -120,6 +119,7 @@ def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
         ("import os\na = b = os.sep", "a b"),
         ("if True:\n    a = 1\nelse:\n    b: int = 2", "a b"),
         ("def f(x):\n    y = x\n    return y\na = [z for z in ()]", "a f"),
+        ("a = {x: y for x, y in ()}\nb = [{z for z in ()}]\nc = sum(d for d in ())\nz = 1", "a b c z"),
         ("%matplotlib inline\n!true\na = 1", "a"),
         ("%%time\na = 1", "a"),
         ("x <- 1\ny = 2", "y"),  # of another language what papermill reads
@@ -144,9 +144,10 @@ ENDS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "names",
-    [("exit", "raises", "dead"), pytest.param(("quit", "status", "skipped", "allowed"), marks=pytest.mark.heavy)],
+    [("exit", "raises", "dead"), ("quit", "status", "skipped", "allowed")],
     ids=" ".join,
 )
 def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
@@ -171,6 +172,7 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
     )
 
 
+@pytest.mark.heavy
 def test_a_failure_quotes_the_line_and_an_error_of_ours_is_one_line(tmp_path):
     """In a cell that begins with an empty line, of a call over several lines, and where a package is missing."""
     shapes = "import lstm_trt as lab\n\ndef shapes(layers):\n    return lab.Grid((layers,), (8,), (4,))"
@@ -208,6 +210,7 @@ def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
     assert f"{path}: the kernel did not start: FileNotFoundError" in errors and errors.count("\n") == 1
 
 
+@pytest.mark.heavy
 def test_ctrl_c_stops_the_kernel_too(tmp_path):
     path = notebook(tmp_path / "a.ipynb", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
     other = notebook(tmp_path / "b.ipynb", "open('ran', 'w')")
@@ -306,13 +309,6 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         assert str(caught.value) in errors
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
     assert check_notebooks([nameless], {}, kernel="python3") == {nameless: (2, {})}
-
-
-def test_a_missing_papermill_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    monkeypatch.delitem(sys.modules, "lstm_trt.rerun")
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[lab\]'"):
-        importlib.import_module("lstm_trt.rerun")
 
 
 def printed() -> list[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -73,6 +76,61 @@ def test_what_is_installed_is_pinned_within_its_range(text):
     requirement = Requirement(text)
     (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
     assert requirement.specifier.contains(pinned.version), text
+
+
+#: Distributions whose modules have other names, also where they are not installed.
+MODULES = {
+    "nvidia-ml-py": {"pynvml"},
+    "cuda-bindings": {"cuda"},
+    "tensorflow-cpu": {"tensorflow"},
+    "apache-tvm": {"tvm"},
+    "markupsafe": {"markupsafe"},
+    "ipython": {"IPython"},
+    "pyyaml": {"yaml"},
+    "tensorrt-rtx": {"tensorrt_rtx"},
+}
+
+#: Imported where a framework brings it along, or in an environment of its own (`ENVIRONMENT` of its module).
+ELSEWHERE = {"mxnet"}
+
+
+def test_what_the_packages_import_is_declared():
+    declared = set(ELSEWHERE)
+    for text in [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]:
+        name = Requirement(text).name
+        declared |= MODULES.get(name.lower(), {name.replace("-", "_")})
+    imported = {}
+    for path in [*(ROOT / "lstm_trt").rglob("*.py"), *(ROOT / "lstm_literature").rglob("*.py")]:
+        for first, second in re.findall(
+            r"(?m)^ *(?:from (\w+)\S* import \S|import (\w+)\S*(?: as \w+)?$)", path.read_text()
+        ):
+            imported.setdefault(first or second, path)
+    known = declared | sys.stdlib_module_names | {"lstm_trt", "lstm_literature"}
+    assert {"numpy", "yaml", "tvm", "json"} <= imported.keys()
+    assert {name: path for name, path in imported.items() if name not in known} == {}
+
+
+@pytest.mark.heavy
+def test_wheel_and_sdist_have_both_packages_whole_and_no_test(tmp_path):
+    """The tests read recordings, pages and notebooks, which stay in the repository."""
+    tracked = tracked_files(tmp_path)
+    for name in tracked:
+        if not name.startswith(("data/", "figures/", "notebooks/")):
+            (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / "checkout" / name)
+    build = (
+        f"from setuptools import build_meta as b; b.build_wheel({str(tmp_path)!r}); b.build_sdist({str(tmp_path)!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path / "checkout", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = set(archive.namelist())
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    packages = {name for name in tracked if name.startswith(("lstm_trt/", "lstm_literature/"))}
+    assert packages <= in_wheel and packages <= in_sdist
+    assert {name for name in in_wheel | in_sdist if name.startswith("tests")} == set()
 
 
 def test_the_packages_for_a_driver_are_those_of_the_extras():

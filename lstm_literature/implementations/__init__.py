@@ -44,6 +44,7 @@ from lstm_literature.data import Batch, weight_shapes
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
+from lstm_trt.config.libraries import how_to_install
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
 
@@ -89,9 +90,6 @@ CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXT
 
 #: PyTorch's defaults for Adam, which the other frameworks are given.
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
-
-#: Command that installs the frameworks of the extra.
-FRAMEWORKS_REMEDY = "pip install -e '.[frameworks]'"
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,9 @@ class Implementation(ABC):
         version = installed_version(self.DISTRIBUTION)
         for package in self.PACKAGES:
             if not is_installed(package):
-                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
+                return Availability(
+                    False, version, reason=f"{package} is not installed", remedy=how_to_install("frameworks")
+                )
         return Availability(True, version) if device == "cpu" else on_gpu(version)
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:

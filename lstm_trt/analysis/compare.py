@@ -22,7 +22,7 @@ from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
 from lstm_trt.analysis.outliers import Cluster, Outliers, quick_of
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
-from lstm_trt.analysis.parallel import computed, remembered
+from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
@@ -506,10 +506,7 @@ def compare(
         else:
             asked.append((group.plain, sides[1][1].plain, effect, confidence))
             answers.append(None)
-    looked = (asked, [x.n + y.n for x, y, _, _ in asked])
-    if clusters:
-        found = iter(remembered(compared, *looked, f"{a.source} {b.source}"))
-    else:
-        found = iter(computed(partial(compared, clusters=False), *looked))
+    trials = [x.n + y.n for x, y, _, _ in asked]
+    found = iter(computed(partial(compared, clusters=clusters), asked, trials))
     answers = [answer or next(found) for answer in answers]
     return Comparisons(a, tuple(answers), (*a.remarks, *b.remarks), other=b, pairs=pairs)

@@ -1,27 +1,23 @@
-"""The same analysis of many configurations: in child processes if it takes long, and remembered in the cache."""
+"""The same analysis of many configurations, in child processes if it takes long."""
 
-import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from functools import cache
+from contextlib import ExitStack
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy
 from tqdm import tqdm
 
-from lstm_trt.config.errors import LabError, MemoryExhausted
+from lstm_trt.config.errors import MemoryExhausted
+from lstm_trt.config.format import terminal_width
 from lstm_trt.machine.linux import allowed_cores
 from lstm_trt.machine.process import Child
-from lstm_trt.store import cache as store
 
 #: Trials that are analyzed first, from which the time of the others is estimated, and at most in one call of `look`.
 FIRST, MOST = 50_000, 500_000
 
-#: Below this time child processes would not help, and it is not worth the space to remember the results.
+#: Below this time child processes would not help.
 LONG_S = 1.0
 
 #: Of several configurations: what one call of `look` takes and returns, an entry each, picklable.
@@ -37,7 +33,13 @@ def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
     first, *others = list(_chunks(trials)) or [range(0)]
     found: list[Any] = [None] * len(items)
     with ExitStack() as cleaning:
-        bar = tqdm(total=len(items), unit=" configurations", delay=LONG_S, leave=False, disable=None)
+        bar = tqdm(
+            total=len(items),
+            unit=" configurations",
+            delay=LONG_S,
+            leave=False,
+            disable=terminal_width(sys.stderr) is None,
+        )
         cleaning.callback(bar.close)
 
         def keep(chunk: range, results: list) -> None:
@@ -93,34 +95,3 @@ def _chunks(trials: Sequence[int]) -> Iterator[range]:
         sum_ += n
     if start < len(trials):
         yield range(start, len(trials))
-
-
-def remembered(look: Look, items: Sequence[Any], trials: Sequence[int], source: str) -> list:
-    """As `computed`; what took long is kept in the cache, in a file for each `source`.
-
-    A result is used again only for the same item, with the same analysis and the same versions of numpy and scipy. The
-    file is never needed: results are computed if it is damaged, missing, or cannot be written.
-    """
-    if not source or sum(trials) < FIRST:
-        return computed(look, items, trials)
-    keys = [store.sha256(pickle.dumps(item)) for item in items]
-    name = {"source": str(Path(source).absolute()), "analysis": look.__qualname__, "version": _version()}
-    known: dict[str, Any] = {}
-    with suppress(Exception):
-        kept = store.stored("analysis", name, ".pickle")
-        known = pickle.loads(kept.path.read_bytes()) if kept else {}
-    missing = [place for place, key in enumerate(keys) if key not in known]
-    began = time.perf_counter()
-    results = computed(look, [items[place] for place in missing], [trials[place] for place in missing])
-    known |= zip((keys[place] for place in missing), results, strict=True)
-    if time.perf_counter() - began > LONG_S:
-        with suppress(LabError):
-            store.keep("analysis", name, ".pickle", pickle.dumps({key: known[key] for key in keys}))
-    return [known[key] for key in keys]
-
-
-@cache
-def _version() -> str:
-    """The SHA-256 of the files of the analysis, and the versions of what it computes with."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return f"{store.sha256(b''.join(file.read_bytes() for file in files))} {np.__version__} {scipy.__version__}"

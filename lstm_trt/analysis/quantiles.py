@@ -19,6 +19,7 @@ import numpy as np
 
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields, as_list
+from lstm_trt.config.format import decimal
 from lstm_trt.config.libraries import special
 from lstm_trt.store.whole import Whole
 
@@ -146,7 +147,7 @@ def mean_and_deviation(values: Ordered) -> tuple[float, float | None]:
 def share_of(percentile: str | float | Fraction) -> Fraction:
     """A percentile as an exact share: `99.9` -> 999/1000; raises `UsageError` for less than 50 or 100 and more."""
     try:
-        share = Fraction(str(percentile)) / 100
+        share = Fraction(decimal(percentile) if isinstance(percentile, str) else str(percentile)) / 100
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"a percentile must be a number such as 99.9, not {percentile!r}") from None
     if not Fraction(1, 2) <= share < 1:

@@ -15,7 +15,7 @@ from typing import Any
 from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
-from lstm_trt.analysis.parallel import remembered
+from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.quantiles import (
     PERCENTILES,
     AskedPercentiles,
@@ -27,6 +27,7 @@ from lstm_trt.analysis.quantiles import (
 from lstm_trt.analysis.segments import not_judged
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.configuration import PRECISIONS, Configuration
+from lstm_trt.config.format import csv_text
 from lstm_trt.config.labels import flat
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import as_runs
@@ -152,7 +153,7 @@ class Summary(Answers):
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}
             others = {name: json.dumps(value) for name, value in row.items() if isinstance(value, list | dict)}
             rows.append({**row, **others, **lists})
-        return pd.DataFrame(rows, columns=self._columns, dtype=object).to_csv(index=False)
+        return csv_text(pd.DataFrame(rows, columns=self._columns, dtype=object))
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -171,7 +172,7 @@ def summarize(
     """
     shares = shares_of(percentiles)
     runs = as_runs(runs)
-    rows = summarize_groups(runs.groups, by_round, clusters, runs.source, shares)
+    rows = summarize_groups(runs.groups, by_round, clusters, shares)
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
@@ -191,10 +192,9 @@ def summarize_groups(
     groups: Iterable[Group],
     by_round: bool = False,
     clusters: bool = True,
-    source: str = "",
     shares: Sequence[Fraction] = (),
 ) -> list[SummaryRow]:
-    """One row per group, in their order, or one per round; clusters that took long are remembered for the `source`."""
+    """One row per group, in their order, or one per round."""
     parts: list[tuple[Group, tuple[Latencies, ...], int | None]] = []
     for group in groups:
         samples = timed_samples(group.samples)
@@ -205,7 +205,7 @@ def summarize_groups(
         if clusters and samples and not not_judged(samples):
             looked[place] = tuple(Latencies.of(sample.timed_ns) for sample in samples)
     sizes = [sum(len(sample.latency_ns) for sample in samples) for samples in looked.values()]
-    found = dict(zip(looked, remembered(_clusters, list(looked.values()), sizes, source), strict=True))
+    found = dict(zip(looked, computed(_clusters, list(looked.values()), sizes), strict=True))
     rows = []
     for place, (group, samples, number) in enumerate(parts):
         if samples:

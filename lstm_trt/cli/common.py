@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +20,7 @@ from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
 from lstm_trt.config.errors import Incomplete, UsageError, nearest, refused
 from lstm_trt.config.fields import about
-from lstm_trt.config.format import count, listed, markdown, warning_lines
+from lstm_trt.config.format import count, csv_text, decimal, listed, markdown, warning_lines
 from lstm_trt.config.labels import FIELDS
 from lstm_trt.config.shape import AXES, FIELDS as SIZES, LstmShape
 from lstm_trt.config.step import Step
@@ -116,9 +115,6 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
         for flag in ("size", "value", "state", "inputs"):
             if getattr(arguments, flag, None):
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
-        here = os.getcwd()
-        if steps and not {"", here} & set(sys.path):  # so that its modules can be imported, as with `python -m`
-            sys.path.insert(0, here)
         return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
     from lstm_trt.export.read_onnx import fixed_text, read_shapes, symbols_in
@@ -127,7 +123,10 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
     pairs = dict(_pair("--value", "INPUT=N", text) for text in arguments.value)
     with refused("--value needs numbers", ValueError):
-        numbers = {name: int(text) if text.lstrip("+-").isdecimal() else float(text) for name, text in pairs.items()}
+        numbers = {
+            name: int(decimal(text)) if text.lstrip("+-").isdecimal() else float(decimal(text))
+            for name, text in pairs.items()
+        }
     shapes = {path: read_shapes(path) for path in files}
     known = {path: symbols_in(each) for path, each in shapes.items()}
     for what, names, each in (("symbolic size", sizes, known), ("input", numbers, shapes)):
@@ -165,7 +164,7 @@ def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for text in given:
         name, values = _pair("--size", "NAME=N", text)
-        if not all(value.strip().isdecimal() for value in values.split(",")):
+        if not (values.isascii() and all(value.strip().isdecimal() for value in values.split(","))):
             raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
         found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
     return found
@@ -213,9 +212,12 @@ def _cores(text: str) -> tuple[int, ...]:
 
 
 def wait_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --no-wait."""
+    """Add --no-wait and --wait-limit; both set `lock_wait`."""
+    group = parser.add_mutually_exclusive_group()
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
-    parser.add_argument("--no-wait", action="store_true", help=no_wait)
+    group.add_argument("--no-wait", action="store_false", dest="lock_wait", help=no_wait)
+    limit = "stop if it uses them for longer than this time in seconds (default no limit)"
+    group.add_argument("--wait-limit", type=float, dest="lock_wait", metavar="S", help=limit)
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
@@ -326,7 +328,7 @@ def deadline_argument(parser: argparse._ActionsContainer, meaning: str, *, requi
 def _us_of_ms(text: str) -> float:
     """Milliseconds to microseconds without rounding errors: 1.1 is 1100."""
     try:
-        return float(1000 * Decimal(repr(float(text))))
+        return float(1000 * Decimal(repr(float(decimal(text)))))
     except ValueError:
         raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
 
@@ -362,7 +364,7 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":
-        print(answer.csv_text() if hasattr(answer, "csv_text") else answer.frame.to_csv(index=False), end="")
+        print(answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame), end="")
     elif form == "md":
         from lstm_trt.analysis.answers import table_cells
 

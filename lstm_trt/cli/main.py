@@ -13,7 +13,6 @@ import gc
 import importlib
 import os
 import resource
-import shutil
 import signal
 import sys
 import textwrap
@@ -24,7 +23,8 @@ from typing import Any, NoReturn
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, file_errors, nearest, printable
-from lstm_trt.config.format import WIDTH, table_lines, wrapped
+from lstm_trt.config.format import WIDTH, decimal, table_lines, terminal_width, wrapped
+from lstm_trt.machine.linux import open_standard_streams
 from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
 EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
@@ -51,6 +51,8 @@ class _Formatter(argparse.HelpFormatter):
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **how: Any) -> None:
         super().__init__(formatter_class=_Formatter, **how)
+        for kind in (int, float):
+            self.register("type", kind, lambda text, kind=kind: kind(decimal(text)))
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """As argparse; an unknown option of a command is reported before arguments that are missing."""
@@ -163,6 +165,7 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
 
 def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
+    open_standard_streams()
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # of nohup
         signal.signal(signal.SIGHUP, _stop)
@@ -183,7 +186,7 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
         show(f"{program.name}: stopped", sys.stderr)
         return EXIT_STOPPED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
+        _silence(sys.stdout)
         return EXIT_PIPE
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRORS:
@@ -209,17 +212,26 @@ def show(answer: Any, file: Any = None) -> None:
     """Print a text, or the text of an object, wrapped at the width of a terminal; control characters as escapes.
 
     Names in files of the user may contain them. An object whose own text has colours, and nothing of such files, says
-    so by its attribute `coloured`.
+    so by its attribute `coloured`. Standard error may be full or closed: the result does not depend on it.
     """
     file = file or sys.stdout
-    width = shutil.get_terminal_size().columns if file.isatty() else None
+    width = terminal_width(file)
     before = WIDTH.set(width)
     try:
         coloured = getattr(answer, "coloured", False)
         text = str(answer) if coloured else "\n".join(map(printable, str(answer).split("\n")))
         print(wrapped(text, width) if width else text, file=file, flush=True)
+    except OSError:
+        if file is not sys.stderr:
+            raise
+        _silence(file)
     finally:
         WIDTH.reset(before)
+
+
+def _silence(stream: Any) -> None:
+    """Write to /dev/null what a stream still has to write, since its reader closed the pipe or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _refuse(program: Program, error: Exception | str, status: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from lstm_trt.cli import common
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import count, duration, latency
+from lstm_trt.config.format import count, duration, latency, terminal_width
 from lstm_trt.config.workload import carried_text
 from lstm_trt.recorder import pool
 from lstm_trt.runtimes.base import preparer_of
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     workload = workload.in_mode(arguments.mode or workload.modes[0])
     settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
     settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
-    settings["wait"] = not arguments.no_wait
+    settings["wait"] = arguments.lock_wait
     name = workload.title(arguments.mode or workload.modes[0])
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
@@ -101,7 +101,9 @@ class _Progress:
     """Prints events of the recorder to standard error; live counters only on a terminal."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._terminal, self._open = name, sys.stderr.isatty(), False
+        self._name = name
+        self._terminal = terminal_width(sys.stderr) is not None
+        self._open = False
 
     def __call__(self, event: dict) -> None:
         match event["event"]:

@@ -5,11 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-import yaml
-
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
-from lstm_trt.rerun import Run, parse_value, rerun
+from lstm_trt.rerun import Run, check_papermill, parse_value, rerun
 
 EXAMPLE = "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"
 
@@ -35,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `rerun`; returns 0 if all notebooks completed, else 1."""
+    check_papermill()
+    import yaml
+
     values = [(name, parse_value(text)) for name, text in arguments.parameter] + arguments.raw
     for text in arguments.yaml:
         try:

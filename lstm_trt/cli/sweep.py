@@ -118,7 +118,7 @@ def sweep_arguments(parser: argparse.ArgumentParser) -> None:
 def sweep_options(arguments: argparse.Namespace) -> dict:
     """The keyword arguments of `run_sweep`, except the seed."""
     found = {name: getattr(arguments, name) for name in ("rounds", "retry_failed", "show_progress")}
-    return found | {"time_limit_s": arguments.time_limit, "wait": not arguments.no_wait}
+    return found | {"time_limit_s": arguments.time_limit, "wait": arguments.lock_wait}
 
 
 def exit_status(report: SweepReport) -> int:

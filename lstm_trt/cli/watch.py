@@ -9,6 +9,7 @@ from typing import Any
 
 from lstm_trt.cli.common import deadline_argument
 from lstm_trt.cli.main import show
+from lstm_trt.config.format import terminal_width
 from lstm_trt.recorder.watch import follow
 
 EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run `watch`."""
     as_json = arguments.format == "json"
-    rewrite = sys.stdout.isatty() and not (as_json or arguments.once)
+    rewrite = terminal_width(sys.stdout) and not (as_json or arguments.once)
     shown: Any = None
     snapshot: Any = None
     try:

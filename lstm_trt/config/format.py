@@ -6,7 +6,9 @@ While a command prints to a terminal, `WIDTH` is set; otherwise tables are as wi
 """
 
 import math
+import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +19,9 @@ from lstm_trt.config.errors import printable
 
 #: Width of the terminal that is printed to, in characters; None if it is none.
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
+
+#: A terminal of fewer columns gets what a pipe gets.
+LEAST_COLUMNS = 40
 
 #: Thousands separator in figures.
 THIN_SPACE = "\u2009"
@@ -29,6 +34,12 @@ _COLOUR = re.compile("\033\\[[0-9]*m")
 
 #: A number, size or id: `12.5`, `2x64-s64-b1`, `0a1b2c3d`.
 _WITH_DIGIT = re.compile(r"[\w.-]*\d[\w.-]*")
+
+#: A number as CSV and JSON have it: decimal, in ASCII, without separators.
+_NUMBER = re.compile(r"(?ai)\s*[+-]?(\d+(\.\d*)?|\.\d+|inf|infinity|nan)(e[+-]?\d+)?\s*")
+
+#: How a text begins that a spreadsheet computes.
+_COMPUTED = re.compile(r"[=+\-@\t\n].")
 
 #: Minimum width in characters of a wrapped column.
 LEAST_WIDTH = 6
@@ -43,12 +54,43 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<>|~#]")
 NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
 
 
+def terminal_width(file: Any) -> int | None:
+    """Columns of the terminal to which `file` writes; None for a pipe, for None, and for a terminal used like a pipe.
+
+    That is one with fewer than `LEAST_COLUMNS`, or without control sequences (TERM=dumb): it gets whole lines without
+    colours or progress.
+    """
+    if file is None or not file.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    columns = shutil.get_terminal_size().columns
+    return columns if columns >= LEAST_COLUMNS else None
+
+
 def number(value: float | None, digits: int = 3, separator: str = "") -> str:
     """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345, 1.00."""
     if value is None or not math.isfinite(value):
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
     return f"{value:,.{decimals}f}".replace(",", separator)
+
+
+def decimal(text: str) -> str:
+    """The text of a decimal number; raises `ValueError` for others: 0x64, 1_100, digits that are not ASCII."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a decimal number")
+    return text
+
+
+def csv_text(frame: Any) -> str:
+    """A DataFrame as CSV; texts that a spreadsheet would compute have an apostrophe before them."""
+    return frame.rename(columns=_not_computed).map(_not_computed).to_csv(index=False)
+
+
+def _not_computed(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r", "\n")  # which pandas puts in quotes
+    return f"'{text}" if _COMPUTED.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def short_number(value: float, digits: int = 10) -> str:

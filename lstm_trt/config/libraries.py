@@ -1,7 +1,7 @@
 """Libraries that take long to import: each is imported when its first attribute is read.
 
 So a command, and a process that records, loads those only that it uses. To a type checker they are ordinary imports.
-The version of any library is known without importing it.
+The version of any library is known without importing it, and so is the command that installs what is missing.
 
 Two libraries send usage data unless they are told not to before they are imported, from threads that then run on the
 cores on which calls are timed: ONNX Runtime (docs/Privacy.md of microsoft/onnxruntime) and OpenVINO (the package
@@ -102,6 +102,18 @@ __all__ = ["np", "onnx", "onnxruntime", "pa", "pd", "pq", "special", "torch"]
 
 #: Versions of CUDA that names of packages end with.
 CUDA_MAJORS = (12, 13)
+
+
+def in_checkout() -> bool:
+    """Whether this package runs from a checkout: it has the project's Makefile beside it."""
+    return (Path(__file__).parents[2] / "Makefile").is_file()
+
+
+def how_to_install(extra: str, target: str = "") -> str:
+    """The command that installs an extra of this package: with pip, or in a checkout with a `target` of make."""
+    if not in_checkout():
+        return f"pip install 'lstm_trt[{extra}]'"
+    return f"make {target}" if target else f"pip install -e '.[{extra}]'"
 
 
 def installed_version(distribution: str) -> str | None:

@@ -21,13 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, any_error
+from lstm_trt.config.libraries import how_to_install
 from lstm_trt.export.c_file import CFile
 from lstm_trt.machine.facts import cpu_name
 from lstm_trt.machine.linux import cpuinfo_flags, run_command
 from lstm_trt.store import cache
 from lstm_trt.store.temporary import temporary_folder
-
-REMEDY = "install a C compiler: apt install gcc, or pip install -e '.[c]'"
 
 #: A compilation that takes longer is ended: so much, and more for each statement and each byte of the source. That is
 #: 20 times and more what an idle machine takes: a call of a matrix product, of which the sizes are constants, takes
@@ -61,10 +60,11 @@ def find_compiler() -> Compiler:
 
     Raises `RuntimeUnavailable` if there is none.
     """
+    remedy = f"install a C compiler: apt install gcc, or {how_to_install('c')}"
     try:
         given = shlex.split(os.environ.get("CC", ""))
     except ValueError as error:
-        raise RuntimeUnavailable("c", f"the variable CC cannot be read: {error}", REMEDY) from None
+        raise RuntimeUnavailable("c", f"the variable CC cannot be read: {error}", remedy) from None
     zig = [[sys.executable, "-m", "ziglang", "cc"]] if importlib.util.find_spec("ziglang") else []
     reason = f"the compiler {given[0]!r} of the variable CC was not found" if given else "no C compiler"
     for command in [given] if given else [["cc"], ["gcc"], ["clang"], *zig]:
@@ -73,7 +73,7 @@ def find_compiler() -> Compiler:
                 return Compiler(tuple(command), _version(command))
             except BuildFailed as error:
                 reason = str(error)
-    raise RuntimeUnavailable("c", reason, REMEDY)
+    raise RuntimeUnavailable("c", reason, remedy)
 
 
 def _version(command: Sequence[str]) -> str:

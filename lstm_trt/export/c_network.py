@@ -413,7 +413,8 @@ class Reader:
                 unknown[_kind(node)].append(label(node))
             elif lost.isdisjoint(node.input):
                 try:
-                    self._read(node)
+                    with any_error(BuildFailed, f"{label(node)} is not valid"):
+                        self._read(node)
                     continue
                 except BuildFailed as error:
                     faults.append(str(error))

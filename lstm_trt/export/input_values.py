@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lstm_trt.config.libraries import onnx
+from lstm_trt.export.limits import check_time
 from lstm_trt.export.onnx_checks import RECURRENT, attributes, label, operators
 from lstm_trt.export.sizes import Sizes, bodies, evaluated
 
@@ -103,6 +104,7 @@ class InputValues:
         """The first range of an input with whose least and greatest number these uses get what they need."""
         sizes = [size for each in self._inputs.values() for size in each.shape]
         for range_ in _tried(uses, sizes):
+            check_time()
             if tensor.type == "bool" and range_[1] > 1:
                 continue
             ends = [

@@ -19,7 +19,8 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.sizes import Sizes, bodies, fit, graphs, known_sizes
+from lstm_trt.export import work
+from lstm_trt.export.sizes import Sizes, attributes, bodies, fit, graphs, known_sizes
 
 #: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
 NO_DEFAULT = float("nan")
@@ -112,7 +113,7 @@ OPENVINO = Rules(
 
 
 def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFailed) -> onnx.ModelProto:
-    """An ONNX file with its local functions inlined; raises `kind` if it is invalid or truncated."""
+    """An ONNX file with its local functions inlined; raises `kind` if it is invalid, truncated, or too much work."""
     import onnx.inliner
 
     with any_error(kind, f"{name} is not an ONNX file, or is truncated", one_line):
@@ -122,7 +123,17 @@ def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFai
     if not _is_utf8(model):
         # TensorRT would quote such a name, and its bindings print an error before the logger is called.
         raise kind(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
-    return onnx.inliner.inline_local_functions(model) if model.functions else model
+    with any_error(kind, f"{name} is not valid ONNX", one_line):
+        functions = {(each.domain, each.name): each for each in model.functions}
+        if work.operators(model.graph, functions, {}) > work.MOST:
+            raise kind(
+                f"{name} has functions that call themselves, or more than {work.MOST} operators with them expanded"
+            )
+        if functions:
+            model = onnx.inliner.inline_local_functions(model)
+        if work.passes(model.graph, {}) > work.MOST:
+            raise kind(f"{name} has loops that never end, or have more than {work.MOST} passes")
+        return model
 
 
 def _is_utf8(message) -> bool:
@@ -186,18 +197,6 @@ def retype(model: onnx.ModelProto, values: Iterable[onnx.ValueInfoProto], number
 def recurrent_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """The LSTM, GRU and RNN operators."""
     return [node for node in nodes(model.graph) if node.op_type in RECURRENT and node.domain in ("", "ai.onnx")]
-
-
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """The attributes of an operator by name, with text instead of bytes."""
-    found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    return {name: _decoded(value) for name, value in found.items()}
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decoded(item) for item in value]
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -27,6 +27,7 @@ from lstm_trt.config.libraries import torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.input_values import LENGTHS
+from lstm_trt.export.limits import time_limit
 from lstm_trt.export.read_onnx import (
     NetworkFacts,
     Tensor,
@@ -39,6 +40,7 @@ from lstm_trt.export.read_onnx import (
 )
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
+from lstm_trt.store.files import refuse_named_pipe
 
 #: Endings or beginnings by which exporters tell a carried state's input from its output.
 STATE_NAMES = (
@@ -84,6 +86,7 @@ class OnnxNetwork(Workload):
     constants = property(lambda self: dict(self.fixed))
     lengths = property(lambda self: {each.name: each.range for each in self.facts.inputs if each.meaning == LENGTHS})
 
+    @time_limit()
     def __init__(
         self,
         path: str | Path | bytes,
@@ -314,6 +317,7 @@ def stream_of(network: OnnxNetwork) -> Any:
     return streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
 
 
+@time_limit()
 def _with_states(network: OnnxNetwork) -> OnnxNetwork:
     stream = stream_of(network)
     sizes: dict[Any, int] = dict(network.sizes)
@@ -492,6 +496,7 @@ def _given(path: Path) -> dict[str, np.ndarray]:
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
     invalid = any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it")
     with invalid, file_errors(f"read {path}"):
+        refuse_named_pipe(path)
         return _arrays(path)
 
 

@@ -20,12 +20,23 @@ from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime
 from lstm_trt.config.workload import RecurrentLayer, State
-from lstm_trt.export import onnx_checks
+from lstm_trt.export import limits, onnx_checks
 from lstm_trt.export.input_values import LENGTHS, InputValues
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.sizes import Sizes, bodies, fit, fix_inputs, known_sizes, resolved, symbolic_shapes, with_sizes
+from lstm_trt.export.sizes import (
+    Sizes,
+    bodies,
+    fit,
+    fix_inputs,
+    known_sizes,
+    resolved,
+    scanned,
+    symbolic_shapes,
+    with_sizes,
+)
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
+from lstm_trt.store.files import refuse_named_pipe
 
 #: Inputs or outputs of a call by name.
 Arrays = dict[str, np.ndarray]
@@ -126,6 +137,7 @@ def read_file(path: Path) -> tuple[bytes, str]:
     """
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+    refuse_named_pipe(path)
     with file_errors(f"read {path}"):
         content = path.read_bytes()
     try:
@@ -139,9 +151,11 @@ def read_file(path: Path) -> tuple[bytes, str]:
     if not external:
         return content, cache.sha256(content)
     loaded = f"the external data of {path} cannot be loaded"
-    # ValueError for an offset that is no number or negative, or above protobuf's 2 GiB
+    # ValueError for a location with NUL, an offset that is no number, or above protobuf's 2 GiB
     with any_error(UsageError, loaded):
         places = [(tensor, ExternalDataInfo(tensor)) for tensor in external]
+        if any(min(place.offset or 0, place.length or 0) < 0 for _, place in places):  # as some versions of onnx allow
+            raise UsageError(f"{loaded}: an offset or a length in it is negative")
         parts = {}
         for location in sorted({place.location for _, place in places}):
             file = _external_file(path, location)
@@ -181,6 +195,13 @@ def checked(content: bytes, name: str) -> onnx.ModelProto:
     model = onnx_checks.read(content, name, UsageError)
     with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
+        for tensor in onnx_checks.tensors(model.graph):
+            if tensor.ListFields():
+                onnx.numpy_helper.to_array(tensor)  # which the checker does not try
+    outputs = [value.name for value in model.graph.output]
+    if not outputs or len(set(outputs)) < len(outputs):
+        wrong = "two outputs have the same name" if outputs else "it has no outputs, so nothing could be read"
+        raise UsageError(f"{name} is not valid ONNX: {wrong}; export it again")
     return model
 
 
@@ -212,7 +233,9 @@ def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> t
 
 def deciding(model: onnx.ModelProto) -> dict[str, Any]:
     """Inputs on which the condition of an If depends -> the number with which it is compared, "N" if there is none."""
-    graph, found = resolved(model).graph, {}
+    with any_error(UsageError, "the network is not valid ONNX"):
+        graph = resolved(model).graph
+    found = {}
     single = [tensor for tensor in onnx_checks.tensors(graph) if tensor.name and math.prod(tensor.dims) == 1]
     numbers = {tensor.name: onnx.numpy_helper.to_array(tensor).item() for tensor in single}
     for node in reversed(onnx_checks.nodes(graph)):  # those that use a tensor before that which makes it
@@ -273,18 +296,16 @@ def network_facts(
         raise UsageError(f"{name} is not valid ONNX: {wrong}")
     known: dict[str, Any] = known_sizes(graph)
     types = {value.name: _numpy_type(value, name, "input") for value in model.graph.input if value.name in shapes}
-    inputs = _inputs(derived, types, shapes, given)
+    bare = [Tensor(key, kind, shapes[key]) for key, kind in types.items()]
+    _check_memory(name, content, bare)
+    inputs = _inputs(derived, bare, given)
     types = {value.name: _numpy_type(value, name, "output") for value in graph.output}
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
     stated: dict[str, Any] = known_sizes(model.graph)
     others = {key: stated[key] for key in types if not fit(stated.get(key, known[key]), known[key])}
     outputs = [Tensor(key, kind, known[key], declared=others.get(key)) for key, kind in types.items()]
-    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
-    size, available = size + 3 * len(content), available_memory_bytes()
-    if size > available:
-        needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
-        raise UsageError(f"{name} does not fit into the memory: {needs}")
+    _check_memory(name, content, [*inputs, *outputs])
     tensors, every = list(onnx_checks.tensors(model.graph)), onnx_checks.nodes(model.graph)
     fills = [a.t.data_type for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]
     quantized = [tensor for tensor in tensors if tensor.data_type in INT8 and len(tensor.dims) > 1]
@@ -298,17 +319,24 @@ def network_facts(
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, least if complete else None, **more)
 
 
+def _check_memory(name: str, content: bytes, tensors: Iterable[Tensor]) -> None:
+    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in tensors)
+    size, available = 3 * (size + len(content)), available_memory_bytes()  # random numbers are in float64 first
+    if size > available:
+        needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
+        raise UsageError(f"{name} does not fit into the memory: {needs}")
+
+
 def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Shapes with these values of their symbols."""
     return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
 
 
-def _inputs(model: onnx.ModelProto, types: Mapping, shapes: Mapping, given: Mapping[str, np.ndarray]) -> list[Tensor]:
+def _inputs(model: onnx.ModelProto, bare: Sequence[Tensor], given: Mapping[str, np.ndarray]) -> list[Tensor]:
     """The inputs with the numbers that they have: those given, if they are lengths or cannot be drawn.
 
     Recurrent operators with sequences of known lengths get the mean of these as their attribute `MEAN_LENGTH`.
     """
-    bare = [Tensor(name, kind, shapes[name]) for name, kind in types.items()]
     values = InputValues(model, bare)
     meanings, arrays, found = values.meanings(), dict(given), []
     for tensor in bare:
@@ -361,7 +389,7 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
         w, r = (w[0], w[2], w[1]), (r[0], r[2], r[1])
     has = attributes(node)
     sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
-    bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output))
+    bias, name = any(node.input[3:4]), node.name or next(filter(None, node.output), "")
     sizes = (r[2] or has.get("hidden_size"), w[2], sequence, batch)
     steps = has.get(MEAN_LENGTH)
     steps = None if steps == sequence else steps
@@ -399,11 +427,9 @@ def _count_flops(graph: onnx.GraphProto, outer: Sizes, varying: set[str]) -> tup
 
 def _times(node: onnx.NodeProto, known: Sizes) -> int | None:
     """How often an operator computes its body, or itself; None if that is not known."""
-    if node.op_type != "Scan":
-        return None if node.op_type == "Loop" else 1
-    has = attributes(node)
-    scanned = known.get(node.input[-has["num_scan_inputs"]]) or (None,)
-    return scanned[has.get("scan_input_axes", [0])[0]]
+    if node.op_type == "Scan":
+        return scanned(node, known)
+    return None if node.op_type == "Loop" else 1
 
 
 def _flops(node: onnx.NodeProto, known: Sizes) -> tuple[int, bool]:
@@ -449,6 +475,7 @@ def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Seque
     """
     for power in range(EXAMPLE_DOUBLINGS):
         for grown in (*([symbol] for symbol in missing), missing):
+            limits.check_time()
             trial = {symbol: 2**power if symbol in grown else 1 for symbol in missing}
             with suppress(LabError):
                 network_facts(content, name, {**sizes, **trial}, numbers, {}, measured=True)
@@ -466,6 +493,8 @@ def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor]
     arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
     try:
         (results,) = run_onnxruntime(model.SerializeToString(), [arrays])
+    except LabError:
+        raise
     except Exception as error:  # the package's own classes
         reason, values = f"{name} gives no outputs for", _flags(", or --value", deciding(model))
         if given.keys() >= arrays.keys():
@@ -486,7 +515,7 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
     settings.log_severity_level = 4  # errors are also raised as exceptions
     session: Any = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
-    return in_sequence(lambda inputs: dict(zip(names, session.run(names, inputs), strict=True)), sets, states)
+    return in_sequence(lambda inputs: dict(zip(names, limits.run(session, inputs), strict=True)), sets, states)
 
 
 def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:

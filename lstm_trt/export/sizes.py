@@ -19,6 +19,7 @@ from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import Workload
+from lstm_trt.export.limits import check_time
 
 #: Sizes of tensors by name, a number or None each.
 Sizes = Mapping[str, Any]
@@ -36,6 +37,26 @@ RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rando
 def bodies(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
     """The graphs inside a Loop, If or Scan, by the names of their attributes."""
     return {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of an operator by name, with text instead of bytes."""
+    found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {name: _decoded(value) for name, value in found.items()}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def scanned(node: onnx.NodeProto, known: Sizes) -> int | None:
+    """How often a Scan computes its body; None if that is not known."""
+    has = attributes(node)
+    with suppress(LookupError):  # of an operator that is not valid
+        return known[node.input[-has["num_scan_inputs"]]][has.get("scan_input_axes", [0])[0]]
+    return None
 
 
 def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -72,6 +93,8 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
                 raise UsageError(f"the input {value.name} is not a tensor: {others}")
             dims = enumerate(value.type.tensor_type.shape.dim)
             found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
+            if any(isinstance(size, int) and size < 0 for size in found[value.name]):
+                raise UsageError(f"the input {value.name} has a size below 0: export the network again")
     return found
 
 
@@ -91,7 +114,8 @@ def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str =
     for key, number in numbers.items():
         if key not in inputs:
             raise UsageError(f"{name} has no input {key!r}: its inputs are {listed(list(inputs))}")
-        kind = onnx.helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
+        with any_error(UsageError, f"the input {key} of {name} has no known type"):
+            kind = onnx.helper.tensor_dtype_to_np_dtype(inputs[key].type.tensor_type.elem_type)
         shape = [size or 1 for size in sizes_of(inputs[key])]
         whole = kind.kind in "iu" and np.can_cast(np.min_scalar_type(number), kind)
         if math.prod(shape) > 1 or not (whole or kind.kind in "fb"):
@@ -180,6 +204,7 @@ def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: 
     values = values | {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in small}
     del graph.node[:]
     for node in nodes:
+        check_time()
         found = _small_outputs(node, known, values, opsets)
         values |= found
         if node.op_type == "If" and node.input[0] in values:
@@ -195,7 +220,8 @@ def _fold(graph: onnx.GraphProto, outer: Sizes, values: dict[str, Any], opsets: 
 def _take(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     """Append the operators of a branch of an If to the graph; their names may be used in other branches."""
     made = [tensor.name for tensor in branch.initializer] + [name for each in branch.node for name in each.output]
-    _rename(branch, {name: f"{next(filter(None, node.output))}/{name}" for name in made if name})
+    first = next(filter(None, node.output), "")
+    _rename(branch, {name: f"{first}/{name}" for name in made if name})
     graph.initializer.extend(branch.initializer)
     graph.node.extend(branch.node)
     ends = zip(branch.output, node.output, strict=True)
@@ -206,8 +232,9 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
     """The outputs of an operator of known inputs, or of `Shape` and `Size` at known sizes; empty if they are large."""
     if node.op_type in ("Shape", "Size") and None not in known.get(node.input[0], (None,)):
         values = {node.input[0]: np.broadcast_to(np.float32(0), known[node.input[0]])}
-    large = any(math.prod(size or 1 for size in known.get(name, ())) > SMALL_ELEMENTS for name in node.output)
-    if not large and node.op_type not in RANDOM and not bodies(node) and values.keys() | {""} >= {*node.input}:
+    sizes = [known.get(name, (None,)) for name in node.output if name]
+    large = any(None in each or math.prod(each) > SMALL_ELEMENTS for each in sizes)
+    if not large and node.op_type not in RANDOM and values.keys() | {""} >= {*node.input}:
         with suppress(Exception):  # any class; an operator that it does not know is left as it is
             found = dict(zip(filter(None, node.output), evaluated(node, values, opsets), strict=True))
             if all(isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in found.values()):
@@ -216,9 +243,11 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
 
 
 def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:
-    """The outputs of one operator, by ONNX's reference evaluator; raises any class."""
+    """The outputs of one operator without a body, by ONNX's reference evaluator; raises any class."""
     from onnx.reference import ReferenceEvaluator
 
+    if bodies(node):
+        raise NotImplementedError(f"{node.op_type} is not evaluated: its body may never end")
     ends = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
     evaluator: Any = ReferenceEvaluator(onnx.helper.make_graph([node], "one", [], ends), opsets)
     return evaluator.run(None, values)

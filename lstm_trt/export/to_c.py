@@ -194,6 +194,7 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
         step = static_model(path, replace(network, sequence=1))
         return _Models(window, step, any_length=_in_order(window, step))  # it carries the states of all its layers
     if mode == "stream" or (network.states and mode != "forward"):
+        network.check_mode("stream")
         return _Models(None, static_model(network.path, network), network.states)
     window = static_model(network.path, network)
     if mode is not None:

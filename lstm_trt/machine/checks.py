@@ -366,7 +366,7 @@ def gpu_driver(root: Path) -> Found:
         version = facts.installed_version(name)
         needed = 13 if name == "tensorrt-cu13" else int((version or "0").partition(".")[0])
         if version and needed > device.cuda_version[0]:
-            return value, "attention", f"{name} {version} needs CUDA {needed}", gpu.OLD_DRIVER_REMEDY
+            return value, "attention", f"{name} {version} needs CUDA {needed}", gpu.old_driver_remedy()
     return value, "good", "the driver is new enough for the installed packages"
 
 

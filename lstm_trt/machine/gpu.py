@@ -12,16 +12,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
+from lstm_trt.config.libraries import in_checkout
+
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
 #: records on it by accident.
 SHIM_NAME, SHIM_VARIABLE = "NVIDIA Shim", "LSTM_TRT_ALLOW_SHIM"
 
-#: What to do without a GPU, and with a driver that is too old for the packages.
+#: What to do without a GPU.
 NO_GPU_REMEDY = "on a machine with an NVIDIA GPU: install its driver; `nvidia-smi` must list the GPU"
-OLD_DRIVER_REMEDY = "install a newer NVIDIA driver, or delete .venv and run: make gpu"
 
 #: Attributes of a device (cuda.h): major and minor number of its compute capability.
 _CAPABILITY = (75, 76)
+
+
+def old_driver_remedy() -> str:
+    """What to do with a driver that is too old for the packages."""
+    how = ": delete .venv and run make gpu" if in_checkout() else ""
+    return f"install a newer NVIDIA driver, or packages for the CUDA version of this one{how}"
 
 
 class NoCudaDevice(Exception):

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,11 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import decimal
 
 ROOT = Path("/")
 
 #: Environment variables with the number of threads of libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null in place of standard streams that are closed, here and for child processes.
+
+    Otherwise there is no object to write to, and the next file, pipe or socket gets the number of a closed stream.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            os.set_inheritable(handle, True)
+            setattr(sys, name, os.fdopen(handle, "r+"))
 
 
 def read_text(path: str, root: Path = ROOT) -> str | None:
@@ -47,7 +61,7 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
     try:
         for part in filter(None, text.replace("(null)", "").replace("\n", "").strip().split(",")):
             first, _, last = part.partition("-")
-            cores.extend(range(int(first), int(last or first) + 1))
+            cores.extend(range(int(decimal(first)), int(decimal(last or first)) + 1))
     except ValueError:
         return None
     return tuple(cores)

@@ -10,7 +10,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO
 
-from lstm_trt.machine.linux import THREAD_VARIABLES
+from lstm_trt.machine.linux import THREAD_VARIABLES, open_standard_streams
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Child:
         log: IO[bytes] | int = subprocess.DEVNULL,
     ) -> None:
         interpreter = interpreter or Interpreter()
+        open_standard_streams()  # a connection with the number of one would be replaced in the child
         self.connection, theirs = Pipe()
         environment = interpreter.environment() | dict.fromkeys(THREAD_VARIABLES, str(threads)) | (variables or {})
         with theirs:

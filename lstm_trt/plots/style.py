@@ -89,10 +89,10 @@ class Picture(Figure):
         return f"{self.title}{end} {self.summary or ' '.join(self.notes[:1])}".strip()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        # As HTML only, so that it is stored once: JupyterLab and nbconvert show no alternative text of a PNG.
+        # Twice: JupyterLab and nbconvert show no alternative text of a PNG, LaTeX and PDF no HTML.
         png = b64encode(image_bytes(self)).decode("ascii")
         html = f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}">'
-        return {"text/html": html, "text/plain": self.alt}
+        return {"text/html": html, "image/png": png, "text/plain": self.alt}
 
 
 def image_bytes(picture: Picture, form: str = "png") -> bytes:

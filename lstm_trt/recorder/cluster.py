@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lstm_trt.config.errors import UsageError, refused
+from lstm_trt.config.libraries import how_to_install
 
 #: How long the scheduler may take to answer.
 CONNECT_S = 10.0
@@ -19,7 +20,7 @@ def connect(address: str, hosts: Sequence[str] | None = None) -> Any:
     """
     if not urlsplit(address).port:
         raise UsageError(f"--scheduler takes an address such as tcp://HOST:8786, not {address!r}")
-    with refused("--scheduler needs Dask", ImportError, hint="; install it with pip install -e '.[cluster]'"):
+    with refused("--scheduler needs Dask", ImportError, hint=f"; install it with {how_to_install('cluster')}"):
         from distributed import Client, Security
     if address.startswith("tls:") and Security().get_connection_args("client")["ssl_context"] is None:
         raise UsageError(f"{address} needs certificates, which Dask's configuration does not name: see docs/cluster.md")

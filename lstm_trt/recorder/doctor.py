@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import LabError, RuntimeUnavailable, causes, first_line
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
+from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines, terminal_width
 from lstm_trt.config.libraries import pd
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
@@ -171,13 +171,14 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     `colour` defaults to True on a terminal unless NO_COLOR is set.
     """
     width = width or WIDTH.get() or 100
-    coloured = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
+    if colour is None:
+        colour = terminal_width(sys.stdout) is not None and "NO_COLOR" not in os.environ
     ready = sum(row.ready for row in report.runtimes)
     lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(report.runtimes)} ready"]
-    lines += table(None, _runtime_lines(report), width, coloured)
+    lines += table(None, _runtime_lines(report), width, colour)
     found = Counter(check.verdict for check in report.checks)
     lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
-    return "\n".join(lines + table(None, _check_lines(report.checks), width, coloured))
+    return "\n".join(lines + table(None, _check_lines(report.checks), width, colour))
 
 
 def _runtime_lines(report: DoctorReport) -> list[Line]:

@@ -169,19 +169,18 @@ def environment(library: str, version: str, tell: Tell, rebuild: bool = False, p
     version cannot be installed or the cache cannot be written.
     """
     place = Environment(library, version, folder() / f"{library}-{version}-{surroundings(pins)}")
-    with file_errors(f"write the cache {folder()}", cache.HINT):
-        folder().mkdir(parents=True, exist_ok=True)
-        with _lock(tell):
-            if not rebuild and (place.folder / MARKER).exists() and Path(place.interpreter.executable).exists():
-                return replace(place, reused=True)
-            tell(f"installing {place} into a separate environment")
-            try:
-                shutil.rmtree(place.folder, ignore_errors=True)
-                _install(place, pins)
-                (place.folder / MARKER).touch()
-            except BaseException:
-                shutil.rmtree(place.folder, ignore_errors=True)
-                raise
+    cache.make_folder(folder().name)
+    with file_errors(f"write the cache {folder()}", cache.HINT), _lock(tell):
+        if not rebuild and (place.folder / MARKER).exists() and Path(place.interpreter.executable).exists():
+            return replace(place, reused=True)
+        tell(f"installing {place} into a separate environment")
+        try:
+            shutil.rmtree(place.folder, ignore_errors=True)
+            _install(place, pins)
+            (place.folder / MARKER).touch()
+        except BaseException:
+            shutil.rmtree(place.folder, ignore_errors=True)
+            raise
     return place
 
 

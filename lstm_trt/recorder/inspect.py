@@ -19,7 +19,7 @@ from lstm_trt.config.errors import BuildFailed, UsageError, any_error
 from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export import onnx_checks
+from lstm_trt.export import limits, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import read_shapes
 from lstm_trt.export.sizes import static_model
@@ -161,6 +161,7 @@ def _attempt(
     return refused[0]
 
 
+@limits.time_limit()
 def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
     """`operator`, `name` and `time`, the share of the time of ONNX Runtime on one core, the largest first.
 
@@ -181,7 +182,7 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
         content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
         session: Any = onnxruntime.InferenceSession(content, settings, providers=providers)
         for _ in range(CALLS):
-            session.run(None, inputs)
+            limits.run(session, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())
     for event in events:
         name, operator = event["name"].removesuffix("_kernel_time"), event.get("args", {}).get("op_name")

@@ -81,7 +81,8 @@ class Recorded:
 class WorkerPool:
     """The processes of one campaign; a context manager that ends all of them.
 
-    `wait`: whether to wait while another recording uses the same cores or device, instead of raising `UsageError`.
+    `wait`: whether to wait while another recording uses the same cores or device, or for how many seconds at most;
+    then `UsageError` is raised.
     `single`: for one configuration; one that is invalid raises `UsageError` and leaves no failure row.
     `interpreters`: configuration id -> Python of its worker; None, or no entry, is the current one.
     """
@@ -91,7 +92,7 @@ class WorkerPool:
         time_limit_s: float | None = None,
         memory_limit: int | None = None,
         interpreters: Mapping[str, Interpreter | None] | None = None,
-        wait: bool = True,
+        wait: bool | float = True,
         single: bool = False,
     ) -> None:
         self._wait, self._single, self._interpreters = wait, single, interpreters or {}
@@ -170,7 +171,7 @@ class WorkerPool:
 
         `control`: with a control run. `asked_s`: duration of a recording by time. `listener` also gets
         `{"event": "waiting", "holder": ...}` while another recording uses the cores. Raises `StoreError` if neither can
-        be written, and without `wait` `UsageError` if another recording uses the cores.
+        be written, and `UsageError` if another recording uses the cores for longer than `wait`.
         """
         preparer, needed = preparer_of(configuration.workload), resources(configuration.options)
         if not self._wait:
@@ -195,8 +196,11 @@ class WorkerPool:
             worker = self._worker(configuration)  # starts while the reference is made
             with self._reference(configuration, limits) as reference:
                 asked = time.monotonic()
-                with timing_lock(needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})):
+                with timing_lock(
+                    needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})
+                ) as unlocked:
                     began += time.monotonic() - asked
+                    job["how"]["unlocked"] = unlocked
                     message = worker.call(job | {"reference": reference}, **limits)
             path = Path(message["path"])
         except ConfigurationFailed as error:
@@ -315,15 +319,15 @@ def record(
     control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
-    wait: bool = True,
+    wait: bool | float = True,
     listener: Listener = lambda message: None,
 ) -> Recording:
     """Record one workload on one runtime in a fresh, pinned process.
 
     `control` adds a control run of an empty step. With `out`, the recording is written to this folder, as a
     further round if it already contains the configuration. `wait`: whether to wait while another recording uses
-    the same cores. `listener` gets the process's messages (stages, progress). Raises `UsageError`,
-    `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
+    the same cores, or for how many seconds at most. `listener` gets the process's messages (stages, progress).
+    Raises `UsageError`, `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
     check_limits(time_limit_s)

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -219,13 +219,15 @@ def record_into(
     control: bool = False,
     asked_s: float | None = None,
     part_s: float = PART_S,
+    unlocked: Sequence[str] = (),
     send: Callable[..., None] = lambda event, **values: None,
 ) -> dict:
     """Record in this process into a folder: `prepared`, the trials, and after the first of them the control run.
 
     One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most `part_s`; nothing is timed
-    while one is written. `send(event, **values)` gets "stage" ("build", "parity", "run", "control", "store"), and
-    after each block "progress" (done, total), for a soak "soak" (elapsed_s, asked_s, trials, parts).
+    while one is written. `unlocked`: warnings of `locks.timing_lock`. `send(event, **values)` gets "stage" ("build",
+    "parity", "run", "control", "store"), and after each block "progress" (done, total), for a soak "soak" (elapsed_s,
+    asked_s, trials, parts).
 
     Returns the last path, numbers, seconds by activity, and warnings. Raises `RunFailed` if the clocks or the kind's
     observer fail their check, and what `prepared` and `files.write` raise; the parts written so far are kept.
@@ -283,7 +285,7 @@ def record_into(
                 end += int(1e9 * seconds["control"])
             if part == 0:
                 asked_at = clock()
-                trials.warnings.extend(against_bound(run, trials.median_ns))
+                trials.warnings.extend([*against_bound(run, trials.median_ns), *unlocked])
                 end += clock() - asked_at
             last = not soaks or clock() >= end
             if evidence:
@@ -308,6 +310,7 @@ def record_into(
     if soaks:
         inside_ns = 1e9 * totals["inside_trials"]
         warnings = warnings_of(protocol, rows, inside_ns, whole["self_check"], whole["unexplained_cpu_ns"])
+        warnings.extend(unlocked)
     return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
 
 

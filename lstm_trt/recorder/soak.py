@@ -38,9 +38,9 @@ _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 def seconds_of(text: str) -> float:
     """`3h`, `1h30m`, `90s` or `90` in seconds; raises `UsageError` for anything else."""
-    if re.fullmatch(r"\d+(\.\d+)?", text):
+    if re.fullmatch(r"(?a)\d+(\.\d+)?", text):
         return float(text)
-    if not re.fullmatch(r"(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?", text) or not text:
+    if not re.fullmatch(r"(?a)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?", text) or not text:
         raise UsageError(f"write the duration as 3h, 1h30m, 90s or in seconds, not {text!r}")
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", text))
 
@@ -126,7 +126,7 @@ def soak(
     out: str | os.PathLike,
     mode: str | None = None,
     control: bool = True,
-    wait: bool = True,
+    wait: bool | float = True,
     listener: Listener = lambda message: None,
 ) -> Soak:
     """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as in `record`.

@@ -30,7 +30,7 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, duration, listed, warning_lines
+from lstm_trt.config.format import count, duration, listed, terminal_width, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
@@ -86,7 +86,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         in_notebook = _in_notebook()
-        if self._show and (in_notebook or sys.stderr.isatty()):
+        if self._show and (in_notebook or terminal_width(sys.stderr)):
             self._every_s = 0.5 if in_notebook else 0.0
             self._bar = (NotebookBar if in_notebook else tqdm)(
                 total=self._report.total,
@@ -279,7 +279,7 @@ def run_sweep(
     time_limit_s: float | None = None,
     memory_limit: int | None = None,
     retry_failed: bool = False,
-    wait: bool = True,
+    wait: bool | float = True,
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
@@ -302,8 +302,10 @@ def run_sweep(
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
     check_limits(time_limit_s, rounds)
-    if executor is not None and (interpreters or not wait or any(each.protocol.for_s for each in configurations)):
-        here = "soaks (for_s), versions of a library and --no-wait are for this machine only"
+    if executor is not None and (
+        interpreters or wait is not True or any(each.protocol.for_s for each in configurations)
+    ):
+        here = "soaks (for_s), versions of a library, --no-wait and --wait-limit are for this machine only"
         raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
     keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
     keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, building, is_memory_error
+from lstm_trt.config.libraries import how_to_install
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.machine.linux import cpuinfo_flags
@@ -42,7 +43,7 @@ def availability(device: str = "cpu") -> Availability:
     """Ready if the package is installed."""
     version = installed_version(DISTRIBUTION)
     if version is None:
-        return Availability(False, reason="not installed", remedy="pip install -e '.[openvino]'")
+        return Availability(False, reason="not installed", remedy=how_to_install("openvino"))
     return Availability(True, version, cpu_name())
 
 

@@ -1,9 +1,10 @@
 """The cache on disk, `$XDG_CACHE_HOME/lstm_trt`, of limited size; `lstm-trt cache` shows and clears it.
 
-An entry is one file, written atomically. A second file holds the SHA-256 of its content;
-if the two disagree, the entry is made again.
+An entry is one file, written atomically. A second file holds the SHA-256 of its content; if the two disagree, the entry
+is made again. So is one that another user can have written, since some of them are loaded as code.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -34,7 +35,7 @@ def limit_bytes() -> int:
     text = os.environ.get("LSTM_TRT_CACHE_MB", "")
     if not text:
         return DEFAULT_LIMIT_BYTES
-    if not text.isdigit():
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"LSTM_TRT_CACHE_MB must be a whole number of MB, not {text!r}")
     return int(text) * 10**6
 
@@ -74,30 +75,52 @@ def _digest_path(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
+def make_folder(kind: str) -> None:
+    """Make a folder in the cache if it is missing, and let nobody but this user and root into the cache.
+
+    Raises `UsageError` if that is not possible: it belongs to another user, or is in a file system without permissions.
+    """
+    whole = folder()
+    with file_errors(f"write the cache {whole / kind}", HINT):
+        whole.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole.chmod(0o700)
+        if not _is_own(whole.stat()):
+            raise PermissionError(errno.EPERM, "another user can write into it")
+        (whole / kind).mkdir(mode=0o700, exist_ok=True)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether nobody but this user and root can have written a file, or can write into a folder."""
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def fetch(kind: str, key: Key, suffix: str, make: Callable[[], bytes]) -> Entry:
     """The file for `key`, made by `make` if it is missing or damaged; raises `UsageError` as `keep` does."""
     return stored(kind, key, suffix) or keep(kind, key, suffix, make())
 
 
 def stored(kind: str, key: Key, suffix: str) -> Entry | None:
-    """The file for `key`; None if it is missing or damaged."""
+    """The file for `key`; None if it is missing or damaged, or another user can have written it."""
     path = _path(kind, key, suffix)
     with suppress(OSError):
         digest = _digest_path(path).read_text().strip()
-        if sha256(path.read_bytes()) == digest:
-            os.utime(path)  # the least recently used entries are removed first
-            return Entry(path, digest, True)
+        with path.open("rb") as file:
+            own = _is_own(folder().stat()) and _is_own(os.fstat(file.fileno()))
+            if own and sha256(file.read()) == digest:
+                os.utime(file.fileno())  # the least recently used entries are removed first
+                return Entry(path, digest, True)
     return None
 
 
 def keep(kind: str, key: Key, suffix: str, content: bytes) -> Entry:
-    """Write or replace the file for `key`; raises `UsageError` if the cache cannot be written."""
+    """Write or replace the file for `key`; raises `UsageError` as `make_folder`, or if it cannot be written."""
     path, digest = _path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
+    make_folder(kind)
     with file_errors(f"write the cache {path.parent}", HINT):
-        path.parent.mkdir(parents=True, exist_ok=True)
         digest_path.unlink(missing_ok=True)  # the digest is written last: an entry without one is invalid
         write_whole(path, content)
+        path.chmod(0o600)
         write_whole(digest_path, digest.encode())
     trim(keep=path)
     return Entry(path, digest, False)

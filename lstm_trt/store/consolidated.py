@@ -106,7 +106,11 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
         temporary_file(folder / TRIALS_FILE) as trials_file,
         temporary_file(folder / CONFIGS_FILE) as configs_file,
     ):
-        with pq.ParquetWriter(trials_file, types, compression="zstd", write_page_checksum=True) as writer:
+        # Given a path, pyarrow leaves a file open whose last bytes cannot be written.
+        with (
+            trials_file.open("wb") as file,
+            pq.ParquetWriter(file, types, compression="zstd", write_page_checksum=True) as writer,
+        ):
             for item in items:
                 config, described = item.configuration, description(item)
                 row = {"status": "ok", **vars(config), **config.workload.axes, **described}
@@ -126,7 +130,8 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
             if pending:
                 writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
         table = pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata))
-        pq.write_table(table, configs_file, compression="zstd", write_page_checksum=True)
+        with configs_file.open("wb") as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         following = configs_file.replace(folder / NEXT_CONFIGS_FILE)
         trials_file.replace(folder / TRIALS_FILE)
         following.replace(folder / CONFIGS_FILE)

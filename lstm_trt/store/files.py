@@ -37,6 +37,15 @@ _DOUBTFUL = re.compile(r"\\u|NaN|Infinity|[eE]\+?\d{3}")
 JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
 
 
+def refuse_named_pipe(path: Path) -> None:
+    """Raise `UsageError` for a pipe with a name, from which reading may never end.
+
+    Those without one are of a shell, `/dev/stdin` or `<(...)`, and end with its command.
+    """
+    if path.is_fifo() and path.resolve().exists():
+        raise UsageError(f"{path} is a named pipe, which may never end: save what it gives as a file")
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically: under a temporary name, then renamed.
 

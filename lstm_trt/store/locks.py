@@ -6,8 +6,10 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -27,9 +29,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
     try:
         held = lock.acquire()
     except Timeout:
-        holder, *_ = (folder / LOCK_FILE).read_text(errors="replace").split() or ["unknown"]
-        in_use = f"{folder} is in use by another sweep or recording (process {holder})"
+        with (folder / LOCK_FILE).open() as file:
+            in_use = f"{folder} is in use by another sweep or recording ({_holder(file.fileno())})"
         raise UsageError(f"{in_use}: wait until it ends, or choose another --out") from None
+    except OSError as error:
+        raise UsageError(f"cannot lock {folder}: {error}; remove this file, or choose another --out") from None
     with held:
         state_holder(folder)
         yield
@@ -67,48 +71,71 @@ def folder_in_use(folder: Path) -> bool:
 TIMING_LOCKS = Path("/dev/shm")
 
 
+#: How often a wait of limited time looks whether a lock is free.
+_LOOK_S = 0.5
+
+
 @contextmanager
 def timing_lock(
-    resources: Iterable[str], wait: bool = True, waiting: Callable[[str], None] | None = None
-) -> Iterator[None]:
-    """Hold the locks of `resources`, such as `core-3`, while trials are timed.
+    resources: Iterable[str], wait: bool | float = True, waiting: Callable[[str], None] = lambda holder: None
+) -> Iterator[list[str]]:
+    """Hold the locks of `resources`, such as `core-3`, while trials are timed; gives a line for each that has no lock.
 
-    If another process holds one of them, `waiting(holder)` is called once and this process waits; with `wait=False`
-    `UsageError` is raised. The kernel wakes the waiting process, because polling would disturb the trials that it waits
-    for. Where lock files cannot be made, nothing is locked.
+    If another process holds one of them, `waiting(holder)` is called and this process waits for it: until it ends, or
+    for at most `wait` seconds, or with False not at all. Raises `UsageError` if it is still held then.
     """
     folder = Path(os.environ.get("LSTM_TRT_LOCKS", TIMING_LOCKS))
+    without: list[str] = []
     with ExitStack() as held:
         for resource in sorted(resources):  # in one order, so that two processes cannot wait for each other
+            name, path = resource.replace("-", " "), folder / f"lstm_trt-{resource}.lock"
             try:
-                handle = _opened(folder / f"lstm_trt-{resource}.lock")
-            except OSError:
-                continue
-            held.callback(os.close, handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = f"process {_holder(handle)}"
-                if not wait:
-                    in_use = f"another recording uses {resource.replace('-', ' ')} ({holder})"
-                    raise UsageError(f"{in_use}: wait until it ends, or leave out --no-wait to wait for it") from None
-                if waiting:
+                handle = _opened(path)
+                held.callback(os.close, handle)
+                if _locked(handle, wait=False):
+                    continue
+                holder = _holder(handle)
+                if wait:
                     waiting(holder)
-                waiting = None
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+                if not _locked(handle, wait):
+                    remedy = "wait until it ends, or leave out --no-wait or --wait-limit to wait for it"
+                    raise UsageError(f"another recording uses {name} ({holder}): {remedy}")
+            except OSError as error:
+                reason = f"{name} is not locked ({path}: {error.strerror}), and others may have used it"
+                without.append(f"{reason}: remove this file, or set LSTM_TRT_LOCKS to another folder")
+        yield without
+
+
+def _locked(handle: int, wait: bool | float) -> bool:
+    """Lock an open file, within `wait` seconds unless that is True; whether it is locked."""
+    if wait is True:  # the kernel wakes this process, because polling would disturb the trials that it waits for
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return True
+    end = time.monotonic() + wait
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if not time.monotonic() < end:  # or it is NaN
+            return False
+        time.sleep(_LOOK_S)
 
 
 def _holder(handle: int) -> str:
-    """The process that holds the lock of an open file, as the kernel lists it."""
+    """The process that holds the lock of an open file, as the kernel lists it, its program, user and beginning."""
+    import psutil  # only needed here
+
     status = os.fstat(handle)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with suppress(OSError):
+    with suppress(OSError, psutil.Error):
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()  # 1: FLOCK ADVISORY WRITE 4711 00:18:42 0 EOF
             if fields[1] == "FLOCK" and place in fields:
-                return fields[4]
-    return "unknown"
+                process = psutil.Process(int(fields[4]))
+                began = datetime.fromtimestamp(process.create_time())
+                who = f"process {process.pid}, {process.name()} of {process.username()}"
+                return f"{who}, since {began:%Y-%m-%d %H:%M:%S}"
+    return "a process that is not visible here"
 
 
 def _opened(path: Path) -> int:

@@ -6,8 +6,10 @@ one per round. Recordings are converted to groups here, tables from elsewhere in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +18,7 @@ from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import flat, labels, telling, version_text
+from lstm_trt.config.labels import FIELDS, flat, labels, telling, version_text
 from lstm_trt.config.libraries import sends
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Bins, Whole
@@ -312,12 +314,28 @@ def groups_of(items: Iterable[Stored]) -> list[Group]:
 
 
 def _place(group: Group) -> tuple:
-    """Groups are sorted by it: workload, sizes, runtime and precision."""
+    """Groups are sorted by it: workload, sizes, runtime, precision, then the other fields of the configuration.
+
+    Not by the identity first, a hash: another version of a runtime would give another order.
+    """
     configuration = group.configuration
     named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
     sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
     precision = PRECISIONS.index(configuration.options.precision)
-    return (named, *sizes, configuration.runtime, precision, configuration.id)
+    every = flat(configuration)
+    others = [every.get(name, known.default) for name, known in FIELDS.items()]
+    others += [*configuration.workload.label_fields.values(), configuration.id]
+    return (named, *sizes, configuration.runtime, precision, *map(_in_order, others))
+
+
+def _in_order(value: object) -> tuple:
+    """A value of any kind as a key: None, then numbers, then texts, in which numbers count: 1.9.0 before 1.10.0."""
+    if value is None:
+        return (0,)
+    if isinstance(value, Real):
+        return 1, value
+    parts = re.split(r"(\d+)", str(value))
+    return 2, [(len(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def fields_of(configuration: Configuration, machine: str | None) -> dict[str, Any]:

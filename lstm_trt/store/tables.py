@@ -28,9 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
-from lstm_trt.config.format import bytes_text, count, listed
+from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
-from lstm_trt.store.files import parquet_errors
+from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY, numpy_of
 from lstm_trt.store.tools import aggregates, columns_of_json, columns_of_text
@@ -57,7 +57,7 @@ _STATED = (
 _BLANKS = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
 
 #: Text cells of the calls above the range of a histogram.
-_ABOVE = re.compile(r"(#.*)?over\w*:?|> ?[\d.]+|[\d.]+ ?\+", re.IGNORECASE)
+_ABOVE = re.compile(r"(?a)(#.*)?over\w*:?|> ?[\d.]+|[\d.]+ ?\+", re.IGNORECASE)
 
 #: Words in the name of a column of aggregates, and of a column beside which the times of all rows are aggregates.
 _AGGREGATES = re.compile(r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?")
@@ -208,12 +208,12 @@ class Table:
     def _number_of_text(self, name: str, row: int, cell: str | None) -> float:
         text = "" if cell is None else cell.strip()
         try:
-            return math.nan if text.casefold() in _BLANKS else float(text)
+            return math.nan if text.casefold() in _BLANKS else float(decimal(text))
         except ValueError:
             if _ABOVE.fullmatch(text):
                 return math.inf
             wrong = (f"{_shown(name)} is " if name else "") + f"{_shown(cell)!r}, not a number"
-            remedy = "use a decimal point and no thousands separators"
+            remedy = "write it in decimal, with a point and without separators of thousands"
             raise UsageError(f"{self.where}, {self.place(row)}: {wrong}: {remedy}") from None
 
     def counts_rows(self, name: str) -> bool:
@@ -340,6 +340,9 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".parquet", ".pq"
 #: First bytes of files.
 _PARQUET, _NPY, _GZIP = b"PAR1", b"\x93NUMPY", b"\x1f\x8b"
 
+#: Most columns of a table, and most cells of one in JSON.
+MOST_COLUMNS, MOST_CELLS = 10_000, 10**8
+
 #: Maximum size of a file after decompression, and of standard input.
 LARGEST_BYTES = 2**30
 
@@ -408,6 +411,7 @@ def read_table(path: Path, column: str | None = None) -> Table | None:
         return _of_content(STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1), column)
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
+    refuse_named_pipe(path)
     if path.is_dir() or path.name.endswith(".failure.json"):
         return None
     with file_errors(f"read {path}"), path.open("rb") as file:
@@ -476,6 +480,7 @@ def _of_parquet(path: Path) -> Table | None:
         file = pq.ParquetFile(path)
         if METADATA_KEY in (file.metadata.metadata or {}):
             return None
+        _check_width(str(path), len(file.schema_arrow))
         data = file.read(use_threads=False)
     return _table(str(path), data)
 
@@ -493,6 +498,13 @@ def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Ta
         named = [(name, column) for name, column in named if name]
     data = pa.table([column for _, column in named], [name for name, _ in named])
     return Table(where, data, lines=lines, places=places)
+
+
+def _check_width(where: str, columns: int, rows: int = 1) -> None:
+    """Refuse a table of so many columns, each of which takes time, or of so many cells; raises `UsageError`."""
+    if columns > MOST_COLUMNS or columns * rows > MOST_CELLS:
+        size = f"{columns} columns" + (f" and {rows} rows" if rows > 1 else "")
+        raise UsageError(f"{where} has {size}, too many to be read: keep the columns that are needed")
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -526,12 +538,15 @@ def _of_json(where: str, text: str) -> Table:
         if wrong is not None:
             raise UsageError(f"{where}, row {wrong + 1}: {_shown(value[wrong])!r} is not an object, unlike other rows")
         names = dict.fromkeys(name for row in value for name in row)
+        _check_width(where, len(names), len(value))
         columns = {name: [row.get(name) for row in value] for name in names}
     elif isinstance(value, list) and value:
         columns = {"": value}
     if not columns:
         raise UsageError(f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
-    return _table(where, _of_columns(columns))
+    _check_width(where, len(columns))
+    with refused(f"{where} has a text that is not Unicode", UnicodeError):
+        return _table(where, _of_columns(columns))
 
 
 def _of_text(where: str, text: str, column: str | None) -> Table:
@@ -548,6 +563,7 @@ def _of_text(where: str, text: str, column: str | None) -> Table:
         return _of_numbers(where, lines, lines[:start])
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
     cells = [cell.strip(' "') for cell in lines[start].split(separator)]
+    _check_width(where, len(cells))
     return _of_csv(where, lines, start, separator, _has_heading(where, cells, column))
 
 
@@ -571,7 +587,7 @@ def _has_heading(where: str, cells: Sequence[str], column: str | None) -> bool:
 
 def _is_number(text: str) -> bool:
     with suppress(ValueError):
-        float(text)
+        decimal(text)
         return True
     return False
 
@@ -584,6 +600,14 @@ def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Ta
     header = comments[-1].strip(" \t#") if comments else ""
     unit = None if " " in header else split_unit(header)[1]  # numpy.savetxt writes the header "# latency_us"
     return Table(where, pa.table({"": list(cells.values())}), unit, list(cells))
+
+
+def _with_texts(data: pa.Table, texts: pa.Table) -> pa.Table:
+    """The table with the columns of texts in place of those with hexadecimal numbers."""
+    for place, column in enumerate(texts.columns):
+        if any("0x" in (cell or "").lower() for cell in column.to_pylist()):
+            data = data.set_column(place, data.column_names[place], column)
+    return data
 
 
 def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, heading: bool) -> Table:
@@ -603,6 +627,11 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, headin
         )
         parse = csv.ParseOptions(delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error")
         data = csv.read_csv(pa.BufferReader(content), read, parse, csv.ConvertOptions(strings_can_be_null=True))
+        if b"0x" in content.lower():  # pyarrow takes hexadecimal numbers for numbers; they are texts
+            texts = csv.ConvertOptions(
+                strings_can_be_null=True, column_types=dict.fromkeys(data.column_names, pa.string())
+            )
+            data = _with_texts(data, csv.read_csv(pa.BufferReader(content), read, parse, texts))
     except pa.ArrowException as error:
         if ragged:
             row = ragged[0]

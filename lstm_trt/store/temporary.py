@@ -5,6 +5,7 @@ share a folder number their processes apart.
 """
 
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -30,7 +31,8 @@ def temporary_folder() -> AbstractContextManager[Path]:
 
 @contextmanager
 def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterator[Path]:
-    _remove_once(folder)
+    stem = stem[:40]
+    _remove_once(folder, glob.escape(stem))  # others of that folder may be of other programs
     path, handle = _locked(folder, stem, make)
     try:
         yield path
@@ -43,7 +45,7 @@ def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterato
 def _locked(folder: Path, stem: str, make: Callable[[Path], None]) -> tuple[Path, int]:
     """The path of what `make` makes in `folder`, and a handle that holds its lock."""
     while True:
-        path = folder / f".{stem[:40]}.{secrets.token_hex(8)}.tmp"
+        path = folder / f".{stem}.{secrets.token_hex(8)}.tmp"
         make(path)
         access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # as NFS asks for
         with suppress(FileNotFoundError):  # taken for abandoned before it was locked
@@ -62,9 +64,12 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files and folders in `folder` of processes that were killed: those whose lock is free."""
-    for path in folder.glob(f".*.{'[0-9a-f]' * 16}.tmp"):
+def remove_abandoned(folder: Path, stem: str = "*") -> None:
+    """Remove the temporary files and folders in `folder` of processes that were killed: those whose lock is free.
+
+    `stem`: a pattern for the first part of their names.
+    """
+    for path in folder.glob(f".{stem}.{'[0-9a-f]' * 16}.tmp"):
         with suppress(OSError):  # in use, of another user, or already removed
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:

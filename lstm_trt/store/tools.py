@@ -15,15 +15,15 @@ from lstm_trt.config.errors import UsageError
 
 #: Lines of `cyclictest -v`, and of timerlat's trace.
 _SINGLE = (
-    re.compile(r"\s*(?P<thread>\d+):\s+(?P<trial>\d+):\s+(?P<latency>-?\d+)\s*"),
+    re.compile(r"(?a)\s*(?P<thread>\d+):\s+(?P<trial>\d+):\s+(?P<latency>-?\d+)\s*"),
     re.compile(
-        r".*\[(?P<cpu>\d+)\].*#(?P<trial>\d+)\s+context\s+(?P<context>\S+)\s+timer_latency\s+(?P<latency_ns>\d+)\s+ns\s*"
+        r"(?a).*\[(?P<cpu>\d+)\].*#(?P<trial>\d+)\s+context\s+(?P<context>\S+)\s+timer_latency\s+(?P<latency_ns>\d+)\s+ns\s*"
     ),
 )
 
 #: Lines of `cyclictest -h` and of rtla: above a histogram, and a bin, or what is above all bins.
 _HISTOGRAM = re.compile(r"# (RTLA \w+ h|H)istogram")
-_BIN = re.compile(r"\s*(?P<latency>\d+|# Histogram Overflows:|over:)(?P<calls>(?:\s+\d+)+)\s*")
+_BIN = re.compile(r"(?a)\s*(?P<latency>\d+|# Histogram Overflows:|over:)(?P<calls>(?:\s+\d+)+)\s*")
 
 #: Lines of a log of trtexec.
 _TRTEXEC = re.compile(r"&&&& \w+ TensorRT\.trtexec.*|.*\[I\] === Performance summary ===.*")
@@ -48,8 +48,8 @@ def columns_of_json(where: str, value: dict[str, Any]) -> dict[str, list] | None
     columns: dict[str, list] = {"name": [], "latency_s": []}
     for each in results:
         found, name = each.get("stats", each), each.get("command") or each.get("fullname") or each.get("name")
-        times_s = found.get("times") or found.get("data")
-        if times_s is None or found.get("iterations", 1) != 1:
+        times_s = (found.get("times") or found.get("data")) if isinstance(found, dict) else None
+        if not isinstance(times_s, list) or found.get("iterations", 1) != 1:
             once = "pytest-benchmark times each call with benchmark.pedantic(..., iterations=1)"
             raise aggregates(f"{where} has no single times of {name}, but", f"write them; {once}")
         columns["name"] += [str(name)] * len(times_s)

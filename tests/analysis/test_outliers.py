@@ -624,6 +624,7 @@ def with_faults(rng, n: int, slow: np.ndarray, faults: np.ndarray) -> list[Laten
     return [Latencies.of(latency_ns, causes={"minor_faults": faults.astype(np.int64)})]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("samples", [60, pytest.param(400, marks=pytest.mark.heavy)])
 def test_bursts_of_an_unrelated_counter_are_no_cause_of_bursts_of_slow_calls(samples, rng):
     """Call by call, 20 slow calls that a burst of events happens to meet would be 20 independent coincidences."""

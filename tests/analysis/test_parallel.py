@@ -1,4 +1,4 @@
-"""Analyses in child processes give what they give here; their results are remembered, and errors are told."""
+"""Analyses in child processes give what they give here, and errors are told."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis import parallel
-from lstm_trt.analysis.parallel import computed, remembered
+from lstm_trt.analysis.parallel import computed
 from lstm_trt.config.errors import MemoryExhausted, UsageError
 from lstm_trt.machine import linux
-from lstm_trt.store import cache
 from tests.conftest import wait_for
 
 ITEMS = [np.arange(100.0) + place for place in range(50)]
@@ -79,6 +78,7 @@ def test_short_work_and_one_core_need_no_child(monkeypatch, two_children):
     assert computed(sums, [], []) == []
 
 
+@pytest.mark.heavy
 def test_errors_of_a_child_are_those_of_the_analysis(two_children):
     with pytest.raises(UsageError, match="is wrong"):
         computed(refused_except_first, ITEMS, [100] * 50)
@@ -94,36 +94,3 @@ def test_ctrl_c_ends_the_children(monkeypatch, two_children):
     monkeypatch.setattr(parallel, "wait", stopped)
     with pytest.raises(KeyboardInterrupt):
         computed(sums, ITEMS, [100] * 50)
-
-
-def test_results_are_remembered_for_the_same_items_and_computed_where_they_are_not(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(parallel, "FIRST", 100)
-    monkeypatch.setattr(parallel, "LONG_S", 0.0)
-    asked = []
-
-    def look(items):
-        asked.extend(items)
-        return [float(item.sum()) for item in items]
-
-    def again(items, source="folder"):
-        asked.clear()
-        return remembered(look, items, [100] * len(items), source) == [item.sum() for item in items] and len(asked)
-
-    assert again(ITEMS) == 50
-    assert again(ITEMS[::-1]) == 0
-    assert again([*ITEMS[:-1], ITEMS[-1] + 1]) == 1
-    assert again(ITEMS, source="other") == 50 and again(ITEMS, source="") == 50
-    monkeypatch.setattr(parallel.np, "__version__", "0")
-    parallel._version.cache_clear()
-    assert again(ITEMS) == 50
-    (first, *_) = [entry.path for entry in cache.entries() if entry.kind == "analysis"]
-    for entry in cache.entries():
-        entry.path.write_bytes(b"damaged")
-    assert first.exists() and again(ITEMS) == 50
-    for entry in cache.entries():  # with a right digest
-        cache.keep(entry.kind, entry.path.stem, entry.path.suffix, b"damaged")
-    assert again(ITEMS) == 50
-    monkeypatch.setattr(cache, "keep", lambda *_: (_ for _ in ()).throw(UsageError("cannot be written")))
-    assert again([item + 1000 for item in ITEMS]) == 50
-    parallel._version.cache_clear()

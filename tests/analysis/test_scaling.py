@@ -568,6 +568,7 @@ def test_intervals_that_touch_prove_nothing():
 # Pictures
 
 
+@pytest.mark.heavy
 def test_the_pictures_show_what_was_found(tmp_path):
     from lstm_trt.plots import scaling
 

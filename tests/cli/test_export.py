@@ -17,6 +17,7 @@ from lstm_trt.export import c_file, to_c
 from lstm_trt.export.evaluate import evaluate
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
+from tests.conftest import rest_is_heavy
 from tests.support.planted_graphs import recurrent, relu
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
@@ -53,7 +54,10 @@ def run_self_test(folder, name) -> subprocess.CompletedProcess:
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs cc")
 @pytest.mark.parametrize(
     ("mode", "precision", "largest", "function"),
-    [("forward", "fp32", 2**20, "run"), (None, "bf16", 0, "run"), ("stream", "int8", 2**20, "step")],
+    rest_is_heavy(
+        [("forward", "fp32", 2**20, "run"), (None, "bf16", 0, "run"), ("stream", "int8", 2**20, "step")],
+        lambda mode, precision, largest, function: function == "step",
+    ),
 )
 def test_the_self_test_finds_one_other_weight(tmp_path, monkeypatch, mode, precision, largest, function):
     """With weights in the source, and in a file."""

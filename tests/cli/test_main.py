@@ -11,13 +11,16 @@ import resource
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 import pytest
 
 import lstm_trt
 from lstm_trt.cli.main import main, parse
 from lstm_trt.cli.sweep import _grid
+from lstm_trt.machine import facts
+from lstm_trt.recorder import doctor
+from lstm_trt.recorder.doctor import DoctorReport
 from lstm_trt.recorder.pool import remarks
 from lstm_trt.registry import COMMANDS
 from lstm_trt.rerun import Run
@@ -45,6 +48,12 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("summarize", "x", "--format", "xml"), "choose from text, json, csv, md; see lstm-trt summarize --help"),
         (("record", "--layers", 0, "--hidden", 8, "--sequence", 4, "--out", "x"), "layers must be at least 1"),
         (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
+        (("record", "--layers", "1_0", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: '1_0'"),
+        (("record", *SHAPE, "--trials", "\u0661\u0662", "--out", "x"), "invalid int value: '\u0661\u0662'"),
+        (("verdict", "x", "--deadline-us", "1_000"), "invalid float value: '1_000'"),
+        (("verdict", "x", "--deadline-ms", "\u0661"), "invalid float value: '\u0661'"),
+        (("record", *SHAPE, "--cores", "1_0", "--out", "x"), "--cores: needs numbers of cores"),
+        (("record", *SHAPE, "--for", "\u0661h", "--out", "x"), "write the duration as 3h"),
         (
             ("record", *SHAPE, "--runtime", "tensorflo", "--out", "x"),
             "unknown runtime 'tensorflo' (did you mean 'tensorrt'?): choose from c, onnxruntime",
@@ -199,6 +208,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("name", ["verdict-met", "replay", "summarize", "literature"])
 def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatch, name, width):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
     program, *arguments = TEXTS[name] if TEXTS[name][0] in PROGRAMS else ["lstm-trt", *TEXTS[name]]
     with redirect_stdout(Terminal()) as out:
@@ -211,7 +221,26 @@ def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatc
         assert out.getvalue().split() == whole.split()
 
 
+VERSIONS = {"lstm_trt": "0", "python": "3", "kernel": "6"}
+
+
+@pytest.mark.parametrize(("term", "width"), [("dumb", 120), ("xterm", 20), ("xterm", 39)])
+@pytest.mark.parametrize("command", [["doctor"], ["summarize", "data/epyc/confirm"], []])
+def test_a_terminal_that_is_narrow_or_without_control_sequences_gets_what_a_pipe_gets(
+    lab, monkeypatch, command, term, width
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(doctor, "examine", lambda: DoctorReport([], VERSIONS, facts.describe("cpu"), []))
+    whole = lab(*command).stdout
+    with redirect_stdout(Terminal()) as out, suppress(SystemExit):  # the program alone ends after its first steps
+        main(command)
+    assert out.getvalue() == whole and "\033" not in whole
+
+
 def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     line = refused("lstm-literature", "list", "foo")
     assert "unknown workload 'foo': choose from" in line and len(line) > 60

@@ -99,6 +99,7 @@ def test_a_deadline_of_a_summary_or_a_sweep_is_refused_before_anything_else(tmp_
     assert "deadline" in mistake(*sweep, "--deadline-us", -1) and not (tmp_path / "out").exists()
 
 
+@pytest.mark.heavy
 def test_a_sweep_ends_with_what_meets_its_deadline(tmp_path, run):
     """A machine with load can leave it undecided, but every network is counted and named."""
     sizes = ("--layers", 1, "--hidden", 4, 8, "--sequence", 2, "--batch", 1)

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.shape import LstmShape
@@ -56,6 +58,7 @@ def test_every_field_says_what_it_is():
     assert about(Options)["io_binding"].flag == "--no-io-binding" and about(Protocol)["period_us"].unit == "us"
 
 
+@pytest.mark.heavy
 def test_a_field_is_added_in_one_place(tmp_path):
     """In a copy of the package with one more line in `Options`: flag, id, label, JSON, summary and printed command."""
     shutil.copytree(ROOT / "lstm_trt", tmp_path / "lstm_trt", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,6 +1,9 @@
+import csv
+import io
 import math
 import shlex
 
+import pandas as pd
 import pytest
 
 from lstm_trt.config import format
@@ -110,3 +113,26 @@ def test_markdown_shows_texts_as_they_are():
 def test_values_of_a_table_have_four_digits_unless_they_are_whole():
     values = {None: "-", math.nan: "-", 32.0: "32", 0.12345: "0.1235", 12345.6: "12346", 7: "7", "text": "text"}
     assert {value: format.value_text(value) for value in values} == values
+
+
+@pytest.mark.parametrize("text", ["0", "-3.2", "+.5", "5.", "1e-3", " 7 ", "inf", "-Infinity", "NaN", "9" * 5000])
+def test_a_decimal_number_is_one_for_python_too(text):
+    assert format.decimal(text) == text
+    float(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", ".", "e5", "0x64", "1_100", "\u0661\u0662", "1,5", "1 5", "5us", "--5", "\xa05"]
+)
+def test_what_is_no_decimal_number_is_refused(text):
+    with pytest.raises(ValueError, match="not a decimal number"):
+        format.decimal(text)
+
+
+def test_csv_computes_nothing_and_keeps_its_numbers():
+    texts = ["=cmd()", "@x", "+1+1", "-a", "\tx", "\r=x", "-a\r=x"]
+    numbers = ["-3.2", "+5", "-inf", "-", "", "2x64", None, -3.2, 5, True]
+    frame = pd.DataFrame({"=name": [*texts, *numbers]}, dtype=object)
+    rows = list(csv.reader(io.StringIO(format.csv_text(frame), newline="")))
+    assert rows[0] == ["'=name"] and [row[0] for row in rows[1:8]] == [f"'{text}".replace("\r", "\n") for text in texts]
+    assert rows[8:] == [["" if number is None else str(number)] for number in numbers]

@@ -115,6 +115,7 @@ int main(int cores, char **words)
 """
 
 
+@pytest.mark.heavy
 @needs_gcc
 def test_a_helper_that_is_missing_costs_no_answer(tmp_path, monkeypatch):
     """It is counted for each exchange: one for each layer and time step."""

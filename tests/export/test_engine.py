@@ -117,6 +117,7 @@ def test_float32_for_turing_is_an_error(precision):
         build_engine(LstmShape(1, 8, 4), options(compute_capability="sm75", precision=precision))
 
 
+@pytest.mark.heavy
 def test_every_option_has_an_engine_of_its_own_in_the_cache():
     shape = LstmShape(1, 8, 4)
     variants = [

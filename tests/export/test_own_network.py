@@ -536,7 +536,14 @@ def test_external_data_ends_where_the_file_ends(tmp_path):
     path, content = _external(tmp_path / "store")
     path.with_name("weights.bin").write_bytes(content)
     model = onnx.load(path, load_external_data=False)
-    for key, value in (("offset", "-4"), ("offset", str(len(content))), ("length", str(len(content) + 1))):
+    for key, value in (
+        ("offset", "-4"),
+        ("length", "-4"),
+        ("offset", "four"),
+        ("location", "weights\0.bin"),
+        ("offset", str(len(content))),
+        ("length", str(len(content) + 1)),
+    ):
         changed = onnx.ModelProto()
         changed.CopyFrom(model)
         (entry,) = (each for each in changed.graph.initializer[0].external_data if each.key == key)
@@ -544,6 +551,57 @@ def test_external_data_ends_where_the_file_ends(tmp_path):
         path.write_bytes(changed.SerializeToString())
         with pytest.raises(UsageError, match=r"external data of .* cannot be loaded: ") as caught:
             OnnxNetwork(path, sizes=SIZES)
+        assert "\n" not in str(caught.value)
+
+
+def _no_outputs(model):
+    del model.graph.output[:]
+
+
+def _two_outputs_of_one_name(model):
+    model.graph.output.append(model.graph.output[0])
+
+
+def _negative_size(model):
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -3
+
+
+def _outputs_without_names(model):
+    model.graph.node.add().CopyFrom(model.graph.node[0])
+    for place in range(len(model.graph.node[-1].output)):
+        model.graph.node[-1].output[place] = ""
+    model.graph.node[-1].name = ""
+
+
+def _tensor_of_no_type(model):
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], value=model.graph.initializer[0]))
+    model.graph.node[0].attribute[0].t.data_type = -1
+
+
+def _tensor_of_another_size(model):
+    model.graph.initializer[0].raw_data += bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_no_outputs, "it has no outputs"),
+        (_two_outputs_of_one_name, "two outputs have the same name"),
+        (_negative_size, "a size below 0"),
+        (_outputs_without_names, None),
+        (_tensor_of_no_type, "is not valid"),
+        (_tensor_of_another_size, "is not valid ONNX"),
+    ],
+)
+def test_a_field_of_a_wrong_kind_is_one_line(network, change, said):
+    model = stream()
+    change(model)
+    if said is None:
+        assert network(model, sizes=SIZES).recurrent_layers[-1].name == ""
+        return
+    for sizes in ({}, SIZES):
+        with pytest.raises(UsageError, match=said) as caught:
+            network(model, sizes=sizes)
         assert "\n" not in str(caught.value)
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from lstm_literature import implementations
+from tests.conftest import sampled
 from tests.support.framework_checks import refused_by
 
 NAMES = ("keras-jax", "keras-torch")
 
 
-# JAX compiles each workload for inference, for training and for its gradients: half a minute.
+# JAX compiles each workload for inference, for training and for its gradients: half a minute. One backend a run.
+@sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_agrees_with_pytorch(name):
     state = implementations.load_implementation(name).availability()

@@ -374,6 +374,8 @@ NAMES = [
     ".ipynb",
     os.fsdecode(b"latin-\xe9.ipynb"),
     "fol der/sub [x]/deep.ipynb",
+    "CAPITALS.IPYNB",
+    "deep/Mixed.iPynb",
 ]
 
 
@@ -627,6 +629,41 @@ def test_cherry_pick_rebase_and_revert(repository):
     assert repository.committed("c.ipynb") == clean("1")
     assert repository.committed("a.ipynb") == clean("resolved")
     assert repository.leftovers() == []
+    # Git calls no hook for a commit that it only copies: what skipped the hook comes along, as the page says.
+    repository.write("d.ipynb", notebook("1"))
+    repository.commit("--no-verify")
+    repository.git("checkout", "-q", "main")
+    repository.git("cherry-pick", "topic")
+    assert repository.committed("d.ipynb") == notebook("1")
+    assert b"d.ipynb was committed with results of a run" in repository.check().stderr
+
+
+def test_the_work_does_not_grow_with_the_outputs_that_go(strip_staged):
+    """Counted in calls of Python functions, after one that imports nbformat."""
+
+    def calls(outputs: int) -> int:
+        cells = []
+        for number in range(20):
+            output = {"name": "stdout", "output_type": "stream", "text": ["a result\n"] * 5}
+            cell = json.loads(notebook(str(number)))["cells"][0]
+            cells.append(cell | {"id": f"cell-{number}", "outputs": [output] * outputs})
+        document = json.loads(notebook()) | {"cells": cells}
+        counted = 0
+
+        def count(frame, event, argument) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        sys.setprofile(count)
+        try:
+            without = strip_staged.stripped(b"a.ipynb", json.dumps(document).encode())
+        finally:
+            sys.setprofile(None)
+        assert b"a result" not in without
+        return counted
+
+    calls(1)
+    assert calls(100) <= 1.1 * calls(1)
 
 
 # --- Refusals -----------------------------------------------------------------
@@ -653,6 +690,7 @@ def test_what_cannot_be_stripped_refuses_the_commit(repository, name, content, r
     assert reason in repository.refused()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), pytest.param(("-a",), marks=pytest.mark.heavy), ("--", "a.ipynb")])
 def test_a_refused_commit_stages_nothing_and_nothing_but_outputs_is_no_commit(repository, arguments):
     repository.write("a.ipynb", notebook("0"), add=not arguments)
@@ -950,6 +988,8 @@ def test_the_filter_strips_as_the_hook_does_with_the_drawbacks_that_the_page_lis
     file = plain.write("a b.ipynb", notebook("1"))
     plain.commit()
     assert plain.committed("a b.ipynb") == clean("1") and file.read_bytes() == notebook("1")
+    plain.write("CAPITALS.IPYNB", notebook("1"))
+    assert plain.staged("CAPITALS.IPYNB") == clean("1")
     plain.git("checkout", "-q", "-b", "other")
     plain.write("a b.ipynb", clean("2"))
     plain.commit()
@@ -998,12 +1038,15 @@ def test_another_filter_stays(plain):
         plain.git("config", "--remove-section", "filter.nbstripout")
     (plain.folder / ".gitattributes").write_text("notebooks/*.ipynb filter=lfs\n")
     assert "filter lfs" in plain.install_refused("--filter")
+    (plain.folder / ".gitattributes").write_text("*.IPYNB filter=lfs\n")
+    assert "filter lfs" in plain.install_refused("--filter")
     assert not (plain.folder / ".git/info/attributes").exists()
 
 
 # --- The check ------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain):
     assert plain.check().returncode == 0
     plain.install()

@@ -319,6 +319,7 @@ def test_batches_longer_than_their_loop_are_an_error():
         between(inconsistent)
 
 
+@pytest.mark.heavy
 def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
     configuration = describe_benchmark(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
     reference = {"gate_seed": 3, "reference_path": str(tmp_path / "answers.npy")}
@@ -345,22 +346,19 @@ def test_a_loss_that_does_not_decrease_is_an_error(losses, match):
         check_losses(losses)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("flaw", "mode", "stage", "reason", "documents_term"),
     [
         ({"factor": "np.float32(1.001)"}, "forward", "parity", "PyTorch", "outputs"),
-        pytest.param(
-            *({"loss": "1.001 * self._real.loss()"}, "training", "parity", "PyTorch", "first loss"),
-            marks=pytest.mark.heavy,
-        ),
-        pytest.param(
-            *({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
-            marks=pytest.mark.heavy,
-        ),
-        pytest.param(
-            *({"trouble": "raise RecursionError('maximum recursion depth')"}, "forward", "run"),
-            *("recursion", "recursion depth"),
-            marks=pytest.mark.heavy,
+        ({"loss": "1.001 * self._real.loss()"}, "training", "parity", "PyTorch", "first loss"),
+        ({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
+        (
+            {"trouble": "raise RecursionError('maximum recursion depth')"},
+            "forward",
+            "run",
+            "recursion",
+            "recursion depth",
         ),
         ({"trouble": "import os; os.abort()"}, "forward", "build", "SIGABRT", "didn't run"),
     ],
@@ -492,6 +490,7 @@ def test_every_implementation_starts_from_the_given_weights(folder):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.heavy
 def test_without_its_environment_a_named_implementation_is_refused_and_others_are_recorded(monkeypatch):
     def refuse(library: str, version: str, *more: object) -> None:
         raise UsageError(f"cannot install {library} {version}: no network")

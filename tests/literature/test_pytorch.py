@@ -28,7 +28,7 @@ from lstm_trt.export.tensorrt import build, trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes.base import Availability, Request
 from lstm_trt.runtimes.cuda._tensorrt import TensorRtRuntime
-from tests.conftest import rest_is_heavy
+from tests.conftest import rest_is_heavy, sampled
 from tests.support.network_in_numpy import evaluate, parse
 
 STYLES = ("basic", "fine-grained", "fused", "one-call")
@@ -291,7 +291,9 @@ def test_wrong_lengths_and_shapes_are_rejected():
         prepared.load_inputs(Batch(batch.inputs[:-1], batch.targets, batch.lengths).by_name())
 
 
-@pytest.mark.parametrize("workload", TRAINING, **label)
+@pytest.mark.parametrize(
+    "workload", rest_is_heavy(TRAINING, lambda workload: workload == TRAINING[0], one_in=2), **label
+)
 @pytest.mark.parametrize("name", EAGER_FIRST)
 def test_the_loss_decreases_over_twenty_steps(name, workload):
     prepared = prepare(name, replace(workload, learning_rate=workload.learning_rate * 5), "training")
@@ -463,6 +465,7 @@ def test_an_error_while_running_is_one_line():
 
 @pytest.mark.heavy
 @needs_compiler
+@sampled(3)
 @pytest.mark.parametrize("style", [style for style in STYLES if f"pytorch-{style}-compiled" in implementations.names()])
 def test_compiled_forward_agrees(style):
     workload = replace(FORWARD[-1], sequence=2, layers=1)
@@ -479,6 +482,7 @@ def test_compiled_forward_agrees(style):
 
 @pytest.mark.heavy
 @needs_compiler
+@sampled(2)
 @pytest.mark.parametrize("name", ["pytorch-basic-compiled", "pytorch-one-call-compiled"])
 def test_compiled_training_agrees(name):
     assert_trains_like_one_call(name, small("text-classifier", sequence=2))

@@ -57,6 +57,7 @@ def copy(tmp_path_factory):
 
 
 # Three command lines and the processes that record: 10 s.
+@pytest.mark.heavy
 def test_the_literature_is_recorded_and_read_by_both(copy):
     folder, run = copy
     asked = ("layer", "--implementation", "onnxruntime", "--scale", "1/8", "--batches", 3, "--out", "rec")
@@ -78,6 +79,7 @@ def test_the_literature_is_recorded_and_read_by_both(copy):
     assert all(path.startswith(str(folder)) for path in where.split())
 
 
+@pytest.mark.heavy
 def test_what_a_program_adds_travels_to_the_process_that_records(tmp_path, monkeypatch):
     (tmp_path / "planted_runtime.py").write_text(
         "from lstm_trt.runtimes.onnxruntime import *\n"

@@ -25,9 +25,9 @@ COMMANDS += [("summarize", "xeon/own-network", "--deadline-us", 100), ("lstm-lit
 TALLEST = 1700
 
 
-# One in three of them, chosen by the seed: a command lays out up to 30 pictures, half a second each.
+# One in twelve of them, chosen by the seed: a command lays out up to 30 pictures, half a second each.
 @pytest.mark.heavy
-@sampled(6)
+@sampled(12)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))
 def test_every_picture_can_be_read(tmp_path, monkeypatch, lab, command):
     problems = {}

@@ -197,6 +197,7 @@ def test_a_configuration_that_failed_has_a_page_with_its_reason():
     assert_nothing_is_cut_off(figure)
 
 
+@pytest.mark.heavy
 def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     generator = np.random.default_rng(3)
     latency = MEDIAN_NS * (1 + 0.01 * generator.standard_normal(1_000_000))
@@ -329,6 +330,7 @@ def test_the_map_distinguishes_machines():
     assert "machine one" in shown and "machine other" in shown
 
 
+@pytest.mark.heavy
 def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
     groups = sweep(hidden=(64, 128))
     verdicts = verdicts_of(groups, "99.9")

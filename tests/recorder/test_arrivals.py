@@ -404,6 +404,7 @@ def test_a_periodic_recording_for_real(tmp_path, lab):
     assert without.control is None and without.provenance["control"] is None
 
 
+@pytest.mark.heavy
 def test_a_paused_recording_for_real(tmp_path, lab):
     result = lab("record", *SHAPE, "--arrival", "paused", "--pause-ms", 2, "--trials", 50, "--out", tmp_path)
     assert result.returncode == 0 and "control run of an empty step: max " in result.stdout
@@ -413,6 +414,7 @@ def test_a_paused_recording_for_real(tmp_path, lab):
     assert recording.provenance["control"]["pause_ms"] == 2
 
 
+@pytest.mark.heavy
 def test_a_period_that_is_too_short_is_refused_and_in_a_sweep_a_row(tmp_path, lab, refused):
     """A mistyped period leaves no row that a later verdict of the folder would count; a sweep has other networks."""
     arguments = (*SHAPE, "--arrival", "periodic", "--period-us", 1, "--trials", 20)
@@ -425,6 +427,7 @@ def test_a_period_that_is_too_short_is_refused_and_in_a_sweep_a_row(tmp_path, la
     assert failure.stage == "run" and "the period of" in failure.reason
 
 
+@pytest.mark.heavy
 def test_a_sweep_records_control_runs_where_asked(tmp_path):
     configurations = [
         describe(shape, "onnxruntime", Protocol(trials=50)) for shape in Grid(layers=(1,), hidden=(8,), sequence=(4,))
@@ -462,6 +465,7 @@ def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path, monkeypa
     assert asked == [0, 1, 2]
 
 
+@pytest.mark.heavy
 def test_a_tier_names_the_number_of_trials(tmp_path, lab):
     for arguments, trials in ((("--tier", "look"), 1000), (("--tier", "compare", "--trials", 10_000), 10_000)):
         answer = json.loads(lab("record", *SHAPE, *arguments, "--out", tmp_path, "--format", "json").stdout)

@@ -188,6 +188,8 @@ def test_colour_only_where_asked(report, monkeypatch):
 
     assert stripped(coloured) == plain
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     assert doctor.render(report) == plain
     monkeypatch.delenv("NO_COLOR")

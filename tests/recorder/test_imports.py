@@ -53,7 +53,7 @@ def loaded(tmp_path_factory) -> dict[str, set[str]]:
     return {file.name.split("-")[0]: set(file.read_text().split()) for file in folder.glob("*-[0-9]*")}
 
 
-@pytest.mark.parametrize(("process", "most"), [("cli", 43), ("worker", 34)])
+@pytest.mark.parametrize(("process", "most"), [("cli", 45), ("worker", 36)])
 def test_a_recording_loads_only_what_it_needs(loaded, process, most):
     names = loaded[process]
     assert [name for name in names if name.startswith(NEEDLESS)] == []

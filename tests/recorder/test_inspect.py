@@ -158,7 +158,9 @@ def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
         assert [layer["name"] for layer in found["recurrent_layers"]] == ["gru_8k"]
     for arguments, message in (
         (("--value", "sr"), "--value takes INPUT=N"),
-        (("--value", "sr=high"), "--value needs numbers: could not convert string to float: 'high'"),
+        (("--value", "sr=high"), "--value needs numbers: 'high' is not a decimal number"),
+        (("--value", "sr=\u0661"), "--value needs numbers"),
+        (("--size", "time=1_0"), "--size time needs whole numbers, not '1_0'"),
         (("--value", "rate=1"), "no input is called 'rate': there are X, sr"),
         ((), "for example --size time=1 --value sr=16000"),
     ):

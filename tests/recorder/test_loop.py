@@ -200,3 +200,4 @@ def test_the_collector_is_off_inside_and_as_before_afterwards(was_on):
         assert gc.isenabled() is was_on and gc.get_freeze_count() == 0
     finally:
         gc.enable()
+        gc.freeze()  # as conftest.py

@@ -374,6 +374,7 @@ def test_a_recording_can_be_read_without_the_file(tmp_path):
     assert onnx.load(network.path)
 
 
+@pytest.mark.heavy
 def test_planted_faults_are_found_and_right_networks_are_not_refused():
     """The first 20 networks of `benchmarks/reference_limit.py`, whose 300 are the long version."""
     drawn = [(seed, np.random.default_rng(seed)) for seed in range(20)]

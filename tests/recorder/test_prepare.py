@@ -122,7 +122,7 @@ def test_a_recording_waits_for_its_cores_after_preparing_and_says_so(tmp_path):
             mine.close()
 
     recording = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path, listener=listen)
-    waiting = next(place for place, event in enumerate(events) if event == {"event": "waiting", "holder": HERE})
+    waiting = next(place for place, event in enumerate(events) if event.get("holder", "").startswith(HERE))
     stages = [event["stage"] for event in events[waiting + 2 :] if event["event"] == "stage"]
     assert stages[:3] == ["build", "parity", "run"] and stages[-1] == "store"
     assert recording.provenance["started_unix_ns"] > events[waiting + 1]
@@ -138,6 +138,13 @@ def test_cores_in_use_can_be_refused(tmp_path, refused):
     assert not list(tmp_path.glob("*.parquet")) and not list(tmp_path.glob("*.json"))
 
 
+@pytest.mark.heavy
+def test_a_recording_on_a_core_that_could_not_be_locked_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("LSTM_TRT_LOCKS", str(tmp_path / "missing"))
+    warnings = lstm_trt.record(SHAPE, protocol=Protocol(trials=20)).provenance["warnings"]
+    assert any(" is not locked " in line and "LSTM_TRT_LOCKS" in line for line in warnings)
+
+
 def test_the_preparing_process_leaves_the_cores_that_are_timed():
     cores = allowed_cores()
     program = "import os; from lstm_trt.recorder.worker import leave\n"
@@ -150,6 +157,7 @@ def test_the_preparing_process_leaves_the_cores_that_are_timed():
     assert rest == untouched == (" ".join(map(str, cores[:-1])) or whole)
 
 
+@pytest.mark.heavy
 def test_the_same_question_again_is_a_further_round_and_parity_asks_anew(tmp_path):
     first, second = (lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path) for _ in range(2))
     assert first.configuration.id == second.configuration.id
@@ -211,6 +219,7 @@ def test_a_failure_is_an_exception_with_its_stage(tmp_path):
     assert len(list(tmp_path.glob("*.failure.json"))) == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads_are_pinned_to_the_two_cores_that_are_named(tmp_path, lab):
     first, second, *_ = allowed_cores()
@@ -227,6 +236,7 @@ def test_more_threads_than_cores_are_refused():
         lstm_trt.record(SHAPE, options=Options(threads=len(os.sched_getaffinity(0)) + 1))
 
 
+@pytest.mark.heavy
 def test_what_lies_in_the_working_folder_is_not_imported(tmp_path):
     for name in ("onnx", "numpy", "torch", "onnxruntime", "random"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")

@@ -33,7 +33,7 @@ from lstm_trt.store import consolidated, files as store_files, folders, provenan
 from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
 from lstm_trt.store.runs import load
-from tests.conftest import ROOT, ManualClock, wait_for
+from tests.conftest import ROOT, ManualClock, rest_is_heavy, wait_for
 from tests.store.test_store import same
 from tests.support.trials import NoSwitches
 
@@ -170,7 +170,7 @@ def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
     assert seen[-1]["trials"] == told["trials"] and seen[-1]["elapsed_s"] >= 1.0
 
 
-@pytest.mark.parametrize("warmup", [0, 4])
+@pytest.mark.parametrize("warmup", rest_is_heavy([0, 4], lambda warmup: warmup == 4))
 @pytest.mark.parametrize("arrival", [{}, {"arrival": "periodic", "period_us": 1000}])
 def test_silence_begins_with_the_first_timed_call(tmp_path, record_parts, warmup, arrival):
     found = []
@@ -200,6 +200,7 @@ def test_soaks_of_other_arrivals(tmp_path, record_parts, arrival):
         assert (start[1:] - end[:-1] >= 2_000_000).all()
 
 
+@pytest.mark.heavy
 def test_a_part_ends_after_its_trials_and_has_one_trial_at_least(tmp_path, record_parts):
     configuration = configuration_of()
     short = replace(configuration, protocol=replace(configuration.protocol, trials=120))
@@ -224,6 +225,7 @@ def test_only_the_columns_that_are_asked_for_are_loaded(tmp_path, record_parts):
     assert list(file.columns) == ["latency_ns"]
 
 
+@pytest.mark.heavy
 def test_what_is_missing_is_told(tmp_path, record_parts):
     configuration = configuration_of()
     record_parts(configuration, asked_s=1.0, part_s=0.1)
@@ -268,6 +270,7 @@ def test_how_many_parts_there_should_be(numbers, part, elapsed_s, told):
     assert holes == told[:-1]
 
 
+@pytest.mark.heavy
 def test_a_soak_counts_as_recorded_and_survives_consolidation(tmp_path, record_parts):
     configuration = configuration_of()
     record_parts(configuration, control=True)
@@ -301,6 +304,7 @@ def test_self_checks_of_parts_become_one():
     assert joined["outside_share"] == pytest.approx(0.25)
 
 
+@pytest.mark.heavy
 def test_what_is_left_of_a_soak_becomes_the_next_round(tmp_path, record_parts):
     configuration = configuration_of(for_s=1.0)
     assert rest_of(configuration, tmp_path) == Rest(0, 1.0)

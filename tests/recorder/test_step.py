@@ -16,14 +16,15 @@ import lstm_trt as lab
 from lstm_trt.cli import common
 from lstm_trt.cli.main import main, parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.labels import record_command
 from lstm_trt.config.step import Step
 from lstm_trt.machine import gpu
 from lstm_trt.recorder import worker
 from lstm_trt.recorder.describe import availability, describe
-from lstm_trt.recorder.preparers.step import UserStep, code_version, find_module
+from lstm_trt.recorder.preparers.step import UserStep, code_version, find_module, prepare
 from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.runtimes.base import Request
 from lstm_trt.store import folders
 from tests.support import own_steps
 from tests.support.pictures import text_of
@@ -214,6 +215,55 @@ def test_a_sweep_of_modules_in_the_current_folder_resumes(tmp_path, monkeypatch,
     assert main(words) == 0 and "2 recorded" in capsys.readouterr().out
     assert len(lab.load("out")) == 4  # changed code is not pooled with the old
     assert "own_local" not in sys.modules
+
+
+#: Modules that this package, a runtime or the standard library has, some of which are imported after the step.
+NOT_OURS = ("lstm_trt", "numpy", "psutil", "pyarrow", "scipy", "pynvml", "json", "random", "onnxruntime")
+
+OWN_FOLDER = {
+    "own_step.py": "import own_helper, pytest\n\n\ndef make():\n    return own_helper.later\n",
+    "own_helper.py": "def later():\n    import own_later\n",
+    "own_later.py": "",
+    "pytest.py": "",  # installed, but the file in the folder comes first
+}
+
+
+def planted(folder) -> None:
+    """A working folder with a step, what it imports, and files with the names of other modules, which leave a mark."""
+    for name in NOT_OURS:
+        (folder / f"{name}.py").write_text(f"open({str(folder / name)!r}, 'w')\nraise SystemExit('planted')\n")
+    for name, text in OWN_FOLDER.items():
+        (folder / name).write_text(text)
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    planted(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    return tmp_path
+
+
+@pytest.mark.heavy
+def test_files_of_the_working_folder_take_the_place_of_no_other_module(own_folder):
+    command = [sys.executable, "-P", "-m", "lstm_trt", "record", "--step", "own_step:make", "--trials", "20"]
+    done = subprocess.run([*command, "--out", "out"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [name for name in NOT_OURS if (own_folder / name).exists()] == []
+    (own_folder / "lstm_trt.py").unlink()  # python -m itself imports it
+    done = subprocess.run([sys.executable, "-m", *command[3:], "--out", "again"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [name for name in NOT_OURS if (own_folder / name).exists()] == []
+
+
+def test_the_module_of_a_step_is_the_one_whose_version_is_stored(own_folder, monkeypatch):
+    assert find_module("own_step").origin == str(own_folder / "own_step.py")
+    assert find_module("pytest").origin == str(own_folder / "pytest.py")  # before the installed package
+    assert find_module("json").origin == json.__file__ and find_module("tests").origin  # not before others
+    request = Request(Step("numpy:zeros"), Options(), {})
+    with pytest.raises(BuildFailed, match=re.escape(f"{own_folder / 'numpy.py'} cannot be imported beside")):
+        prepare(request)
+    assert [name for name in NOT_OURS if (own_folder / name).exists()] == []
 
 
 @pytest.mark.heavy

@@ -78,6 +78,7 @@ def names(folder: Path, suffix: str = ".parquet") -> list[str]:
 # Real recordings
 
 
+@pytest.mark.heavy
 def test_threads_record_in_one_pool_which_ends_when_it_is_idle(tmp_path, monkeypatch):
     pools: list[WatchedPool] = []
 

@@ -165,7 +165,8 @@ def start(shim, tmp_path_factory):
 
 
 # Waits for the longer part of 20 s, until the workers are older than 10 s.
-@pytest.mark.parametrize("kind", ["off", pytest.param("compiled", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["off", "compiled"])
 def test_no_runtime_sends_anything_or_writes_into_the_home(start, kind):
     if kind == "compiled" and not ready([COMPILED]):
         pytest.skip(f"{COMPILED} is not ready here")
@@ -182,6 +183,7 @@ def test_no_runtime_sends_anything_or_writes_into_the_home(start, kind):
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "host"), HOSTS.items())
 def test_telemetry_that_a_user_turns_on_is_kept_and_seen(start, name, host):
     if name not in sending():

@@ -63,6 +63,7 @@ def test_the_command_prints_the_verdict_and_its_exit_status(tmp_path, capsys):
     assert "NOT ENOUGH EVIDENCE" in printed.err and "1000 trials did not decide it" in printed.err
 
 
+@pytest.mark.heavy
 def test_a_sweep_decides_each_configuration_and_says_so(tmp_path, capsys):
     line = (
         "sweep --layers 1 --hidden 4 --sequence 2 --batch 1 2 --runtime onnxruntime --until decided --burst-length 1"

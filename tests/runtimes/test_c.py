@@ -157,7 +157,7 @@ def test_without_a_compiler_there_is_a_reason_and_a_remedy(variable, reason, tmp
     describe.availability.cache_clear()
     rows = json.loads(lab("doctor", "--format", "json", **given).stdout)["runtimes"]
     (row,) = (row for row in rows if row["runtime"] == "c")
-    assert not row["ready"] and reason in row["reason"] and row["remedy"] == c_compile.REMEDY
+    assert not row["ready"] and reason in row["reason"] and row["remedy"].startswith("install a C compiler: ")
 
 
 @pytest.mark.parametrize("variable", ["tr", "true"])

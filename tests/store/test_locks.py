@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.locks import timing_lock
+from lstm_trt.store.locks import LOCK_FILE, folder_lock, timing_lock
 from tests.conftest import ROOT
 
 
@@ -37,7 +38,8 @@ def test_a_second_recording_on_a_core_waits_until_the_first_has_ended_however_it
         os.kill(holder.pid, signal.SIGKILL)
 
     with timing_lock(["core-1", "core-0"], waiting=waiting):
-        assert holders == [f"process {holder.pid}"]
+        (text,) = holders
+        assert re.fullmatch(rf"process {holder.pid}, python\S* of \S+, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d", text)
         assert holder.wait(300) == -signal.SIGKILL
     with timing_lock(["core-1"], waiting=waiting):
         assert len(holders) == 1  # free again
@@ -52,18 +54,40 @@ def test_without_waiting_a_core_in_use_is_refused_and_nothing_stays_locked(holde
         pass
 
 
+def test_a_wait_can_be_limited(holder):
+    for wait in (0.0, 0.01, -1.0, float("nan")):
+        with pytest.raises(UsageError, match=f"core 1 .*{holder.pid}"), timing_lock(["core-1"], wait):
+            raise AssertionError("this core is in use")
+    with timing_lock(["core-1"], 600.0, lambda text: holder.kill()):  # locked as soon as it is free
+        assert holder.wait(300) == -signal.SIGKILL
+
+
+def test_a_folder_names_who_records_into_it_and_a_lock_that_is_a_link_is_refused(tmp_path):
+    in_use = rf"in use by another .*process {os.getpid()}, python"
+    with folder_lock(tmp_path), pytest.raises(UsageError, match=in_use):
+        folder_lock(tmp_path).__enter__()
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / LOCK_FILE).unlink(missing_ok=True)
+    (tmp_path / LOCK_FILE).symlink_to(victim)
+    with pytest.raises(UsageError, match=r"cannot lock .*lstm_trt\.lock'; remove this file"):
+        folder_lock(tmp_path).__enter__()
+    assert victim.read_text() == "kept"
+
+
 def test_other_users_may_lock_too_and_without_lock_files_recording_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("LSTM_TRT_LOCKS", str(tmp_path))
     before = os.umask(0o077)
     try:
-        with timing_lock(["core-3"]):
+        with timing_lock(["core-3"]) as unlocked:
+            assert unlocked == []
             (path,) = tmp_path.iterdir()
             assert path.stat().st_mode & 0o777 == 0o666 and path.read_bytes() == b""
     finally:
         os.umask(before)
     monkeypatch.setenv("LSTM_TRT_LOCKS", str(tmp_path / "missing"))
-    with timing_lock(["core-3"], wait=False), timing_lock(["core-3"], wait=False):
-        pass
+    with timing_lock(["core-3"], wait=False), timing_lock(["core-3"], wait=False) as unlocked:
+        assert len(unlocked) == 1 and "core 3 is not locked" in unlocked[0]
 
 
 def test_a_planted_link_changes_no_other_file(tmp_path, monkeypatch):
@@ -75,6 +99,7 @@ def test_a_planted_link_changes_no_other_file(tmp_path, monkeypatch):
     (tmp_path / "lstm_trt-core-1.lock").hardlink_to(victim)
     (tmp_path / "lstm_trt-core-2.lock").symlink_to(gone)
     os.mkfifo(tmp_path / "lstm_trt-core-3.lock")
-    with timing_lock(["core-0", "core-1", "core-2", "core-3"], wait=False):
-        pass
+    with timing_lock(["core-0", "core-1", "core-2", "core-3"], wait=False) as unlocked:
+        assert [line.partition(" is not locked")[0] for line in unlocked] == ["core 0", "core 2"]
+        assert all("remove this file" in line for line in unlocked)
     assert victim.read_text() == "kept" and not gone.exists()

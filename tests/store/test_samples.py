@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, StoreError, UsageError
+from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import groups_of
@@ -190,11 +193,43 @@ def test_blank_cells(tmp_path, blank):
 
 
 @pytest.mark.parametrize(
-    "cell", ["recovered", "> x", "C++", "1,234", "1,234.5", "1 234.5", "0,5", "1.234,5", "OOM", "12 ms", "1,23,4"]
+    "cell",
+    [
+        "recovered",
+        "> x",
+        "C++",
+        "1,234",
+        "1,234.5",
+        "1 234.5",
+        "0,5",
+        "1.234,5",
+        "OOM",
+        "12 ms",
+        "1,23,4",
+        "1_100",
+        "\u0661\u0662",
+        "0x",
+    ],
 )
 def test_an_invalid_number_is_refused_with_its_line(tmp_path, cell):
     path = put(tmp_path / "t.csv", {"trial": [1, 2], "latency_us": [5, f'"{cell}"']})
     assert f"line 3: latency_us is {cell!r}, not a number" in refusal(path)
+
+
+def test_a_column_of_hexadecimal_names_is_text(tmp_path):
+    path = put(tmp_path / "t.csv", {"address": ["0xff", "0xfe"] * 2, "latency_us": [5, 6, 7, 8]})
+    assert load(path, group_by=["address"]).groups[0].group == {"address": "0xff"}
+    assert only_sample(path, one_group=True).n == 4
+
+
+def test_a_pipe_is_read_and_one_with_a_name_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    assert "named pipe" in refusal(tmp_path / "t.csv")
+    read, write = os.pipe()
+    os.write(write, b"latency_us\n5\n6\n")
+    os.close(write)
+    assert only_sample(f"/dev/fd/{read}").n == 2
+    os.close(read)
 
 
 def test_blank_rows_of_a_spreadsheet_are_no_trials(tmp_path):
@@ -504,6 +539,11 @@ BAD = {
     "text behind comments": (b"# tool\n# x\n\nlatency_us,b\n5,1\nx,2\n", "line 6: latency_us is 'x'"),
     "decimal comma": (b"trial;latency_us\n1;500,5\n2;501,25\n", "line 2: latency_us is '500,5', not a number"),
     "thousands or not": (b"trial;latency_us\n1;1,500\n2;1,501\n", "line 2: latency_us is '1,500', not a number"),
+    "hexadecimal": (b"trial,latency_us\n1,0x64\n2,0x65\n", "line 2: latency_us is '0x64', not a number"),
+    "some hexadecimal": (b"latency_us\n5\n0x64\n", "line 3: latency_us is '0x64', not a number"),
+    "separated": (b"5\n1_100\n", "line 2: '1_100', not a number"),
+    "other digits": ("5\n\u0661\u0662\n".encode(), "line 2: '\u0661\u0662', not a number"),
+    "too wide": (b"latency_us" + b",a" * 10_000 + b"\n", "has 10001 columns, too many"),
     "no times": (b"a,b\n1,2\n3,4\n", "--column"),
     "no numbers": (b"a,b\nx,y\nz,w\n", "--column"),
     "open quote": (b'latency_us,k\n1,"x\n3,4\n5,6\n', "a quote is not closed"),
@@ -552,6 +592,12 @@ def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
         ('[{"computeMs": 1, "latencyMs": 1}]', "has 1 time"),
         ("[5, [6]]", "row 2: '[6]', not a number"),
         ("[" * 100_000, "is not JSON"),
+        (json.dumps({str(k): [1, 2] for k in range(10_001)}), "has 10001 columns, too many"),
+        (json.dumps([{str(k): 1} for k in range(10_001)]), "has 10001 columns and 10001 rows, too many"),
+        ('{"a\\ud800": [1, 2], "latencyMs": [1, 2]}', "has a text that is not Unicode"),
+        ('{"name": ["\\udcff", "b"], "latencyMs": [1, 2]}', "has a text that is not Unicode"),
+        ('{"results": [{"stats": [1, 2]}]}', "has no single times"),
+        ('{"results": [{"times": 5}]}', "has no single times"),
     ],
 )
 def test_bad_json_is_refused_in_one_line(tmp_path, text, expected):
@@ -898,3 +944,25 @@ def test_a_configuration_with_too_few_times_has_a_failure(tmp_path):
         (32, 3, True),
     ]
     assert str(runs[1].failure) == "3 of 4 rows have no time, too many to drop"
+
+
+def failed(version: str, threads: int = 1, protocol: Protocol | None = None) -> schema.Failure:
+    options = Options(threads=threads, device="cpu")
+    configuration = Configuration(
+        LstmShape(1, 8, 4), "onnxruntime", version, "a processor", options, protocol or Protocol()
+    )
+    return schema.Failure(configuration, 0, "run", "planted")
+
+
+@pytest.mark.parametrize("version", ["1.9.0", "1.10.0", "1.31.1", "1.32.0"])
+def test_groups_are_in_the_order_of_their_configurations_and_not_of_their_identities(version):
+    """An identity is a hash of the configuration with the version of the runtime: each gives it another order."""
+    protocols = [Protocol(), *(Protocol(arrival="periodic", period_us=period) for period in (90.0, 1000.0))]
+    kinds = [(threads, protocol) for threads in (1, 2, 10) for protocol in protocols]
+    groups = groups_of([failed(version, *kind) for kind in reversed(kinds)])
+    assert [(each.configuration.options.threads, each.configuration.protocol) for each in groups] == kinds
+
+
+def test_versions_are_in_the_order_of_their_numbers():
+    groups = groups_of([failed(version) for version in ("1.31.1", "1.9.0", "1.10.0")])
+    assert [each.configuration.runtime_version for each in groups] == ["1.9.0", "1.10.0", "1.31.1"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -402,6 +404,40 @@ def test_a_consolidated_folder_and_its_sources_are_read_once(tmp_path):
         9,
         10,
     ]
+
+
+def consolidate_one(recording: schema.Recording, folder: Path) -> None:
+    consolidated.consolidate([recording], folder)
+
+
+def opened(folder: Path) -> list[str]:
+    """What of a folder this process holds open, with the names of files that were deleted."""
+    found = []
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the handle of the listing itself
+            found.append(str(handle.readlink()))
+    return [name for name in found if name.startswith(f"{folder}/")]
+
+
+@pytest.mark.parametrize("write", [store_files.write, consolidate_one], ids=["recording", "consolidated"])
+def test_a_full_disk_leaves_nothing_and_nothing_open(tmp_path, write):
+    """Wherever the disk is full: at each eighth of the longest file and one byte before its end.
+
+    The limit on the size of a file stands for it. The error is held, as by Python 3.13 until a collection of garbage.
+    """
+    write(planted(rows=2000), tmp_path)
+    largest = max(path.stat().st_size for path in tmp_path.iterdir())
+    for path in tmp_path.iterdir():
+        path.unlink()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in [*range(0, largest, largest // 8), largest - 1]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, unlimited[1]))
+        try:
+            with pytest.raises(StoreError, match="File too large") as raised:
+                write(planted(rows=2000), tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        assert raised.value and opened(tmp_path) == list(tmp_path.iterdir()) == [], size
 
 
 def test_halves_of_two_consolidations_are_not_read_together(tmp_path):

@@ -47,6 +47,18 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_holds_is_no
     assert {path.name for path in tmp_path.iterdir()} == set(OWN)
 
 
+def test_what_another_program_left_there_stays(tmp_path, monkeypatch):
+    """Where files of ours are only some of many: in TMPDIR, and beside a report."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    others = [".lstm_trt_of_others.0123456789abcdef.tmp", ".b.html.0123456789abcdef.tmp"]
+    left = [".lstm_trt.0123456789abcdef.tmp", ".[a].html.0123456789abcdef.tmp"]
+    for name in (*others, *left):
+        (tmp_path / name).touch()
+    with temporary_folder(), temporary_file(tmp_path / "[a].html"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
 def test_what_is_taken_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
     """Another process may look between making a file and locking it."""
     opened, taken = os.open, []

@@ -190,8 +190,10 @@ MACHINE = (
     *("machine/test_machine.py", "machine/test_switches.py", "recorder/test_doctor.py", "recorder/test_switches.py"),
 )
 COMPILED = ("runtimes/test_c.py", "test_deploy.py", "cli/test_export.py")
-#: Compare numbers that only another processor could change.
+#: Compare numbers that only another processor could change, or copy the package.
 NUMBERS = (
+    "config/test_fields.py::test_a_field_is_added_in_one_place",
+    "store/test_resolution.py",
     "test_deploy.py::test_denormal_numbers_and_the_callers_control_register",
     "cli/test_export.py::test_the_self_test_finds_one_other_weight",
 )

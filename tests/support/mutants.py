@@ -46,6 +46,11 @@ PIECES += (
     "µ".encode(),
     b"9" * 400,
     b"_us",
+    b"0x64",
+    b"1_100",
+    "\u0661\u0662".encode(),
+    b"\\ud800",
+    b'[{"a":{}}]',
 )
 
 
@@ -73,6 +78,83 @@ def mutate(content: bytes, draw: random.Random) -> bytes:
             case 6 if draw.random() < 0.3:
                 del mutant[at:]
     return bytes(mutant)
+
+
+#: Values of a field of an ONNX file, by its kind in Python.
+VALUES = {
+    int: (0, 1, 2, 7, -1, -5, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63)),
+    float: (0.0, -1.0, 1e30, float("nan"), float("inf")),
+    str: ("", "x", "W", "y", "\0", "a\nb", "../x", "-5", "1_0", "\u0663", "Loop", "Scan", "LSTM", "If", "Range", "loc"),
+    bytes: (b"", b"\0", b"\xff", b"forward", b"reverse"),
+}
+
+
+def mutate_fields(content: bytes, draw: random.Random) -> bytes:
+    """One to three fields of an ONNX file with another value, without it, or with one of its elements less or twice."""
+    import onnx
+
+    model = onnx.load_from_string(content)
+    for _ in range(draw.randint(1, 3)):
+        message, name = draw.choice(list(fields(model)))
+        value = getattr(message, name)
+        with contextlib.suppress(ValueError, TypeError, IndexError):  # another value that the field cannot have
+            if draw.random() < 0.2:
+                message.ClearField(name)
+            elif hasattr(value, "extend"):
+                place = draw.randrange(len(value))
+                kind = type(value[place])
+                match draw.randrange(3):
+                    case 0:
+                        del value[place]
+                    case 1:
+                        value.extend([value[place]])
+                    case 2 if kind in VALUES:
+                        value[place] = draw.choice(VALUES[kind])
+            elif type(value) in VALUES:
+                setattr(message, name, draw.choice(VALUES[type(value)]))
+    return model.SerializeToString()
+
+
+def fields(message) -> Iterator[tuple]:
+    """Each field that a message, or one inside of it, has, with the message."""
+    for field, value in message.ListFields():
+        yield message, field.name
+        if field.message_type is not None:
+            for each in value if hasattr(value, "extend") else [value]:
+                yield from fields(each)
+
+
+def networks(folder: Path) -> list[tuple[str, bytes, list[list[str]]]]:
+    """As `originals`: ONNX files of many forms, of which C code is written, after they were read and computed."""
+    from onnx import helper
+
+    from tests.support import own_networks as own
+    from tests.support.planted_graphs import inside_a_function, lstm
+
+    graph = helper.make_graph([helper.make_node("Relu", ["v"], ["w"])], "body", [], [])
+    graph.input.extend([own.value("i", [], 7), own.value("c", [], 9), own.value("v", None)])
+    graph.output.extend([own.value("c", [], 9), own.value("w", None)])
+    trips = [helper.make_tensor("n", 7, [], [3]), helper.make_tensor("on", 9, [], [True])]
+    sizes = ([own.value("x", [2, 3])], [own.value("y", [2, 3])])
+    loop = own.model_of([helper.make_node("Loop", ["n", "on", "x"], ["y"], body=graph)], *sizes, trips)
+    (folder / "mutant").mkdir(parents=True, exist_ok=True)
+    chosen = {
+        "lstm": (lstm(), []),
+        "function": (inside_a_function(), []),
+        "loop": (loop, []),
+        "stream": (own.stream(), ["time=4", "batch=1"]),
+        "convolution": (own.smoothing_then_gru(), ["time=8"]),
+        "pytorch": (own.as_pytorch_exports(), ["time=4", "batch=1"]),
+        "words": (own.words(), ["time=4", "batch=1"]),
+        "rates": (own.rates(), []),
+        "selected": (own.selected(), []),
+        "quantized": (own.quantized(), ["time=4"]),
+    }
+    command = ["export", "--onnx", "{}", "--c", "--target", "aarch64", "--out", str(folder / "out")]
+    return [
+        (f"{name}.onnx", model.SerializeToString(), [[*command, *(["--size", *sizes] if sizes else [])], command])
+        for name, (model, sizes) in chosen.items()
+    ]
 
 
 #: Values of other types than expected, out of range, or no text at all.
@@ -121,6 +203,10 @@ def restate(content: bytes, draw: random.Random) -> bytes:
     file = io.BytesIO()
     pq.write_table(table, file)
     return file.getvalue()
+
+
+#: Kind -> how its originals are changed; others are changed as bytes.
+MUTATORS = {"networks": mutate_fields, "stated": restate}
 
 
 def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]]]:
@@ -172,6 +258,8 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
             ("trtexec.json", f"[{', '.join([row] * 40)}]".encode(), [judge, ["summarize", "{}"], ["outliers", "{}"]]),
             (failure.name, failure.read_bytes(), [["summarize", "{}"], judge]),
         ]
+    if kind == "networks":
+        return networks(folder)
     from lstm_trt.config.shape import LstmShape
     from lstm_trt.export.to_onnx import export_network, static_model
 
@@ -281,7 +369,7 @@ def main(kind: str, seed: str, first: str, last: str, folder: str) -> int:
         shutil.rmtree(folder / "mutant", ignore_errors=True)
         (folder / "mutant").mkdir(parents=True)
         path = folder / "mutant" / name
-        path.write_bytes(restate(content, draw) if kind == "stated" else mutate(content, draw))
+        path.write_bytes(MUTATORS.get(kind, mutate)(content, draw))
         beside = next((each for each in (RECORDINGS, folder / PARTS) if (each / name).exists()), None)
         for other in beside.iterdir() if beside else ():
             if other.name != name:

@@ -27,6 +27,7 @@ from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_mo
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache
+from lstm_trt.store.files import refuse_named_pipe
 
 
 def build_engine(
@@ -56,6 +57,7 @@ def build_engine(
         onnx = path.read_bytes() if options.profile else static_model(path, network)
         name = name or network_name(network, options.profile)
     else:
+        refuse_named_pipe(Path(network))
         with file_errors(f"read {network}"):
             onnx, name = Path(network).read_bytes(), name or Path(network).stem
     trt = load_module(options.flavour)

@@ -15,24 +15,30 @@ from types import ModuleType
 from typing import Any
 
 from lstm_trt.config.errors import RuntimeUnavailable, one_line
-from lstm_trt.config.libraries import CUDA_MAJORS, installed_version
+from lstm_trt.config.libraries import CUDA_MAJORS, how_to_install, installed_version
 from lstm_trt.machine import gpu as machine_gpu
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """Names of one flavour; `remedy` installs it."""
+    """Names of one flavour; `extra` of this package, or in a checkout a `target` of make, installs it."""
 
     title: str
     module: str
     distribution: str
-    remedy: str
+    extra: str
+    target: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """The command that installs it."""
+        return how_to_install(self.extra, self.target)
 
 
 #: Name of the runtime -> its Python package.
 FLAVOURS = {
-    "tensorrt": Flavour("TensorRT", "tensorrt", "tensorrt", "make gpu"),
-    "tensorrt-rtx": Flavour("TensorRT for RTX", "tensorrt_rtx", "tensorrt-rtx", "pip install -e '.[rtx]'"),
+    "tensorrt": Flavour("TensorRT", "tensorrt", "tensorrt", "tensorrt", "gpu"),
+    "tensorrt-rtx": Flavour("TensorRT for RTX", "tensorrt_rtx", "tensorrt-rtx", "rtx"),
 }
 
 
@@ -130,4 +136,4 @@ def starting(flavour: str) -> Iterator[None]:
         if _NULL not in str(error):
             raise
         reason = errors_of(logger(flavour).lines) or "no reason given"
-        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", machine_gpu.OLD_DRIVER_REMEDY) from None
+        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", machine_gpu.old_driver_remedy()) from None

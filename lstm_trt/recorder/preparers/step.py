@@ -12,7 +12,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -42,10 +42,21 @@ def availability(device: str = "cpu") -> Availability:
 
 
 def prepare(request: Request) -> PreparedStep:
-    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what it raises."""
+    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what it raises.
+
+    The working folder joins the path only now, and is its end afterwards: no file there takes the place of what this
+    package imports before or later.
+    """
     function = request.workload.function
     module, _, name = function.partition(":")
-    return UserStep(function, getattr(importlib.import_module(module), name)())
+    spec, path = find_module(module), list(sys.path)
+    sys.path[:] = search_path()
+    imported = importlib.import_module(module)
+    if spec and spec.has_location and imported.__file__ != spec.origin:
+        raise BuildFailed(f"{spec.origin} cannot be imported beside another module {module!r}: rename it")
+    step = UserStep(function, getattr(imported, name)())
+    sys.path[:] = [*path, ""]
+    return step
 
 
 class UserStep(PreparedStep):
@@ -120,17 +131,32 @@ def code_version(module: str) -> str:
     if not spec.has_location:  # built into Python
         return platform.python_version()
     path = Path(spec.origin)
-    for name in importlib.metadata.packages_distributions().get(module.partition(".")[0], ()):
-        distribution = importlib.metadata.distribution(name)
+    for distribution in distributions_beside(path, module):
         same = [file for file in distribution.files or () if file.name == path.name]
         if any(Path(file.locate()).resolve() == path.resolve() for file in same):
             return distribution.version
     return f"source {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
 
 
+def distributions_beside(path: Path, module: str) -> Iterable[importlib.metadata.Distribution]:
+    """What is installed in the folder of the module path in which this file of a module was found.
+
+    In the folder of one's own modules nothing is, and the files of all distributions need not be read.
+    """
+    levels = module.count(".") + (path.stem == "__init__")
+    folder = path.parents[levels].resolve()
+    here = [entry for entry in sys.path if Path(entry).resolve() == folder]
+    return importlib.metadata.distributions(path=here)
+
+
+def search_path() -> list[str]:
+    """Where modules of steps are: the folders of `sys.path`, the working folder, and then the installed packages."""
+    return sorted([*sys.path, ""], key=lambda folder: Path(folder).name in ("site-packages", "dist-packages"))
+
+
 def find_module(name: str) -> ModuleSpec | None:
-    """As `importlib.util.find_spec`, without importing the packages that contain the module."""
-    spec, path = None, None
+    """As `importlib.util.find_spec` on `search_path`, without importing the packages that contain the module."""
+    spec, path = None, search_path()
     for whole in itertools.accumulate(name.split("."), "{}.{}".format):
         found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next(filter(None, found), None)

@@ -32,10 +32,9 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, one_line
+from lstm_trt.config.libraries import how_to_install
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
-
-BINDINGS_REMEDY = "make gpu"
 
 #: A stream that does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
 _NON_BLOCKING = 1
@@ -59,10 +58,18 @@ class CudaUnavailable(RuntimeUnavailable):
         self.what = what
 
 
-def missing() -> list[CudaUnavailable]:
-    """The missing requirements for running on a GPU. Never raises, creates no context."""
+def _remedy() -> str:
+    """The command that installs cuda-bindings."""
+    return how_to_install("tensorrt", target="gpu")
+
+
+def missing(remedy: str = "") -> list[CudaUnavailable]:
+    """The missing requirements for running on a GPU. Never raises, creates no context.
+
+    `remedy` installs the runtime that asks, and with it cuda-bindings.
+    """
     installed = installed_version("cuda-bindings") is not None
-    lacks = [] if installed else [CudaUnavailable("cuda-bindings", BINDINGS_REMEDY)]
+    lacks = [] if installed else [CudaUnavailable("cuda-bindings", remedy or _remedy())]
     try:
         gpu.cuda_device()
         if installed:  # after `cuda_device`, since loading needs the driver
@@ -215,7 +222,7 @@ def _bindings() -> ModuleType:
     try:
         from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]  it has no types
     except Exception as error:
-        raise CudaUnavailable(f"loadable cuda-bindings ({one_line(error)})", BINDINGS_REMEDY) from error
+        raise CudaUnavailable(f"loadable cuda-bindings ({one_line(error)})", _remedy()) from error
     return driver
 
 

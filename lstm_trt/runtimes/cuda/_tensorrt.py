@@ -88,14 +88,13 @@ class TensorRtRuntime:
         if device not in self.DEVICES:
             return Availability(False, version, reason=f"it runs on cuda only, not on {device}")
         try:
-            lacks = _cuda.missing()
-            remedies = [lack.remedy for lack in lacks]
-            if find_spec(flavour.module) is None:  # its remedy also installs cuda-bindings
+            lacks = _cuda.missing(flavour.remedy)
+            if find_spec(flavour.module) is None:
                 lacks.insert(0, _cuda.CudaUnavailable(flavour.distribution, flavour.remedy))
-                remedies = [flavour.remedy, *(remedy for remedy in remedies if remedy != _cuda.BINDINGS_REMEDY)]
             if lacks:
                 reason = "no " + ", ".join(lack.what for lack in lacks)
-                return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(remedies)))
+                remedies = dict.fromkeys(lack.remedy for lack in lacks)
+                return Availability(False, version, reason=reason, remedy="; ".join(remedies))
             trt, found = export_trt.load_module(self.NAME), gpu.cuda_device()
             named, known = found.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
             if self.NAME == "tensorrt-rtx" and named not in known:
@@ -104,7 +103,7 @@ class TensorRtRuntime:
             needed, (major, minor) = export_trt.cuda_major(self.NAME), found.cuda_version
             if needed and needed > major:
                 reason = f"it needs CUDA {needed}, but the driver of {found.name} supports CUDA {major}.{minor}"
-                return Availability(False, version, reason=reason, remedy=gpu.OLD_DRIVER_REMEDY)
+                return Availability(False, version, reason=reason, remedy=gpu.old_driver_remedy())
             return Availability(True, version or trt.__version__, found.name)
         except RuntimeUnavailable as error:
             return Availability(False, version, reason=error.reason, remedy=error.remedy)

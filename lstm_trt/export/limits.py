@@ -1,0 +1,77 @@
+"""Limits in time and memory for reading an ONNX file, calls of its network included.
+
+How often a loop runs can depend on what it computes, so that it may never end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from threading import Thread
+from typing import Any
+
+from lstm_trt.config.errors import MemoryExhausted, TimeLimitReached
+from lstm_trt.config.libraries import onnxruntime
+from lstm_trt.machine.linux import available_memory_bytes
+
+#: Time in s that reading a file may take.
+LIMIT_S = 120.0
+
+#: Time in s between two looks at a call, and how long it may take to end; the share of the memory available before that
+#: it must leave, since an operator that doubles its input is not ended before it is done.
+LOOK_S, PATIENCE_S, LEFT = 0.2, 5.0, 0.5
+
+#: When the time for reading is over, by `time.monotonic`.
+_END: ContextVar[float] = ContextVar("_END", default=math.inf)
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Ends what is done inside after `LIMIT_S`: raises `TimeLimitReached` in `check_time`, or at the latest here."""
+    token = _END.set(min(_END.get(), time.monotonic() + LIMIT_S))
+    try:
+        yield
+    finally:
+        try:
+            check_time()  # also in place of an error that the limit has caused
+        finally:
+            _END.reset(token)
+
+
+def check_time() -> None:
+    """Raise `TimeLimitReached` if the time for reading is over."""
+    if time.monotonic() > _END.get():
+        raise TimeLimitReached(f"reading the ONNX file took longer than {LIMIT_S:g} s: a loop in it may never end")
+
+
+def run(session: Any, inputs: Mapping[str, Any]) -> list[Any]:
+    """The outputs of a session of ONNX Runtime, which is ended when the time or the memory is over, and by Ctrl-C.
+
+    For that it runs in a thread of its own, since this one cannot be interrupted in a call. Raises `TimeLimitReached`,
+    `MemoryExhausted`, and the package's own classes.
+    """
+    options: Any = onnxruntime.RunOptions()
+    answer: Future = Future()
+    least = LEFT * available_memory_bytes()
+    Thread(target=_answer, args=(answer, lambda: session.run(None, inputs, options)), daemon=True).start()
+    try:
+        while True:
+            with suppress(TimeoutError):
+                return answer.result(LOOK_S)
+            check_time()
+            if available_memory_bytes() < least:
+                raise MemoryExhausted("a call of the network takes more memory than there is")
+    finally:
+        options.terminate = True  # of a call that still runs
+        wait([answer], PATIENCE_S)
+
+
+def _answer(answer: Future, call: Callable[[], Any]) -> None:
+    try:
+        answer.set_result(call())
+    except Exception as error:  # of any class
+        answer.set_exception(error)
