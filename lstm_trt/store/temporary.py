@@ -5,7 +5,6 @@ share a folder number their processes apart.
 """
 
 import fcntl
-import glob
 import os
 import secrets
 import shutil
@@ -14,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+
+#: How the names end: other programs keep temporary files in the same folders.
+SUFFIX = ".lstm_trt.tmp"
 
 
 def temporary_file(target: Path) -> AbstractContextManager[Path]:
@@ -26,13 +28,12 @@ def temporary_file(target: Path) -> AbstractContextManager[Path]:
 
 def temporary_folder() -> AbstractContextManager[Path]:
     """A new folder among the temporary files of the system (TMPDIR), removed at the end; raises OSError."""
-    return _temporary(Path(tempfile.gettempdir()), "lstm_trt", partial(Path.mkdir, mode=0o700))
+    return _temporary(Path(tempfile.gettempdir()), "run", partial(Path.mkdir, mode=0o700))
 
 
 @contextmanager
 def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterator[Path]:
-    stem = stem[:40]
-    _remove_once(folder, glob.escape(stem))  # others of that folder may be of other programs
+    _remove_once(folder)
     path, handle = _locked(folder, stem, make)
     try:
         yield path
@@ -45,7 +46,7 @@ def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterato
 def _locked(folder: Path, stem: str, make: Callable[[Path], None]) -> tuple[Path, int]:
     """The path of what `make` makes in `folder`, and a handle that holds its lock."""
     while True:
-        path = folder / f".{stem}.{secrets.token_hex(8)}.tmp"
+        path = folder / f".{stem[:40]}.{secrets.token_hex(8)}{SUFFIX}"
         make(path)
         access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # as NFS asks for
         with suppress(FileNotFoundError):  # taken for abandoned before it was locked
@@ -64,12 +65,9 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def remove_abandoned(folder: Path, stem: str = "*") -> None:
-    """Remove the temporary files and folders in `folder` of processes that were killed: those whose lock is free.
-
-    `stem`: a pattern for the first part of their names.
-    """
-    for path in folder.glob(f".{stem}.{'[0-9a-f]' * 16}.tmp"):
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files and folders in `folder` of processes that were killed: those whose lock is free."""
+    for path in folder.glob(f".*.{'[0-9a-f]' * 16}{SUFFIX}"):
         with suppress(OSError):  # in use, of another user, or already removed
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
