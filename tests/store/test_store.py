@@ -307,7 +307,7 @@ def test_consolidation_holds_the_folder_and_a_tidy_of_another_process_takes_noth
     monkeypatch.setattr(folders, "read_many", read_many)
     for _ in range(2):
         folders.consolidate_folder(tmp_path)
-    assert sorted(name.rsplit(".", 2)[0] for name in set(seen)) == 2 * [".configs.parquet"] + 2 * [".trials.parquet"]
+    assert sorted(name.rsplit(".", 3)[0] for name in set(seen)) == 2 * [".configs.parquet"] + 2 * [".trials.parquet"]
     assert not list(tmp_path.glob(".*.tmp"))
     with folder_lock(tmp_path), pytest.raises(UsageError, match="in use"):
         folders.consolidate_folder(tmp_path)
