@@ -144,7 +144,8 @@ def warm_preparer(tmp_path_factory, own_cache):
     original = WorkerPool._prepare_process
 
     def surroundings() -> tuple:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        by_itself = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")  # PyTorch sets the second when it compiles
+        environment = {name: value for name, value in os.environ.items() if name not in by_itself}
         return environment, tuple(sys.path)
 
     def shared(pool: WorkerPool) -> Process:

@@ -49,14 +49,16 @@ def prepare(request: Request) -> PreparedStep:
     """
     function = request.workload.function
     module, _, name = function.partition(":")
-    spec, path = find_module(module), list(sys.path)
+    spec = find_module(module)
+    afterwards = list(sys.path) if "" in sys.path else [*sys.path, ""]
     sys.path[:] = search_path()
-    imported = importlib.import_module(module)
-    if spec and spec.has_location and imported.__file__ != spec.origin:
-        raise BuildFailed(f"{spec.origin} cannot be imported beside another module {module!r}: rename it")
-    step = UserStep(function, getattr(imported, name)())
-    sys.path[:] = [*path, ""]
-    return step
+    try:
+        imported = importlib.import_module(module)
+        if spec and spec.has_location and imported.__file__ != spec.origin:
+            raise BuildFailed(f"{spec.origin} cannot be imported beside another module {module!r}: rename it")
+        return UserStep(function, getattr(imported, name)())
+    finally:
+        sys.path[:] = afterwards
 
 
 class UserStep(PreparedStep):
