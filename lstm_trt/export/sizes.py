@@ -234,12 +234,18 @@ def _small_outputs(node: onnx.NodeProto, known: Sizes, values: Mapping, opsets: 
         values = {node.input[0]: np.broadcast_to(np.float32(0), known[node.input[0]])}
     sizes = [known.get(name, (None,)) for name in node.output if name]
     large = any(None in each or math.prod(each) > SMALL_ELEMENTS for each in sizes)
+    if node.op_type == "Range" and values.keys() >= {*node.input}:  # ONNX infers the size of whole numbers only
+        large = _elements_of_range(*(float(values[name]) for name in node.input)) > SMALL_ELEMENTS
     if not large and node.op_type not in RANDOM and values.keys() | {""} >= {*node.input}:
         with suppress(Exception):  # any class; an operator that it does not know is left as it is
             found = dict(zip(filter(None, node.output), evaluated(node, values, opsets), strict=True))
             if all(isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in found.values()):
                 return found
     return {}
+
+
+def _elements_of_range(start: float, limit: float, delta: float) -> float:
+    return (limit - start) / delta if delta else math.inf
 
 
 def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:

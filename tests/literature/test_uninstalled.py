@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -42,9 +41,11 @@ def copy(tmp_path_factory):
     for name in ("lstm_trt", "lstm_literature"):
         shutil.copytree(ROOT / name, folder / name)  # with what Python compiled of them, which stays valid
     (folder / "several.py").write_text(SEVERAL)
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "lstm_trt" not in path.name:
-            (site / path.name).symlink_to(path)
+    # Those of this environment, then those of another on which it stands.
+    for installed in [Path(entry) for entry in sys.path if Path(entry).name == "site-packages"]:
+        for path in installed.iterdir():
+            if "lstm_trt" not in path.name and not (site / path.name).exists():
+                (site / path.name).symlink_to(path)
 
     def run(*arguments: object) -> str:
         line = [sys.executable, "-S", *map(str, arguments)]

@@ -15,7 +15,7 @@ import lstm_trt as lab
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.config.format import latency
 from lstm_trt.plots.style import with_micro
-from tests.conftest import ROOT, sampled
+from tests.conftest import ROOT, sampled, wait_for
 from tests.reports.conftest import DEADLINE_US, HOSTILE
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
@@ -55,6 +55,11 @@ def browser(width: int = 1280, script: bool = True):
 
 def find(driver, selector: str) -> list:
     return driver.find_elements("css selector", selector)
+
+
+def point_at(driver, element) -> None:
+    """Move the pointer onto an element, from elsewhere: it may be there already, and then nothing would happen."""
+    webdriver.ActionChains(driver).move_to_element(find(driver, "h1")[0]).move_to_element(element).perform()
 
 
 def texts(driver, selector: str) -> list[str]:
@@ -148,9 +153,10 @@ def test_the_shown_numbers_are_those_of_the_row_at_a_moved_deadline(opened):
     cell = find(opened, ".map a")[0]
     for stop in (0, json.loads(texts(opened, "script")[0])["given"]):
         move(opened, stop)
-        webdriver.ActionChains(opened).move_to_element(find(opened, "h1")[0]).move_to_element(cell).perform()
+        point_at(opened, cell)
         verdict = cell.find_element("xpath", "..").get_attribute("title")
-        assert f"verdict {verdict}," in find(opened, "aside")[0].text
+        (card,) = find(opened, "aside")
+        assert wait_for(lambda card=card, verdict=verdict: f"verdict {verdict}," in card.text)
     find(opened, "body")[0].send_keys("\ue00c")
 
 
@@ -183,17 +189,17 @@ def test_words_leave_rows_out(opened):
 def test_numbers_are_shown_under_the_pointer_and_the_curve_after_a_click(opened, runs):
     cell = find(opened, ".map td.m a")[0]
     row = texts(opened, f"#{cell.get_attribute('href').partition('#')[2]} td")
-    webdriver.ActionChains(opened).move_to_element(cell).perform()
+    point_at(opened, cell)
     (card,) = find(opened, "aside")
-    assert all(text in card.text for text in row) and not find(opened, "aside svg")
+    assert wait_for(lambda: all(text in card.text for text in row)) and not find(opened, "aside svg")
     cell.click()
-    assert len(find(opened, "aside svg path")) > 5
+    assert wait_for(lambda: len(find(opened, "aside svg path")) > 5)
     group = runs[int(cell.get_attribute("href").partition("#r")[2])]
     low, high = sorted(group.samples[0].timed_ns)[0] / 1e3, max(group.samples[0].timed_ns) / 1e3
     ticks = [float(text) for text in texts(opened, "aside text") if re.fullmatch(r"[\d.]+", text)]
     assert ticks[0] == pytest.approx(low, rel=0.01) and ticks[-1] == pytest.approx(high, rel=0.01)
     find(opened, "body")[0].send_keys("\ue00c")
-    assert not card.is_displayed()
+    assert wait_for(lambda: not card.is_displayed())
 
 
 @pytest.mark.parametrize("size", [(21.0, 29.7), (21.59, 27.94)], ids=["A4", "letter"])
