@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from lstm_trt.config.errors import MemoryExhausted, TimeLimitReached
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.machine.linux import available_memory_bytes
 
+T = TypeVar("T")
+
 #: Time in s that reading a file may take.
 LIMIT_S = 120.0
 
-#: Time in s between two looks at a call, and how long it may take to end; the share of the memory available before that
-#: it must leave, since an operator that doubles its input is not ended before it is done.
+#: Time in s between two looks at a call, and how long it may take to end; the share of the memory available at the
+#: first look that it must leave, since an operator that doubles its input is not ended before it is done. Most calls
+#: end before that look, which takes longer than many of them.
 LOOK_S, PATIENCE_S, LEFT = 0.2, 5.0, 0.5
 
 #: When the time for reading is over, by `time.monotonic`.
@@ -48,25 +52,27 @@ def check_time() -> None:
         raise TimeLimitReached(f"reading the ONNX file took longer than {LIMIT_S:g} s: a loop in it may never end")
 
 
-def run(session: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """The outputs of a session of ONNX Runtime, which is ended when the time or the memory is over, and by Ctrl-C.
+def run(work: Callable[[Any], T]) -> T:
+    """The result of calls of ONNX Runtime, which are ended when the time or the memory is over, and by Ctrl-C.
 
-    For that it runs in a thread of its own, since this one cannot be interrupted in a call. Raises `TimeLimitReached`,
-    `MemoryExhausted`, and the package's own classes.
+    `work` passes the options that it is given to each of its calls. It runs in a thread of its own, since this one
+    cannot be interrupted in a call. Raises `TimeLimitReached`, `MemoryExhausted`, and the package's own classes.
     """
     options: Any = onnxruntime.RunOptions()
-    answer: Future = Future()
-    least = LEFT * available_memory_bytes()
-    Thread(target=_answer, args=(answer, lambda: session.run(None, inputs, options)), daemon=True).start()
+    answer: Future[T] = Future()
+    least = 0.0
+    Thread(target=_answer, args=(answer, partial(work, options)), daemon=True).start()
     try:
         while True:
             with suppress(TimeoutError):
                 return answer.result(LOOK_S)
             check_time()
-            if available_memory_bytes() < least:
+            available = available_memory_bytes()
+            least = least or LEFT * available
+            if available < least:
                 raise MemoryExhausted("a call of the network takes more memory than there is")
     finally:
-        options.terminate = True  # of a call that still runs
+        options.terminate = True  # of calls that still run
         wait([answer], PATIENCE_S)
 
 

@@ -515,7 +515,13 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
     settings.log_severity_level = 4  # errors are also raised as exceptions
     session: Any = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
-    return in_sequence(lambda inputs: dict(zip(names, limits.run(session, inputs), strict=True)), sets, states)
+
+    def all_outputs(options: Any) -> list[Arrays]:
+        return in_sequence(
+            lambda inputs: dict(zip(names, session.run(names, inputs, options), strict=True)), sets, states
+        )
+
+    return limits.run(all_outputs)
 
 
 def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:

@@ -182,7 +182,7 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
         content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
         session: Any = onnxruntime.InferenceSession(content, settings, providers=providers)
         for _ in range(CALLS):
-            limits.run(session, inputs)
+            limits.run(lambda options: session.run(None, inputs, options))
         events = json.loads(Path(session.end_profiling()).read_text())
     for event in events:
         name, operator = event["name"].removesuffix("_kernel_time"), event.get("args", {}).get("op_name")

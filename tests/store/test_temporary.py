@@ -13,7 +13,7 @@ import pytest
 
 from lstm_trt.store import folders
 from lstm_trt.store.temporary import remove_abandoned, temporary_file, temporary_folder
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 from tests.store.test_store import planted, store_files
 
 #: Makes both, with content, says so and waits.
@@ -82,6 +82,7 @@ KILLED = {
 
 
 @pytest.mark.heavy
+@sampled(3)  # twelve runs of a command: half a minute
 @pytest.mark.parametrize("command", KILLED)
 def test_ten_kills_leave_nothing_once_the_command_has_run_again(command, tmp_path, monkeypatch):
     """At moments spread over its run, by a signal that it cannot handle and by one that ends it cleanly."""
