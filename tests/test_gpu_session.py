@@ -21,6 +21,7 @@ from benchmarks.gpu_session import Command, Session
 from lstm_literature.commands import PROGRAM
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Options
+from lstm_trt.config.libraries import package_folders
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.pool import resources
 from lstm_trt.store import files
@@ -237,8 +238,7 @@ def lent(tmp_path_factory) -> dict:
             shutil.copy(ROOT / name, folder / "lab" / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-    # Those of this environment, then those of another on which it stands.
-    ours = [Path(path) for path in dict.fromkeys(sys.path) if Path(path).name == "site-packages"]
+    ours = map(Path, package_folders())
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     pip += ["--target", packages, "torch==2.11.0+cpu"]
     older = subprocess.run(pip, capture_output=True).returncode == 0

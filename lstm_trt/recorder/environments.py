@@ -24,6 +24,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
+from lstm_trt.config.libraries import package_folders
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import run_command
 from lstm_trt.machine.process import Interpreter
@@ -58,7 +59,7 @@ def normal(library: str) -> str:
 
 def surroundings(pins: Sequence[str] = ()) -> str:
     """8 hexadecimal digits that identify the current environment (its Python and its package folders) and the pins."""
-    return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, _here(), *pins]).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, package_folders(), *pins]).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _install(place: Environment, pins: Sequence[str]) -> None:
     if run_command(venv, env=variables).returncode:
         remedy = "install venv for this Python (Debian: apt install python3-venv)"
         raise UsageError(f"cannot create an environment for {place}: {remedy}")
-    lines = [f"import site; site.addsitedir({text!r})\n" for text in _here()]
+    lines = [f"import site; site.addsitedir({text!r})\n" for text in package_folders()]
     (Path(place.interpreter.first[0]) / "present.pth").write_text("".join(lines))
     constraints = place.folder / "constraints.txt"
     constraints.write_text("".join(f"{line}\n" for line in _needs(place.library, *map(_name, pins))))
@@ -141,11 +142,6 @@ def _needs(*pinned: str) -> Iterator[str]:
         for line in importlib.metadata.requires("lstm_trt") or ():
             if _name(line) not in pinned and "extra ==" not in line:
                 yield line
-
-
-def _here() -> list[str]:
-    """The package folders of the current environment."""
-    return [text for text in sys.path if Path(text).name in ("site-packages", "dist-packages") and Path(text).is_dir()]
 
 
 def same_version(asked: str, found: str | None) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.libraries import package_folders
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.pool import record
 from tests.conftest import ROOT
@@ -41,9 +42,8 @@ def copy(tmp_path_factory):
     for name in ("lstm_trt", "lstm_literature"):
         shutil.copytree(ROOT / name, folder / name)  # with what Python compiled of them, which stays valid
     (folder / "several.py").write_text(SEVERAL)
-    # Those of this environment, then those of another on which it stands.
-    for installed in [Path(entry) for entry in sys.path if Path(entry).name == "site-packages"]:
-        for path in installed.iterdir():
+    for installed in package_folders():
+        for path in Path(installed).iterdir():
             if "lstm_trt" not in path.name and not (site / path.name).exists():
                 (site / path.name).symlink_to(path)
 

@@ -21,6 +21,7 @@ import numpy as np
 from lstm_trt.config import configuration
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.config.libraries import has_packages
 from lstm_trt.config.step import Step
 from lstm_trt.machine.facts import cpu_name
 from lstm_trt.runtimes.base import Availability, Gate, PreparedStep, Preparer, Request, Send, on_gpu
@@ -153,7 +154,7 @@ def distributions_beside(path: Path, module: str) -> Iterable[importlib.metadata
 
 def search_path() -> list[str]:
     """Where modules of steps are: the folders of `sys.path`, the working folder, and then the installed packages."""
-    return sorted([*sys.path, ""], key=lambda folder: Path(folder).name in ("site-packages", "dist-packages"))
+    return sorted([*sys.path, ""], key=has_packages)
 
 
 def find_module(name: str) -> ModuleSpec | None:
