@@ -4,8 +4,8 @@ Recordings of each kind of misses (`tests/support/planted_misses.py`) at the all
 are judged at 95 % confidence. The table has the percentage that is called MISSED by the plain count of misses and by
 the verdict, which counts a burst as one; and at 100 000 trials the percentage called MET for bursts of up to 20 calls.
 
-With `--until-decided` each recording looks after every 1000 trials and stops when it is decided for bursts of up to 20
-calls, at the latest after 200 000. The table has, for multiples of the allowed rate, the percentage that is called MET
+`--table until-decided`: each recording looks after every 1000 trials and stops when it is decided for bursts of up to 20
+calls, at the latest after 200 000. It has, for multiples of the allowed rate, the percentage that is called MET
 and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidence of some recordings over their trials.
 """
 
@@ -29,16 +29,17 @@ from tests.support.planted_misses import KINDS
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
+TRIALS = (5000, 20_000, 50_000)
 
 
-def fixed_rates(rng: np.random.Generator, recordings: int, trials: list[int]) -> Iterator[str]:
+def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table for numbers of trials that are fixed beforehand."""
-    heads = [f"{n}: plain / verdict / at twice the rate" for n in trials]
+    heads = [f"{n}: plain / verdict / at twice the rate" for n in TRIALS]
     yield "| misses | " + " | ".join(heads) + " | MET for bursts of 20, 100000 |"
     yield "| --- |" + " --- |" * (len(heads) + 1)
     for kind, places in KINDS.items():
         cells = []
-        for n in trials:
+        for n in TRIALS:
             found = []
             for times in (1, 2):
                 plain = verdict = 0
@@ -123,11 +124,14 @@ def draw(rng: np.random.Generator, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+#: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
+TABLES = {"fixed": fixed_rates, "until-decided": decided_rates}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recordings", type=int, default=2000, help="per cell (default 2000)")
-    parser.add_argument("--trials", type=int, nargs="+", default=[5000, 20_000, 50_000])
-    parser.add_argument("--until-decided", action="store_true", help="recordings that stop when they are decided")
+    parser.add_argument("--table", choices=TABLES, default="fixed")
     parser.add_argument("--figure", type=Path, metavar="FILE.png", help="only draw the evidence of some recordings")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -135,8 +139,7 @@ def main() -> int:
     if arguments.figure:
         draw(rng, arguments.figure)
         return 0
-    decides, count = arguments.until_decided, arguments.recordings
-    for line in decided_rates(rng, count) if decides else fixed_rates(rng, count, arguments.trials):
+    for line in TABLES[arguments.table](rng, arguments.recordings):
         print(line, flush=True)
     return 0
 
