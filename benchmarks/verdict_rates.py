@@ -4,7 +4,7 @@ Recordings of each kind of misses (`tests/support/planted_misses.py`) at the all
 are judged at 95 % confidence. The table has the percentage that is called MISSED by the plain count of misses and by
 the verdict, which counts a burst as one; and at 100 000 trials the percentage called MET for bursts of up to 20 calls.
 
-`--table until-decided`: each recording looks after every 1000 trials and stops when it is decided for bursts of up to 20
+`--table until-decided`: each recording looks after every 1000 trials and stops when it is decided for bursts of up to
 calls, at the latest after 200 000. It has, for multiples of the allowed rate, the percentage that is called MET
 and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidence of some recordings over their trials.
 """
