@@ -17,8 +17,10 @@ SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000
 LITERATURE_OUT ?= data/literature
 # Seed of the random numbers in `make test`; `make SEED=7 test` changes it, SEEDS=30 repeats the random tests under 30.
+# Of some heavy tests half of the cases run, as a new seed chooses; ALL=1 runs all.
 SEED ?= 1
 SEEDS ?= 1
+ALL ?=
 # Else each of the hundreds of processes of the tests compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
@@ -167,7 +169,7 @@ environments: $(FRAMEWORKS)/.pycuda
 
 # Heavy tests often wait: one process more than there are cores.
 test-frameworks: environments
-	$(FRAMEWORKS)/bin/python $(PYTEST) -n $(shell expr 1 + $(TEST_PROCESSES)) -m "heavy or frameworks"
+	$(FRAMEWORKS)/bin/python $(PYTEST) -n $(shell expr 1 + $(TEST_PROCESSES)) -m "heavy or frameworks" $(if $(filter 1,$(ALL)),--all)
 
 # Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks

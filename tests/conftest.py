@@ -41,6 +41,7 @@ turn_telemetry_off()
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, help="seed of the tests that draw random numbers (default: a new one)")
     parser.addoption("--seeds", type=int, default=1, help="repeat those tests under so many seeds, from --seed on")
+    parser.addoption("--all", action="store_true", help="run also the cases that have their turn under other seeds")
     parser.addoption("--must-pass", action="store_true", help="fail unless a test passed, as where a GPU is expected")
 
 
@@ -185,7 +186,7 @@ def computes_bf16(runtime: str) -> bool:
     return runtime != "openvino" or bool(openvino.BFLOAT16_FLAGS & cpuinfo_flags())
 
 
-def rest_is_heavy(cases: Iterable, quick: Callable[..., bool], one_in: int = 1) -> list:
+def rest_is_heavy(cases: Iterable, quick: Callable[..., bool], one_in: int = 2) -> list:
     """Cases for `parametrize`, of which `make test` runs those that are `quick`, and the heavy part the others.
 
     Of these it runs one in `one_in`, chosen by the seed, so that all have their turn.
@@ -209,8 +210,11 @@ def of_this_seed(items: list[pytest.Item], seed: int) -> tuple[list[pytest.Item]
         mark = item.get_closest_marker("sampled")
         one_in = mark.args[0] if mark else 1
         test = item.nodeid.partition("[")[0]
-        places[test, one_in] = places.get((test, one_in), seed - 1) + 1
-        (chosen if places[test, one_in] % one_in == 0 else others).append(item)
+        # Each test begins elsewhere, so that all seeds run about as many.
+        first = seed + zlib.crc32(test.encode())
+        place = places.get((test, one_in), first)
+        places[test, one_in] = place + 1
+        (chosen if place % one_in == 0 else others).append(item)
     return chosen, others
 
 
@@ -399,8 +403,9 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items, config):
     """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
-    items[:], others = of_this_seed(items, config.option.seed)
-    config.hook.pytest_deselected(items=others)
+    if not config.option.all:
+        items[:], others = of_this_seed(items, config.option.seed)
+        config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: place(item.path))
     for item in items:
         if "seed" in item.fixturenames:

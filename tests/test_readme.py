@@ -16,7 +16,7 @@ import pytest
 
 from lstm_trt import registry
 from lstm_trt.store.runs import load
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", ROOT / "data/published/README.md"]
@@ -141,6 +141,7 @@ def test_the_blocks_of_the_readme_run_twice(tmp_path, lab):
 
 
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.parametrize("heading", HEAVY)
 def test_the_long_sections_of_the_readme_run_twice(heading, tmp_path, lab):
     assert run_readme_twice(section(heading), tmp_path, lab) == HEAVY[heading]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import lstm_trt as lab
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 
 GALLERY = ROOT / "figures/README.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", GALLERY]
@@ -59,6 +59,7 @@ CALLS = re.findall(r"`(lab\.plots\.[^`]+)`\n\n!\[[^\]]*\]\(([^)]+)\)", GALLERY.r
 
 
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.parametrize(("call", "picture"), CALLS, ids=[call.split("(")[0] for call, _ in CALLS])
 def test_the_gallery_has_the_call_that_draws_each(call, picture):
     folder = (Path("data") / picture).parent

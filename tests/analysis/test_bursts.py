@@ -15,6 +15,7 @@ from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.deadline import Outcome, verdict
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.samples import Latencies
+from tests.conftest import sampled
 from tests.store.test_samples import put
 from tests.support.planted_latencies import judge
 from tests.support.planted_misses import KINDS, geometric
@@ -54,6 +55,7 @@ def share_missed(rng, kind: str, n: int, times: float) -> int:
 
 
 heavy = pytest.mark.heavy
+HALF = (heavy, sampled(2))
 
 
 @pytest.mark.parametrize(
@@ -62,12 +64,12 @@ heavy = pytest.mark.heavy
         ("independent", 5000),
         ("bursts of 10", 5000),
         *(
-            pytest.param(kind, n, marks=heavy)
+            pytest.param(kind, n, marks=HALF)
             for kind in ("independent", "bursts of 4", "bursts of 10", "bursts of 20")
             for n in (5000, 20_000, 50_000)
             if (kind, n) not in (("independent", 5000), ("bursts of 10", 5000))
         ),
-        *(pytest.param(kind, 50_000, marks=heavy) for kind in list(KINDS)[4:] if "5000" not in kind),
+        *(pytest.param(kind, 50_000, marks=HALF) for kind in list(KINDS)[4:] if "5000" not in kind),
     ],
 )
 def test_misses_at_the_allowed_rate_are_called_missed_in_at_most_5_percent(rng, kind, n):
@@ -79,8 +81,8 @@ def test_misses_at_the_allowed_rate_are_called_missed_in_at_most_5_percent(rng, 
     ("kind", "n", "least"),
     [
         ("independent", 20_000, 340),
-        pytest.param("bursts of 4", 50_000, 251, marks=heavy),
-        pytest.param("drift", 20_000, 340, marks=heavy),
+        pytest.param("bursts of 4", 50_000, 251, marks=HALF),
+        pytest.param("drift", 20_000, 340, marks=HALF),
     ],
 )
 def test_twice_the_allowed_rate_is_called_missed(rng, kind, n, least):

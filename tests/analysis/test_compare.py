@@ -23,7 +23,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.samples import Group, Latencies, NoTrials
-from tests.conftest import rest_is_heavy
+from tests.conftest import rest_is_heavy, sampled
 from tests.support.planted_latencies import autoregressive, check_rate
 
 MIRROR = {"SAME": "SAME", "AMBIGUOUS": "AMBIGUOUS", "FASTER": "SLOWER", "SLOWER": "FASTER"}
@@ -298,6 +298,7 @@ def test_the_same_configuration_is_recorded_once_for_each_side(no_clusters, tmp_
 
 # It records ten times, each time in a process of its own.
 @pytest.mark.heavy
+@sampled(2)
 def test_the_printed_commands_run_as_they_are(lab, tmp_path):
     sides = [recorded(configured(shape=LstmShape(1, 8, 4), protocol=Protocol(trials=20)), flat(100)) for _ in "ab"]
     sides[1] = replace(sides[1], configuration=replace(sides[1].configuration, runtime="c"))

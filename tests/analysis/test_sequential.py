@@ -9,6 +9,7 @@ import pytest
 
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import BEGIN, RATES, Evidence, log_met, log_rho
+from tests.conftest import sampled
 from tests.support.planted_misses import KINDS
 
 ALLOWED, BURSTS, CONFIDENCE = 0.001, 20.0, 0.95
@@ -162,13 +163,14 @@ def decided(rng, kind: str, times: float, recordings: int, most: int, step: int 
 
 
 heavy = pytest.mark.heavy
+HALF = (heavy, sampled(2))
 GEOMETRIC = ("independent", "bursts of 4", "bursts of 10", "bursts of 20")
 OTHERS = ("80 % single, 20 % bursts of 20", "every second call of bursts of 20", "log-normal lengths, mean 10")
 
 
 @pytest.mark.parametrize(
     ("kind", "recordings"),
-    [("bursts of 20", 60), *(pytest.param(kind, 400, marks=heavy) for kind in (*GEOMETRIC, *OTHERS))],
+    [("bursts of 20", 60), *(pytest.param(kind, 400, marks=HALF) for kind in (*GEOMETRIC, *OTHERS))],
 )
 def test_at_the_allowed_rate_at_most_5_percent_are_decided_in_either_way(rng, kind, recordings):
     """However often one looks. More than 35 of 400 (11 of 60) is less likely than 1 in 1000 at a rate of 5 %."""

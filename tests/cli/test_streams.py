@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 
 #: The names of the streams that are closed.
 CLOSED = [["stdout"], ["stderr"], ["stdin", "stdout", "stderr"]]
@@ -104,6 +104,7 @@ def test_what_standard_error_does_not_take_changes_no_status(place):
 
 
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_a_recording_is_stored_where_streams_are_closed_or_full(tmp_path, streams):
     command = f"{sys.executable} -m lstm_trt record --layers 1 --hidden 8 --sequence 4 --trials 20 --out {tmp_path}"

@@ -183,6 +183,7 @@ def test_packed_weights_are_near(k, rng):
 
 
 @pytest.mark.heavy
+@sampled(2)
 @needs_compiler
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_networks_of_random_sizes(target, rng):
@@ -340,6 +341,7 @@ SANITIZED = {
 
 
 @pytest.mark.heavy
+@sampled(2)
 @needs_gcc
 @pytest.mark.parametrize(
     ("sanitizers", "case"), [(sanitizers, case) for sanitizers, cases in SANITIZED.items() for case in cases]
@@ -383,6 +385,7 @@ needs_valgrind = pytest.mark.skipif(
 
 
 @pytest.mark.heavy
+@sampled(2)
 @needs_gcc
 @needs_valgrind
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
@@ -719,6 +722,7 @@ GRAPHS["a state of another layer"] = state_of_another_layer()
 
 
 @pytest.mark.heavy
+@sampled(2)
 @needs_compiler
 @pytest.mark.parametrize("case", GRAPHS)
 def test_graphs(case, rng):
@@ -838,6 +842,7 @@ def test_a_normalization_goes_into_the_product_before_it(transposed, has, precis
 
 
 @pytest.mark.heavy
+@sampled(2)
 @needs_compiler
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
@@ -1355,6 +1360,7 @@ def test_a_state_that_is_given_in_each_call(rng):
 
 
 @pytest.mark.heavy
+@sampled(2)
 @needs_compiler
 @pytest.mark.parametrize("case", MODULES)
 def test_modules_of_pytorch(case):

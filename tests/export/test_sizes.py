@@ -15,6 +15,7 @@ from lstm_trt.export.read_onnx import network_facts
 from lstm_trt.export.sizes import resolved, static_model
 from lstm_trt.machine import roofline
 from lstm_trt.machine.roofline import MachineRates, NoBound, roofline_bound
+from tests.conftest import sampled
 from tests.support.own_networks import GRU_FLOPS, LSTM_FLOPS, PRODUCT, branch, model_of, numbers, rates, saved, value
 
 make = helper.make_node
@@ -390,6 +391,7 @@ def test_a_resolved_graph_computes_what_the_evaluator_says():
 
 
 @pytest.mark.heavy
+@sampled(2)
 def test_the_sizes_of_the_cases_of_onnx_are_those_of_their_outputs(seed, monkeypatch):
     """Operators of ONNX, with the inputs that their cases give; what is refused is refused in one line.
 

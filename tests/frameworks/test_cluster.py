@@ -21,7 +21,7 @@ import pytest
 import lstm_trt as lab
 from lstm_trt.recorder.cluster import connect
 from lstm_trt.store import files, folders
-from tests.conftest import wait_for
+from tests.conftest import sampled, wait_for
 from tests.support.dask_cluster import DaskCluster
 from tests.support.traced_steps import made
 
@@ -96,6 +96,7 @@ class Killer(threading.Thread):
 
 
 # Each recording and each new worker is a process that starts: 10 to 15 s.
+@sampled(2)
 @pytest.mark.parametrize(("nanny", "kills"), [(False, 3), (True, 2)])
 def test_workers_that_are_killed_lose_at_most_what_is_under_way(tmp_path, nanny, kills, rng):
     trace, out, cells = tmp_path / "trace", tmp_path / "out", kills + 4

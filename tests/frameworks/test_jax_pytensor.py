@@ -105,11 +105,13 @@ def test_gates_are_in_pytorchs_order(name):
     assert_gates_are_in_pytorchs_order(name)
 
 
+@sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_both_bias_vectors_are_used(name):
     assert_both_bias_vectors_are_used(name, FORWARD["stack" if name == "jax-scan" else "layer"])
 
 
+@sampled(2)
 @pytest.mark.parametrize(
     ("name", "mode"), [("jax-scan", "forward"), ("jax-scan", "training"), ("pytensor-scan", "forward")]
 )

@@ -15,7 +15,7 @@ from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.recorder.environments import EnvironmentBroken
 from lstm_trt.store import folders
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 from tests.support.framework_checks import (
     FORWARD,
     STEPS,
@@ -98,6 +98,7 @@ def found(tmp_path_factory):
     return np.load(path)
 
 
+@sampled(2)
 @pytest.mark.parametrize("name", FORWARD)
 def test_outputs_agree_with_pytorch(found, name):
     workload = FORWARD[name]

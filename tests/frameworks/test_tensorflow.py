@@ -158,11 +158,13 @@ def test_weights_that_do_not_fit_are_rejected():
         task.load_inputs(Batch(batch.inputs[:-1]).by_name())
 
 
+@sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_time_inside_the_step_grows_with_the_work(name):
     assert_time_grows_with_the_work(name, "forward")
 
 
+@sampled(2)
 @pytest.mark.parametrize("name", ["tensorflow-while-graph", "tensorflow-xla"])
 def test_time_inside_a_training_step_grows_with_the_work(name):
     assert_time_grows_with_the_work(name, "training")

@@ -22,6 +22,7 @@ from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, U
 from lstm_trt.config.format import duration, milliseconds
 from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import cache
+from tests.conftest import sampled
 
 UNTUNED = implementations.load_implementation("tvm-untuned")
 #: As `tvm-tuned`, but with the fewest trials that include every operator.
@@ -70,6 +71,7 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
+@sampled(2)
 @needs_tvm
 @pytest.mark.parametrize(
     ("implementation", "workload"),
@@ -96,6 +98,7 @@ def test_outputs_agree_with_pytorch_also_for_another_batch(implementation, workl
         step.step()
 
 
+@sampled(2)
 @needs_tvm
 @BOTH
 @pytest.mark.parametrize("workload", (WORKLOADS["cell"], WORKLOADS["layer"]), ids=lambda workload: workload.label)

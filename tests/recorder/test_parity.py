@@ -28,7 +28,7 @@ from lstm_trt.recorder.preparers import onnx as own
 from lstm_trt.recorder.preparers.stacked import PREPARER
 from lstm_trt.runtimes import load_runtime
 from lstm_trt.runtimes.base import Gate, PreparedStep
-from tests.conftest import rest_is_heavy
+from tests.conftest import rest_is_heavy, sampled
 from tests.recorder.test_onnx import reference_of, saved
 from tests.recorder.test_stream import RUNTIMES, prepared
 from tests.support.own_networks import stream
@@ -194,6 +194,7 @@ def test_what_computes_in_less_than_it_was_asked_for_fails(tmp_path):
 
 
 @pytest.mark.heavy
+@sampled(2)
 def test_over_many_networks_what_is_honest_passes_and_what_computes_in_less_fails(tmp_path):
     found = shares_that_pass(MANY, 10, tmp_path)
     for precision, several in HONEST.items():

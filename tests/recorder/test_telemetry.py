@@ -38,7 +38,7 @@ from lstm_trt.store import files
 from lstm_trt.store.provenance import PROVENANCE
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Group, Latencies, telemetry_of
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 from tests.store.test_store import planted as planted_recording
 
 RUNTIMES = ("c", "onnxruntime", "openvino", "pytorch", "torch-compile", "torchscript")
@@ -166,6 +166,7 @@ def start(shim, tmp_path_factory):
 
 # Waits for the longer part of 20 s, until the workers are older than 10 s.
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.parametrize("kind", ["off", "compiled"])
 def test_no_runtime_sends_anything_or_writes_into_the_home(start, kind):
     if kind == "compiled" and not ready([COMPILED]):

@@ -19,6 +19,7 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.recorder.parity import relative_error
 from lstm_trt.runtimes.base import Request
+from tests.conftest import sampled
 from tests.support import network_in_numpy
 from tests.support.planted_graphs import backend_cases, feeds, own_cases
 
@@ -74,6 +75,7 @@ def test_computed_as_defined_or_refused(case, runtime):
 
 # 12 s: gcc compiles 27 networks as users do.
 @pytest.mark.heavy
+@sampled(2)
 @pytest.mark.skipif(not runtimes.load_runtime("c").availability().ready, reason="needs a C compiler")
 def test_c_code_computes_as_defined_or_is_refused():
     """At batch size 1 and from zero states; the generator refuses what it lacks, and names the operator."""
