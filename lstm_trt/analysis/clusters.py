@@ -44,10 +44,17 @@ GROWTH = 1.12
 
 
 class Reference:
-    """Cumulative hazard of a normal bulk, continued linearly from where three of its n trials remain."""
+    """Cumulative hazard of a normal bulk, continued linearly from where three of its n trials remain.
 
-    def __init__(self, n: int, spread: float) -> None:
-        self.spread = spread
+    `step`: of the clock. If that is more than 1.2 spreads the bulk is a few steps, whose shape is not known; then
+    `shaped` is False. `dip`: maximum density in the dip before a cluster, as a share of the density at the cluster.
+    """
+
+    def __init__(self, n: int, spread: float, step: float) -> None:
+        self.shaped = step <= 1.2 * spread
+        self.dip = DIP if self.shaped else CLEAR_DIP
+        self.spread = max(spread, 0.6 * step)
+        self.step = step
         self.last = max(BEYOND, -float(special.ndtri(min(3 / n, 0.4))))
         self.slope = float(self._hazard(self.last))
 
@@ -412,6 +419,9 @@ TWO = 6.0
 CLEAR_DIP = 0.5
 
 
+#: A clock shows a cluster that is this number of its steps from the level, behind a dip this number of steps wide.
+FAR_STEPS, DIP_STEPS = 3, 2
+
 #: Number of searches whose mixtures are fitted at once, and of trials or bins in a fit.
 TOGETHER, FITTED = 500, 20_000
 
@@ -436,36 +446,36 @@ def together(searches: Iterable[Search[T]]) -> list[T]:
     return [results[number] for number in range(len(results))]
 
 
-def search(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> Search[tuple[Bump, ...]]:
+def search(ratios: np.ndarray, bulk: np.ndarray, step: float) -> Search[tuple[Bump, ...]]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 
-    `bulk` (bool), if known, marks the trials from which the spread is computed. `step` is the clock's
-    resolution as a multiple of the level: a cluster is at least two steps from the level.
+    `bulk` (bool) marks the trials from which the spread is computed. `step` is the clock's resolution as a multiple of
+    the level.
     """
-    quarter, middle, three = np.percentile(ratios if bulk is None else ratios[bulk], [25, 50, 75])
+    quarter, middle, three = np.percentile(ratios[bulk], [25, 50, 75])
     spread = max(min(middle - quarter, three - middle) / 0.6745, 1e-7)
-    shaped = step <= 1.2 * spread  # otherwise the bulk is a few clock steps: only gaps and dips are visible
-    spread = max(spread, 0.6 * step)
-    slow = yield from _side(ratios - 1, spread, LEAST, shaped)
+    reference = Reference(len(ratios), spread, step)
+    slow = yield from _side(ratios - 1, reference, LEAST)
     slow = [Bump(1 + found.place, 1 + found.low, 1 + found.high) for found in slow]
-    fast = yield from _side(-np.log(ratios), spread, max(LEAST, FAST_SHARE * len(ratios)), shaped)
+    fast = yield from _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
     fast = [Bump(math.exp(-found.place), math.exp(-found.high), math.exp(-found.low)) for found in fast]
-    return tuple(sorted((*fast, *slow), key=lambda bump: bump.place))
+    # Bounds are those of spread ties: a quarter of a step more has the ties themselves, and not those next to them.
+    wider = [Bump(bump.place, bump.low - step / 4, bump.high + step / 4) for bump in (*fast, *slow)]
+    return tuple(sorted(wider, key=lambda bump: bump.place))
 
 
-def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> Search[list[Bump]]:
+def _side(away: np.ndarray, reference: Reference, least: float) -> Search[list[Bump]]:
     """Clusters on the side where `away`, the distance from the level, is positive."""
-    left = np.sort(away[away > BEYOND * spread])
+    left = np.sort(away[away > BEYOND * reference.spread])
     found: list[tuple[float, np.ndarray]] = []
-    reference = Reference(len(away), spread)
     for _ in range(MOST):
-        cluster = (yield from _largest(left, reference, least, shaped)) if len(left) >= LEAST else None
+        cluster = (yield from _largest(left, reference, least)) if len(left) >= LEAST else None
         if cluster is None:
             break
         inside = (left >= cluster.low) & (left < cluster.high)
-        found = _joined(found, cluster.place, left[inside])
+        found = _joined(found, cluster.place, left[inside], reference.step)
         left = left[~inside]
-    beyond = left[left > WELL_BEYOND * spread]
+    beyond = left[left > WELL_BEYOND * reference.spread]
     return [_bump(place, _with_stragglers(members, beyond)) for place, members in found]
 
 
@@ -486,15 +496,18 @@ def _bump(place: float, members: np.ndarray) -> Bump:
     return Bump(place if near else median, float(members[0]) - 1e-12, float(members[-1]) + 1e-12)
 
 
-def _joined(found: list[tuple[float, np.ndarray]], place: float, members: np.ndarray) -> list[tuple[float, np.ndarray]]:
-    """Add a cluster, merged with those that two normal clusters explain hardly better than one.
+def _joined(
+    found: list[tuple[float, np.ndarray]], place: float, members: np.ndarray, step: float
+) -> list[tuple[float, np.ndarray]]:
+    """Add a cluster, merged with those that two normal clusters explain hardly better than one, or less than 2 steps away.
 
     This restores clusters that the search found in two parts.
     """
     others = []
     for other_place, other in found:
         both = np.concatenate([members, other])
-        if _gain(members, other, both) < TWO or _beside(members, other) or _beside(other, members):
+        near = _gap(members, other) < DIP_STEPS * step
+        if near or _gain(members, other, both) < TWO or _beside(members, other) or _beside(other, members):
             place = (place * len(members) + other_place * len(other)) / len(both)
             members = np.sort(both)
         else:
@@ -504,13 +517,17 @@ def _joined(found: list[tuple[float, np.ndarray]], place: float, members: np.nda
 
 def _beside(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether `a` is much smaller than `b` and at its edge."""
-    gap = max(b[0] - a[-1], a[0] - b[-1])
-    return 4 * len(a) < len(b) and max(gap, np.ptp(a) / 3) < np.ptp(b) / 8
+    return 4 * len(a) < len(b) and max(_gap(a, b), np.ptp(a) / 3) < np.ptp(b) / 8
+
+
+def _gap(a: np.ndarray, b: np.ndarray) -> float:
+    """Distance of two ascending arrays; negative if they overlap."""
+    return max(b[0] - a[-1], a[0] - b[-1])
 
 
 def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
     """Log likelihood ratio of two normal clusters over one."""
-    if a[0] < b[-1] and b[0] < a[-1]:
+    if _gap(a, b) < 0:
         return 0.0
     whole = max(float(both.std()), 1e-12)
     return sum(
@@ -518,17 +535,15 @@ def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
     )
 
 
-def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bool) -> Search[Bump | None]:
-    """The most significant cluster of an ascending array; None if there is none.
-
-    `shaped`: whether the shape of the bulk is known well enough to compare tails with it.
-    """
-    for dip in (DIP if shaped else CLEAR_DIP, None):
+def _largest(ordered: np.ndarray, reference: Reference, least: float) -> Search[Bump | None]:
+    """The most significant cluster of an ascending array; None if there is none."""
+    for dip in (reference.dip, None):
         found = yield from _scanned(ordered, reference, least, dip)
         if found is not None:
             return found
-    found = (yield from shoulder(ordered, reference, least)) if shaped and len(ordered) <= FEW else None
-    return found if found and _enough(ordered, found, least) else None
+    found = (yield from shoulder(ordered, reference, least)) if reference.shaped and len(ordered) <= FEW else None
+    origin = BEYOND * reference.spread
+    return found if found and _shown(ordered, origin, found, least, reference) else None
 
 
 def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float | None) -> Search[Bump | None]:
@@ -550,12 +565,23 @@ def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float
         if dip is None and not core[0] <= mixture.place <= core[-1]:
             # The mixture does not describe the surroundings: use the dense interval itself.
             found, width = Bump(float(np.median(core)), float(core[0]), float(core[-1]) + 1e-12), float(core.std())
-        fits = _enough(ordered, found, least) and width <= WIDEST * (1 + found.place)
+        fits = _shown(ordered, origin, found, least, reference) and width <= WIDEST * (1 + found.place)
         if fits and (dip is None or mixture.stands_out(dip)):
             return found
         origin, ordered = float(ordered[last]), ordered[last + 1 :]
     return None
 
 
-def _enough(ordered: np.ndarray, found: Bump, least: float) -> bool:
-    return int(np.count_nonzero((ordered >= found.low) & (ordered < found.high))) >= least
+def _shown(ordered: np.ndarray, origin: float, found: Bump, least: float, reference: Reference) -> bool:
+    """Whether a cluster has enough trials, and a clock with this step shows it: far enough, and behind a wide dip.
+
+    `ordered`: ascending trials beyond `origin`.
+    """
+    inside = int(np.count_nonzero((ordered >= found.low) & (ordered < found.high)))
+    if inside < least or found.place < FAR_STEPS * reference.step:
+        return False
+    # The emptiest window before the cluster begins at a trial.
+    wide = DIP_STEPS * reference.step
+    starts = np.r_[origin, ordered[ordered < found.place - wide]]
+    before = np.searchsorted(ordered, starts + wide, "right") - np.arange(len(starts))
+    return bool(before.min() <= reference.dip * inside)

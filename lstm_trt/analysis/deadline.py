@@ -31,7 +31,7 @@ from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, asses
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
-from lstm_trt.analysis.segments import SAME_LEVEL, Segments, not_judged, segments_of
+from lstm_trt.analysis.segments import SAME_LEVEL, Levels, Segments, not_judged, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError, check_number
@@ -138,7 +138,8 @@ class Question:
 class VerdictRound(JsonFields):
     """Statistics of one process. `drift`: last level over first, minus 1 (see `segments.py`).
 
-    The last three are None if they are not judged, `max_us` if it is above the range of a histogram.
+    `steady_state`, `drift` and `segments` are None if they are not judged, `levels` also unless trials alternate
+    between several; `max_us` is None if it is above the range of a histogram.
     """
 
     round: int
@@ -148,6 +149,7 @@ class VerdictRound(JsonFields):
     steady_state: str | None = None
     drift: float | None = None
     segments: int | None = None
+    levels: Levels | None = None
 
 
 def rounds_of(
@@ -162,7 +164,8 @@ def rounds_of(
     A reason is that one of several rounds, or a segment after the first, significantly misses more than
     allowed by itself (Bonferroni correction). Another is drift: a process becomes slower without reaching a
     steady state, and the latencies of its last segment would miss more than allowed if they were scaled to
-    the final level and slowed down once more by the same drift. `misses`: ascending indices of the trials that may be
+    the final level and slowed down once more by the same drift; of several levels also their shares, as `drift`
+    contains them, change once more. `misses`: ascending indices of the trials that may be
     above the deadline; `courses`: the segments of the trials of each process that are in memory, None if not judged.
     """
     allowed, confidence = question.test
@@ -188,12 +191,14 @@ def rounds_of(
             reasons += alone(f"{trials} alone miss", inside, stop - start, later)
         if course.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and course.drift > SAME_LEVEL:
             start = course.segments[-1].start
-            last = process.latency_ns[start:] / course.level_ns[start:] * course.level_ns[-1] * (1 + course.drift)
-            missed = int(np.count_nonzero(last > limit_ns(question.deadline_us)))
+            later_ns = course.level_ns[-1] ** 2 / course.level_ns[0]
+            last = process.latency_ns[start:] / course.level_ns[start:] * later_ns
+            weights = course.levels.weights(start) if course.levels else np.ones(len(last))
+            missed = round(weights[last > limit_ns(question.deadline_us)].sum())
             if missed > allowed * len(last):
                 drift = f"drift{of_round} {signed_percent(course.drift)}: if it continues"
                 reasons.append(f"{drift}, {missed} of the last {len(last)} trials would miss the deadline")
-        rounds.append(VerdictRound(*counted, course.steady_state, course.drift, len(course.segments)))
+        rounds.append(VerdictRound(*counted, course.steady_state, course.drift, len(course.segments), course.levels))
     return tuple(rounds), reasons
 
 

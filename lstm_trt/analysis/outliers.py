@@ -23,7 +23,7 @@ from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
-from lstm_trt.analysis.segments import Segment, Segments, clock_step, segments_of, spread_ties
+from lstm_trt.analysis.segments import Levels, Segment, Segments, segments_of, spread_ties
 from lstm_trt.analysis.series import timed_samples
 from lstm_trt.config.configuration import unexplained_text
 from lstm_trt.config.errors import UsageError
@@ -107,7 +107,7 @@ class Tail(JsonFields):
 
 @dataclass(frozen=True)
 class OutlierRound(JsonFields):
-    """Statistics of one sample; `segments` are in timed trials."""
+    """Statistics of one sample; `segments` are in timed trials. `levels`: if the trials alternate between several."""
 
     round: int
     n: int
@@ -116,6 +116,7 @@ class OutlierRound(JsonFields):
     steady_state: SteadyState
     drift: float
     segments: tuple[Segment, ...]
+    levels: Levels | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +130,13 @@ class Outliers:
     measured. `switches`: what each recording says of these measurements. `unexplained`: what is said of the CPU time of
     threads that are neither timed nor of the runtime's pool, by round, where it matters.
     `period_by`: "timestamps", or "summed latencies" if there are no start times; None if no periods
-    were searched.
+    were searched. `clock_step_us`: the largest step of a clock that the rounds show, 0 if none does.
     """
 
     n: int
     outliers: int
     median_us: float
+    clock_step_us: float
     clusters: tuple[Cluster, ...]
     tail: Tail | None
     rounds: tuple[OutlierRound, ...]
@@ -272,20 +274,24 @@ def quick_of(several: Sequence[Sequence[Latencies]]) -> list[Outliers]:
 def _search(samples: Sequence[Latencies], timed: Sequence[np.ndarray], courses: Sequence[Segments]) -> Search[Outliers]:
     """`quick_of` one configuration, from the timed latencies in ns of each sample and their segments."""
     levels = [course.level_ns for course in courses]
-    spread = [spread_ties(latency) for latency in timed]
     sizes = np.cumsum([len(latency) for latency in timed])[:-1]
-    ratios = np.concatenate([latency / level for latency, level in zip(spread, levels, strict=True)])
-    step = max(clock_step(latency) / float(np.median(latency)) for latency in timed)
-    bumps = yield from search(ratios, step=step)
-    bulk = _labels(ratios, bumps) == BULK
+    spread = [spread_ties(latency, course.step_ns) for latency, course in zip(timed, courses, strict=True)]
+    pooled = np.concatenate(timed)
+    level_ns = np.concatenate(levels)
+    # Clusters are searched in spread values; a trial has the part of its own value, so that ties stay together.
+    ratios = np.concatenate(spread) / level_ns
+    tied = pooled / level_ns
+    step = max(course.step_ns / float(np.median(latency)) for latency, course in zip(timed, courses, strict=True))
+    main = np.concatenate([course.at_main for course in courses])
+    bumps = yield from search(ratios, main, step)
+    bulk = _labels(tied, bumps) == BULK
     if bumps and bulk.sum() >= len(ratios) / 2:
         # Large clusters shift the level: repeat with the level of the bulk alone.
         centre = float(np.median(ratios[bulk]))
-        ratios, levels = ratios / centre, [level * centre for level in levels]
+        ratios, tied, levels = ratios / centre, tied / centre, [level * centre for level in levels]
         bumps = (yield from search(ratios, bulk, step)) or bumps
-    labels = _labels(ratios, bumps)
-    tail = _tail(ratios, labels)
-    pooled = np.concatenate(timed)
+    labels = _labels(tied, bumps)
+    tail = _tail(ratios, tied, labels)
     n, median_ns = len(pooled), median(pooled)
     by_sample = np.split(labels, sizes)
     clusters = []
@@ -308,12 +314,13 @@ def _search(samples: Sequence[Latencies], timed: Sequence[np.ndarray], courses: 
         )
     rounds = []
     for sample, latency, course in zip(samples, timed, courses, strict=True):
-        level = course.steady_state, course.drift, course.segments
-        rounds.append(OutlierRound(sample.round, len(latency), count_outliers(latency), median(latency) / 1e3, *level))
+        counted = sample.round, len(latency), count_outliers(latency), median(latency) / 1e3
+        rounds.append(OutlierRound(*counted, course.steady_state, course.drift, course.segments, course.levels))
     return Outliers(
         n=n,
         outliers=count_outliers(pooled),
         median_us=median_ns / 1e3,
+        clock_step_us=max(course.step_ns for course in courses) / 1e3,
         clusters=tuple(clusters),
         tail=tail,
         rounds=tuple(rounds),
@@ -330,23 +337,27 @@ def _labels(ratios: np.ndarray, bumps: Sequence[Bump]) -> np.ndarray:
     return labels
 
 
-def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
-    """The slow trials of the bulk that a normal distribution would not have; they are labelled as tail."""
+def _tail(ratios: np.ndarray, tied: np.ndarray, labels: np.ndarray) -> Tail | None:
+    """The slow trials of the bulk that a normal distribution would not have; they are labelled as tail.
+
+    `ratios`: as `tied`, with ties of the clock spread, which gives quartiles and the shape.
+    """
     bulk = labels == BULK
     total = int(np.count_nonzero(bulk))
     if total < 2:
         return None
     low, middle, high = np.percentile(ratios[bulk], [25, 50, 75])
     fence = high + 1.5 * (high - low)
-    count = int(np.count_nonzero(bulk & (ratios > fence)))
+    count = int(np.count_nonzero(bulk & (tied > fence)))
     if 1 - at_most(count - 1, total, NORMAL_BEYOND) > TAIL_ALPHA:
         fence = max(fence, middle - float(special.ndtri(TAIL_ALPHA / total)) * (high - low) / NORMAL_IQR)
-    beyond = bulk & (ratios > fence)
+    beyond = bulk & (tied > fence)
     if not beyond.any():
         return None
     labels[beyond] = TAIL
-    slow = np.sort(ratios[beyond])
-    return Tail(len(slow), len(slow) / len(ratios), float(slow[0]), float(slow[-1]), _shape(slow, float(fence)))
+    slow = tied[beyond]
+    shape = _shape(np.sort(np.maximum(ratios[beyond], fence)), float(fence))
+    return Tail(len(slow), len(slow) / len(tied), float(slow.min()), float(slow.max()), shape)
 
 
 def _shape(ordered: np.ndarray, fence: float) -> str:

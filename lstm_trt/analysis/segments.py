@@ -5,6 +5,9 @@ not affect them and a million trials take no longer than ten thousand. Each chan
 the trial where the two levels fit best. The segments give the local level of every trial. Clusters
 are searched in multiples of the local level, so that drift and steps do not blur them.
 
+Calls that alternate between several levels, as with two states of a clock, have no course of their own: the segments
+are those of each latency over the median of its level (`Levels`), and the shares of the levels are tested for a trend.
+
 The classes follow Barrett et al., Virtual machine warmup blows hot and cold (OOPSLA 2017): flat,
 warm-up (ends faster), slowdown (ends slower), no steady state (not settled at the end).
 """
@@ -12,7 +15,7 @@ warm-up (ends faster), slowdown (ends slower), no steady state (not settled at t
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -36,6 +39,18 @@ BLOCKS, BLOCK_TRIALS = 200, 16
 #: Shortest segment of constant level, and with a slope, in blocks.
 SHORTEST, SHORTEST_SLOPE = 2, 10
 
+#: A level of an alternation has at least this share of the trials, and the density between two levels is at most this
+#: share of both of their peaks.
+LEAST_SHARE, DIP_DENSITY = 0.2, 0.1
+
+#: Fewest changes between levels of an alternation; the variance of the shares in windows over that of neighbouring
+#: windows, above which they follow no line (simulated: 2.6 in 0.5 % of steady alternations); and standard errors of a
+#: trend of the shares (simulated: 4 in 0.3 %).
+FEWEST_CHANGES, UNEVEN, TREND = 10, 3.0, 4.5
+
+#: The main level is the fastest with at least this share of the trials at the most frequent one.
+MAIN = 0.8
+
 #: Penalties of a change and of a slope in addition to log(blocks), in squared standard errors of a block.
 CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
 
@@ -56,17 +71,64 @@ class Segment(JsonFields):
 
 
 @dataclass(frozen=True)
+class Levels(JsonFields):
+    """Several levels between which the calls of a process alternate, the fastest first.
+
+    `medians_us` and `shares`: of the trials at each level. `main`: the index of the level that `Segments.level_ns`
+    follows. `run_length`: mean number of consecutive calls at one level. `kinds`: the level of each trial. `shares_first` and `shares_last`: shares at
+    the first and the last trial, by a straight line; those of all trials if there is no significant trend.
+    """
+
+    medians_us: tuple[float, ...]
+    shares: tuple[float, ...]
+    main: int
+    run_length: float
+    shares_first: tuple[float, ...]
+    shares_last: tuple[float, ...]
+    kinds: np.ndarray = field(repr=False)
+
+    def over_main(self) -> np.ndarray:
+        """Of each trial the median of its level over that of the main level."""
+        return np.divide(self.medians_us, self.medians_us[self.main])[self.kinds]
+
+    @property
+    def growth(self) -> float:
+        """Change of the logarithm of the geometric mean, from the first to the last trial, by the trend of the shares."""
+        return float(np.subtract(self.shares_last, self.shares_first) @ np.log(self.medians_us))
+
+    def weights(self, start: int) -> np.ndarray:
+        """Of each trial from `start` on how often one like it comes, if the trend of the shares goes on once more."""
+        kinds = self.kinds[start:]
+        coming = np.clip(2 * np.array(self.shares_last) - self.shares_first, 0, 1)
+        return (coming * len(kinds) / np.maximum(np.bincount(kinds, minlength=len(coming)), 1))[kinds]
+
+    def as_dict(self) -> dict:
+        """JSON values, without the levels of the trials."""
+        found = super().as_dict()
+        del found["kinds"]
+        return found
+
+
+@dataclass(frozen=True)
 class Segments:
     """Course of the level over the trials.
 
-    `drift`: level at the last trial over that at the first, minus 1. `level_ns`: local level of
-    every trial; within each segment it is constant, or its logarithm is linear.
+    `drift`: level at the last trial over that at the first, minus 1; with several levels their geometric mean. `level_ns`:
+    local level of every trial; within each segment it is constant, or its logarithm is linear. `levels`: None
+    unless calls alternate between several. `step_ns`: as of `clock_step`.
     """
 
     segments: tuple[Segment, ...]
     steady_state: SteadyState
     drift: float
     level_ns: np.ndarray = field(repr=False)
+    levels: Levels | None = None
+    step_ns: float = 0.0
+
+    @property
+    def at_main(self) -> np.ndarray:
+        """Which trials are at the level that `level_ns` follows: all, unless there are several."""
+        return self.levels.kinds == self.levels.main if self.levels else np.ones(len(self.level_ns), bool)
 
 
 #: With a median below this number of steps of the clock, ratios of latencies are those of steps.
@@ -111,17 +173,31 @@ def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
         rows = max(1, AT_ONCE // n)
         for some in (places[first : first + rows] for first in range(0, len(places), rows)):
             table = np.array([several[place] for place in some], dtype=np.float64)
-            logs = np.log([spread_ties(row) for row in table])
+            steps = [clock_step(row) for row in table]
+            logs = np.log([spread_ties(row, step) for row, step in zip(table, steps, strict=True)])
+            several_levels = [_levels(*row) for row in zip(table, logs, strict=True)]
+            for row, levels in enumerate(several_levels):
+                if levels is not None:
+                    over_main = levels.over_main()
+                    table[row] /= over_main
+                    logs[row] -= np.log(over_main)
             edges, medians, noise = _block_medians(logs)
             for row, partition in enumerate(_partitions(medians, noise)):
-                found[some[row]] = _segments(table[row], logs[row], edges, medians[row], *partition)
+                course = _segments(table[row], logs[row], edges, medians[row], several_levels[row], *partition)
+                found[some[row]] = replace(course, step_ns=steps[row])
     return [found[place] for place in range(len(several))]
 
 
 def _segments(
-    latency_ns: np.ndarray, logs: np.ndarray, edges: np.ndarray, medians: np.ndarray, bounds: list, sloped: list
+    latency_ns: np.ndarray,
+    logs: np.ndarray,
+    edges: np.ndarray,
+    medians: np.ndarray,
+    several: Levels | None,
+    bounds: list,
+    sloped: list,
 ) -> Segments:
-    """The segments of one process between these bounds in blocks."""
+    """The segments of one process between these bounds in blocks; of `several` levels the latencies are at the main one."""
     places = [0, *(_place(logs, edges, *triple) for triple in zip(bounds, bounds[1:], bounds[2:], strict=False))]
     segments, levels = [], np.empty(len(logs))
     for start, stop, slope in zip(places, [*places[1:], len(logs)], sloped, strict=True):
@@ -136,17 +212,83 @@ def _segments(
             levels[start:stop] += per_trial * (trials - trials.mean())
             change = math.expm1(per_trial * (stop - start - 1))
         segments.append(Segment(start, stop, stop - start, median(latency_ns[start:stop]) / 1e3, change))
-    levels = np.exp(levels)
-    drift = float(levels[-1] / levels[0] - 1)
-    steady = SteadyState.FLAT if len(segments) == 1 and not sloped[0] else _steady_state(levels)
-    return Segments(tuple(segments), steady, drift, levels)
+    growth = several.growth if several else 0.0
+    mean = levels + growth * np.linspace(0, 1, len(levels)) if growth else levels
+    steady = SteadyState.FLAT
+    if len(segments) > 1 or sloped[0] or growth:
+        steady = _steady_state(np.exp(mean))
+    return Segments(tuple(segments), steady, math.expm1(mean[-1] - mean[0]), np.exp(levels), several)
+
+
+def _levels(latency_ns: np.ndarray, logs: np.ndarray) -> Levels | None:
+    """The levels between which the trials of a process alternate; None unless there are several.
+
+    In windows, the mean level must follow a constant or a straight line: where it does not, as with a step or a few
+    long states, levels are segments. Its variance is compared with that of the differences between neighbouring
+    windows (von Neumann, Annals of Mathematical Statistics 12, 1941), which contains the dependence of the trials, and
+    is at least that of independent ones.
+    """
+    n = len(logs)
+    if n < WINDOWS * BLOCK_TRIALS:
+        return None
+    # The fractional parts of multiples of the golden ratio: no alternation keeps in step with these places.
+    looked = logs if n <= LOOKED else logs[(n * _golden(LOOKED)).astype(np.int64)]
+    kinds = np.searchsorted(_dips(np.sort(looked), int(LEAST_SHARE * len(looked))), logs)
+    changes = int(np.count_nonzero(np.diff(kinds)))
+    if changes < FEWEST_CHANGES:
+        return None
+    medians_ns = np.array([median(latency_ns[kinds == kind]) for kind in range(kinds.max() + 1)])
+    shares = np.bincount(kinds) / n
+    parts = [np.bincount(part, minlength=len(shares)) / len(part) for part in np.array_split(kinds, WINDOWS)]
+    logs_of_levels = np.log(medians_ns)
+    means = parts @ logs_of_levels
+    x = np.arange(WINDOWS) - (WINDOWS - 1) / 2
+    slope = float(x @ means / (x @ x))
+    residuals = means - means.mean() - slope * x
+    independent = float(shares @ (logs_of_levels - means.mean()) ** 2) * WINDOWS / n
+    between = max(independent, float(np.mean(np.diff(residuals) ** 2)) / 2)
+    variance = float(residuals @ residuals) / (WINDOWS - 2)
+    if variance > UNEVEN * between:
+        return None
+    half = np.zeros(len(shares))
+    if abs(slope) > TREND * math.sqrt(max(variance, between) / (x @ x)):
+        half = WINDOWS / 2 * (x @ parts) / (x @ x)
+    return Levels(
+        medians_us=tuple((medians_ns / 1e3).tolist()),
+        shares=tuple(shares.tolist()),
+        main=int(np.argmax(shares >= MAIN * shares.max())),
+        run_length=n / (changes + 1),
+        shares_first=tuple(np.clip(shares - half, 0, 1).tolist()),
+        shares_last=tuple(np.clip(shares + half, 0, 1).tolist()),
+        kinds=kinds,
+    )
+
+
+def _dips(ordered: np.ndarray, least: int) -> list[float]:
+    """Ascending places of the dips between modes of ascending values, of which each mode has about `least` or more.
+
+    The density at a place is that of the `least` / 10 values around it, of at least 20.
+    """
+    width = max(least // 10, 20)
+    gaps = ordered[width:] - ordered[:-width]
+    first = least - width // 2
+    inner = gaps[first : len(ordered) - least - width // 2]
+    if not len(inner):
+        return []
+    dip = first + int(inner.argmax())
+    if DIP_DENSITY * gaps[dip] <= max(gaps[:dip].min(), gaps[dip + 1 :].min()):
+        return []
+    place = float(ordered[dip] + ordered[dip + width]) / 2
+    below = int(np.searchsorted(ordered, place))
+    return [*_dips(ordered[:below], least), place, *_dips(ordered[below:], least)]
 
 
 def clock_step(values: np.ndarray) -> float:
     """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
-    It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Two values more
-    than 5 % apart are two states, not clock steps, unless they are 1 and 2, or 2 and 3 steps.
+    It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Of one or two
+    central values it is the least difference; if that is more than 5 % they are states, not steps of a clock, unless
+    they are 1 and 2, or 2 and 3 steps, or all values are multiples of a power of ten (1 us, as tables have it).
     """
     low, median, high = np.percentile(values, [5, 50, 95])
     central = np.unique(values[(values >= low) & (values <= high)])
@@ -154,19 +296,23 @@ def clock_step(values: np.ndarray) -> float:
         return 0.0
     steps = np.diff(central if len(central) > 1 else np.unique(values))
     steps = steps[steps > 1e-9 * median]
-    step = float(np.median(steps)) if len(steps) else 0.0
-    two_states = len(central) < 3 and step > 0.05 * median and round(central[0] / step, 6) not in (1, 2)
-    return 0.0 if two_states else max(step, facts.quantum(values))
+    if not len(steps):
+        return 0.0
+    if len(central) > 2:
+        return max(float(np.median(steps)), facts.quantum(values))
+    step = float(steps.min())
+    decimal = np.abs(np.remainder(np.r_[math.log10(step), values / step] + 0.5, 1) - 0.5).max() < 1e-6
+    return step if step <= 0.05 * median or decimal or round(central[0] / step, 6) in (1, 2) else 0.0
 
 
-def spread_ties(values: np.ndarray) -> np.ndarray:
-    """Values of a coarse clock spread evenly over its step, so that ties do not look like levels or clusters."""
-    step = clock_step(values)
-    if not step:
-        return values
-    # The fractional parts of multiples of the golden ratio fill an interval evenly.
-    places = np.arange(1, len(values) + 1) * 0.6180339887498949 % 1.0 - 0.5
-    return np.maximum(values + step * places, values / 2)
+def spread_ties(values: np.ndarray, step: float) -> np.ndarray:
+    """Values of a clock with this step spread evenly over it, so that ties do not look like levels or clusters."""
+    return np.maximum(values + step * (_golden(len(values)) - 0.5), values / 2) if step else values
+
+
+def _golden(n: int) -> np.ndarray:
+    """The fractional parts of the first n multiples of the golden ratio, which fill 0 to 1 evenly."""
+    return np.arange(1, n + 1) * 0.6180339887498949 % 1.0
 
 
 def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,9 +1,10 @@
 """Outliers and clusters as text. No code parses it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lstm_trt.analysis.causes import Cause
+from lstm_trt.analysis.clusters import FAR_STEPS
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.outliers import (
     CAUSE_NAMES,
@@ -17,6 +18,7 @@ from lstm_trt.analysis.outliers import (
     hint_text,
 )
 from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, Excess, ran
+from lstm_trt.analysis.segments import SAME_LEVEL, Levels
 from lstm_trt.config import format as fmt
 from lstm_trt.config.libraries import special
 
@@ -53,7 +55,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
     trials = f"{fmt.count(outliers.n, 'trial')}{over}, median {fmt.microseconds(outliers.median_us)} us"
     lines = [f"{name}:"] if name else []
     lines.append(f"{trials}; {_box_plot_count(outliers)}")
-    lines += [f"Trials: {_partition(outliers)}", *_course(outliers.rounds)]
+    lines += [f"Trials: {_partition(outliers)}", *_clock(outliers), *_course(outliers.rounds)]
     if outliers.clusters:
         fast = sum(cluster.fast for cluster in outliers.clusters)
         kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
@@ -88,15 +90,43 @@ def _partition(outliers: Outliers) -> str:
 def _course(rounds: Sequence[OutlierRound]) -> list[str]:
     """Steady state and segments of each round; one line if all rounds are flat."""
     several = len(rounds) > 1
+    mixed = [levels_text(part.levels) + f" in round {part.round}" * several for part in rounds if part.levels]
     if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
-        return [f"Level: flat{' in all rounds' * several}"]
-    return [
+        return [*mixed, f"Level: flat{' in all rounds' * several}"]
+    return mixed + [
         (f"Round {part.round}: " if several else "Level: ") + f"{part.steady_state}{_segments(part)}" for part in rounds
     ]
 
 
+def levels_text(levels: Levels) -> str:
+    """`2 levels, 100.0 and 200.0 us, 50 % each, in runs of 50.0 calls on average`."""
+    text = f"{len(levels.shares)} levels, {_joined(map(fmt.microseconds, levels.medians_us))} us"
+    text += f", {_shares(levels.shares)}, in runs of {fmt.number(levels.run_length)} calls on average"
+    if levels.shares_first == levels.shares_last:
+        return text
+    return f"{text}; their shares go from {_shares(levels.shares_first)} at the start to {_shares(levels.shares_last)} at the end"
+
+
+def _shares(shares: Iterable[float]) -> str:
+    numbers = [f"{100 * share:.0f}" for share in shares]
+    return f"{numbers[0]} % each" if len(set(numbers)) == 1 else f"{_joined(numbers)} %"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}"
+
+
+def _clock(outliers: Outliers) -> list[str]:
+    """What a coarse clock hides."""
+    if outliers.clock_step_us < SAME_LEVEL * outliers.median_us:
+        return []
+    step = fmt.latency(outliers.clock_step_us)
+    return [f"The clock has steps of {step}: clusters nearer than {FAR_STEPS} steps to the median are not seen."]
+
+
 def _segments(part: OutlierRound) -> str:
-    if len(part.segments) == 1 and not part.segments[0].change:
+    if len(part.segments) == 1 and not part.drift:
         return ""
     texts = []
     for segment in part.segments[:MOST_SEGMENTS]:
