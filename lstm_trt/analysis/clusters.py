@@ -31,6 +31,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from lstm_trt.analysis.segments import FEWEST_STEPS
 from lstm_trt.config.libraries import special
 
 #: Minimum number of trials of a cluster.
@@ -419,8 +420,8 @@ TWO = 6.0
 CLEAR_DIP = 0.5
 
 
-#: A clock shows a cluster that is this number of its steps from the level, behind a dip this number of steps wide.
-FAR_STEPS, DIP_STEPS = 3, 2
+#: A clock shows a cluster that is `FEWEST_STEPS` of its steps from the level, behind a dip this number of steps wide.
+DIP_STEPS = 2
 
 #: Number of searches whose mixtures are fitted at once, and of trials or bins in a fit.
 TOGETHER, FITTED = 500, 20_000
@@ -446,21 +447,29 @@ def together(searches: Iterable[Search[T]]) -> list[T]:
     return [results[number] for number in range(len(results))]
 
 
-def search(ratios: np.ndarray, bulk: np.ndarray, step: float) -> Search[tuple[Bump, ...]]:
+def search(
+    ratios: np.ndarray, bulk: np.ndarray, step: float, known: Sequence[np.ndarray] = ()
+) -> Search[tuple[Bump, ...]]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 
     `bulk` (bool) marks the trials from which the spread is computed. `step` is the clock's resolution as a multiple of
-    the level.
+    the level. `known`: ascending multiples of clusters that are known.
     """
     quarter, middle, three = np.percentile(ratios[bulk], [25, 50, 75])
     spread = max(min(middle - quarter, three - middle) / 0.6745, 1e-7)
     reference = Reference(len(ratios), spread, step)
+    found: list[tuple[float, np.ndarray]] = []
+    for members in known:
+        found = _joined(found, float(np.median(members)), members, step)
+    bumps = [_bump(*each) for each in found]
+    for bump in bumps:
+        ratios = ratios[(ratios < bump.low) | (ratios >= bump.high)]
     slow = yield from _side(ratios - 1, reference, LEAST)
-    slow = [Bump(1 + found.place, 1 + found.low, 1 + found.high) for found in slow]
+    slow = [Bump(1 + bump.place, 1 + bump.low, 1 + bump.high) for bump in slow]
     fast = yield from _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
-    fast = [Bump(math.exp(-found.place), math.exp(-found.high), math.exp(-found.low)) for found in fast]
+    fast = [Bump(math.exp(-bump.place), math.exp(-bump.high), math.exp(-bump.low)) for bump in fast]
     # Bounds are those of spread ties: a quarter of a step more has the ties themselves, and not those next to them.
-    wider = [Bump(bump.place, bump.low - step / 4, bump.high + step / 4) for bump in (*fast, *slow)]
+    wider = [Bump(bump.place, bump.low - step / 4, bump.high + step / 4) for bump in (*bumps, *fast, *slow)]
     return tuple(sorted(wider, key=lambda bump: bump.place))
 
 
@@ -499,7 +508,9 @@ def _bump(place: float, members: np.ndarray) -> Bump:
 def _joined(
     found: list[tuple[float, np.ndarray]], place: float, members: np.ndarray, step: float
 ) -> list[tuple[float, np.ndarray]]:
-    """Add a cluster, merged with those that two normal clusters explain hardly better than one, or less than 2 steps away.
+    """Add a cluster, merged with those that two normal clusters explain hardly better than one, or too near.
+
+    Fewer than `DIP_STEPS` steps of the clock apart they are one.
 
     This restores clusters that the search found in two parts.
     """
@@ -578,7 +589,7 @@ def _shown(ordered: np.ndarray, origin: float, found: Bump, least: float, refere
     `ordered`: ascending trials beyond `origin`.
     """
     inside = int(np.count_nonzero((ordered >= found.low) & (ordered < found.high)))
-    if inside < least or found.place < FAR_STEPS * reference.step:
+    if inside < least or found.place < FEWEST_STEPS * reference.step:
         return False
     # The emptiest window before the cluster begins at a trial.
     wide = DIP_STEPS * reference.step

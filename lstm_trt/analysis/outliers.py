@@ -283,15 +283,16 @@ def _search(samples: Sequence[Latencies], timed: Sequence[np.ndarray], courses: 
     tied = pooled / level_ns
     step = max(course.step_ns / float(np.median(latency)) for latency, course in zip(timed, courses, strict=True))
     main = np.concatenate([course.at_main for course in courses])
-    bumps = yield from search(ratios, main, step)
+    others = [each for latency, course in zip(spread, courses, strict=True) for each in course.others(latency)]
+    bumps = yield from search(ratios, main, step, others)
     bulk = _labels(tied, bumps) == BULK
-    if bumps and bulk.sum() >= len(ratios) / 2:
+    if bumps and not others and bulk.sum() >= len(ratios) / 2:
         # Large clusters shift the level: repeat with the level of the bulk alone.
         centre = float(np.median(ratios[bulk]))
         ratios, tied, levels = ratios / centre, tied / centre, [level * centre for level in levels]
         bumps = (yield from search(ratios, bulk, step)) or bumps
     labels = _labels(tied, bumps)
-    tail = _tail(ratios, tied, labels)
+    tail = _tail(ratios, tied, labels, main)
     n, median_ns = len(pooled), median(pooled)
     by_sample = np.split(labels, sizes)
     clusters = []
@@ -337,16 +338,16 @@ def _labels(ratios: np.ndarray, bumps: Sequence[Bump]) -> np.ndarray:
     return labels
 
 
-def _tail(ratios: np.ndarray, tied: np.ndarray, labels: np.ndarray) -> Tail | None:
+def _tail(ratios: np.ndarray, tied: np.ndarray, labels: np.ndarray, main: np.ndarray) -> Tail | None:
     """The slow trials of the bulk that a normal distribution would not have; they are labelled as tail.
 
-    `ratios`: as `tied`, with ties of the clock spread, which gives quartiles and the shape.
+    `ratios`: as `tied`, with ties of the clock spread, which gives the shape, and the quartiles of the `main` trials.
     """
     bulk = labels == BULK
     total = int(np.count_nonzero(bulk))
     if total < 2:
         return None
-    low, middle, high = np.percentile(ratios[bulk], [25, 50, 75])
+    low, middle, high = np.percentile(ratios[bulk & main], [25, 50, 75])
     fence = high + 1.5 * (high - low)
     count = int(np.count_nonzero(bulk & (tied > fence)))
     if 1 - at_most(count - 1, total, NORMAL_BEYOND) > TAIL_ALPHA:

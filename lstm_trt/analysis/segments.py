@@ -14,7 +14,7 @@ warm-up (ends faster), slowdown (ends slower), no steady state (not settled at t
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,10 +43,8 @@ SHORTEST, SHORTEST_SLOPE = 2, 10
 #: share of both of their peaks.
 LEAST_SHARE, DIP_DENSITY = 0.2, 0.1
 
-#: Fewest changes between levels of an alternation; the variance of the shares in windows over that of neighbouring
-#: windows, above which they follow no line (simulated: 2.6 in 0.5 % of steady alternations); and standard errors of a
-#: trend of the shares (simulated: 4 in 0.3 %).
-FEWEST_CHANGES, UNEVEN, TREND = 10, 3.0, 4.5
+#: Fewest changes between the levels of an alternation.
+FEWEST_CHANGES = 10
 
 #: The main level is the fastest with at least this share of the trials at the most frequent one.
 MAIN = 0.8
@@ -74,48 +72,39 @@ class Segment(JsonFields):
 class Levels(JsonFields):
     """Several levels between which the calls of a process alternate, the fastest first.
 
-    `medians_us` and `shares`: of the trials at each level. `main`: the index of the level that `Segments.level_ns`
-    follows. `run_length`: mean number of consecutive calls at one level. `kinds`: the level of each trial. `shares_first` and `shares_last`: shares at
-    the first and the last trial, by a straight line; those of all trials if there is no significant trend.
+    `medians_us` and `shares`: of the trials at each level. `shares_first` and `shares_last`: shares in the first and
+    the last tenth of the trials if they change significantly, else in all. `run_length`: mean number of consecutive
+    calls at one level. `main`: index of the level that `Segments.level_ns` follows. `kinds`: index of the level of each
+    trial, not in JSON.
     """
 
-    medians_us: tuple[float, ...]
-    shares: tuple[float, ...]
-    main: int
+    medians_us: Sequence[float]
+    shares: Sequence[float]
+    shares_first: Sequence[float]
+    shares_last: Sequence[float]
     run_length: float
-    shares_first: tuple[float, ...]
-    shares_last: tuple[float, ...]
-    kinds: np.ndarray = field(repr=False)
+    main: int
+    kinds: np.ndarray = field(repr=False, compare=False)
 
     def over_main(self) -> np.ndarray:
         """Of each trial the median of its level over that of the main level."""
         return np.divide(self.medians_us, self.medians_us[self.main])[self.kinds]
 
-    @property
-    def growth(self) -> float:
-        """Change of the logarithm of the geometric mean, from the first to the last trial, by the trend of the shares."""
-        return float(np.subtract(self.shares_last, self.shares_first) @ np.log(self.medians_us))
-
     def weights(self, start: int) -> np.ndarray:
-        """Of each trial from `start` on how often one like it comes, if the trend of the shares goes on once more."""
+        """How often the like of each trial from `start` on comes if the shares change once more by as much."""
         kinds = self.kinds[start:]
         coming = np.clip(2 * np.array(self.shares_last) - self.shares_first, 0, 1)
         return (coming * len(kinds) / np.maximum(np.bincount(kinds, minlength=len(coming)), 1))[kinds]
-
-    def as_dict(self) -> dict:
-        """JSON values, without the levels of the trials."""
-        found = super().as_dict()
-        del found["kinds"]
-        return found
 
 
 @dataclass(frozen=True)
 class Segments:
     """Course of the level over the trials.
 
-    `drift`: level at the last trial over that at the first, minus 1; with several levels their geometric mean. `level_ns`:
-    local level of every trial; within each segment it is constant, or its logarithm is linear. `levels`: None
-    unless calls alternate between several. `step_ns`: as of `clock_step`.
+    `drift`: level at the last trial over that at the first, minus 1; of several levels that of the geometric mean.
+    `level_ns`: local level of every trial; within each segment it is constant, or its logarithm is linear. `levels`:
+    None unless trials alternate between several; then the segments are those of each latency over the median of its
+    level, times that of the main one. `step_ns`: `clock_step` of the trials.
     """
 
     segments: tuple[Segment, ...]
@@ -129,6 +118,16 @@ class Segments:
     def at_main(self) -> np.ndarray:
         """Which trials are at the level that `level_ns` follows: all, unless there are several."""
         return self.levels.kinds == self.levels.main if self.levels else np.ones(len(self.level_ns), bool)
+
+    def others(self, latency_ns: np.ndarray) -> Iterator[np.ndarray]:
+        """Ascending multiples of `level_ns` at each other level, without those that are far outside (3 x IQR)."""
+        for kind in range(len(self.levels.shares)) if self.levels else ():
+            if kind != self.levels.main:
+                inside = self.levels.kinds == kind
+                ratios = np.sort(latency_ns[inside] / self.level_ns[inside])
+                low, high = np.percentile(ratios, [25, 75])
+                reach = 3 * (high - low)
+                yield ratios[(ratios >= low - reach) & (ratios <= high + reach)]
 
 
 #: With a median below this number of steps of the clock, ratios of latencies are those of steps.
@@ -175,15 +174,15 @@ def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
             table = np.array([several[place] for place in some], dtype=np.float64)
             steps = [clock_step(row) for row in table]
             logs = np.log([spread_ties(row, step) for row, step in zip(table, steps, strict=True)])
-            several_levels = [_levels(*row) for row in zip(table, logs, strict=True)]
-            for row, levels in enumerate(several_levels):
-                if levels is not None:
-                    over_main = levels.over_main()
+            levels = [_levels(*row) for row in zip(table, logs, steps, strict=True)]
+            for row, several_levels in enumerate(levels):
+                if several_levels:
+                    over_main = several_levels.over_main()
                     table[row] /= over_main
                     logs[row] -= np.log(over_main)
             edges, medians, noise = _block_medians(logs)
             for row, partition in enumerate(_partitions(medians, noise)):
-                course = _segments(table[row], logs[row], edges, medians[row], several_levels[row], *partition)
+                course = _segments(table[row], logs[row], edges, medians[row], levels[row], *partition)
                 found[some[row]] = replace(course, step_ns=steps[row])
     return [found[place] for place in range(len(several))]
 
@@ -197,7 +196,7 @@ def _segments(
     bounds: list,
     sloped: list,
 ) -> Segments:
-    """The segments of one process between these bounds in blocks; of `several` levels the latencies are at the main one."""
+    """The segments of one process between these bounds in blocks; with `several` levels latencies over their level."""
     places = [0, *(_place(logs, edges, *triple) for triple in zip(bounds, bounds[1:], bounds[2:], strict=False))]
     segments, levels = [], np.empty(len(logs))
     for start, stop, slope in zip(places, [*places[1:], len(logs)], sloped, strict=True):
@@ -212,56 +211,45 @@ def _segments(
             levels[start:stop] += per_trial * (trials - trials.mean())
             change = math.expm1(per_trial * (stop - start - 1))
         segments.append(Segment(start, stop, stop - start, median(latency_ns[start:stop]) / 1e3, change))
-    growth = several.growth if several else 0.0
-    mean = levels + growth * np.linspace(0, 1, len(levels)) if growth else levels
+    levels = np.exp(levels)
+    mean = levels
+    if several:
+        growth = np.subtract(several.shares_last, several.shares_first) @ np.log(several.medians_us)
+        mean = levels * np.exp(growth * np.linspace(0, 1, len(levels)))
     steady = SteadyState.FLAT
-    if len(segments) > 1 or sloped[0] or growth:
-        steady = _steady_state(np.exp(mean))
-    return Segments(tuple(segments), steady, math.expm1(mean[-1] - mean[0]), np.exp(levels), several)
+    if len(segments) > 1 or sloped[0] or several:
+        steady = _steady_state(mean)
+    return Segments(tuple(segments), steady, float(mean[-1] / mean[0] - 1), levels, several)
 
 
-def _levels(latency_ns: np.ndarray, logs: np.ndarray) -> Levels | None:
+def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels | None:
     """The levels between which the trials of a process alternate; None unless there are several.
 
-    In windows, the mean level must follow a constant or a straight line: where it does not, as with a step or a few
-    long states, levels are segments. Its variance is compared with that of the differences between neighbouring
-    windows (von Neumann, Annals of Mathematical Statistics 12, 1941), which contains the dependence of the trials, and
-    is at least that of independent ones.
+    In windows the mean level must be constant or linear (`_partitions`): a step, or a few long states, are segments.
+    The noise of a window is that of the differences between neighbours, which contains the dependence of the trials (von
+    Neumann, Annals of Mathematical Statistics 12, 1941), and at least that of independent trials.
     """
     n = len(logs)
     if n < WINDOWS * BLOCK_TRIALS:
         return None
-    # The fractional parts of multiples of the golden ratio: no alternation keeps in step with these places.
+    # No alternation keeps in step with these places.
     looked = logs if n <= LOOKED else logs[(n * _golden(LOOKED)).astype(np.int64)]
     kinds = np.searchsorted(_dips(np.sort(looked), int(LEAST_SHARE * len(looked))), logs)
     changes = int(np.count_nonzero(np.diff(kinds)))
     if changes < FEWEST_CHANGES:
         return None
     medians_ns = np.array([median(latency_ns[kinds == kind]) for kind in range(kinds.max() + 1)])
-    shares = np.bincount(kinds) / n
-    parts = [np.bincount(part, minlength=len(shares)) / len(part) for part in np.array_split(kinds, WINDOWS)]
-    logs_of_levels = np.log(medians_ns)
-    means = parts @ logs_of_levels
-    x = np.arange(WINDOWS) - (WINDOWS - 1) / 2
-    slope = float(x @ means / (x @ x))
-    residuals = means - means.mean() - slope * x
-    independent = float(shares @ (logs_of_levels - means.mean()) ** 2) * WINDOWS / n
-    between = max(independent, float(np.mean(np.diff(residuals) ** 2)) / 2)
-    variance = float(residuals @ residuals) / (WINDOWS - 2)
-    if variance > UNEVEN * between:
+    means = np.array([part.mean() for part in np.array_split(kinds, WINDOWS)])
+    noise = math.sqrt(max(kinds.var() * WINDOWS / n, np.mean(np.diff(means) ** 2) / 2))
+    ((bounds, (changing, *_)),) = _partitions(means[None], np.array([noise]))
+    if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * step_ns:
         return None
-    half = np.zeros(len(shares))
-    if abs(slope) > TREND * math.sqrt(max(variance, between) / (x @ x)):
-        half = WINDOWS / 2 * (x @ parts) / (x @ x)
-    return Levels(
-        medians_us=tuple((medians_ns / 1e3).tolist()),
-        shares=tuple(shares.tolist()),
-        main=int(np.argmax(shares >= MAIN * shares.max())),
-        run_length=n / (changes + 1),
-        shares_first=tuple(np.clip(shares - half, 0, 1).tolist()),
-        shares_last=tuple(np.clip(shares + half, 0, 1).tolist()),
-        kinds=kinds,
-    )
+    parts = [kinds, kinds, kinds]
+    if changing:
+        parts = [kinds, kinds[: n // 10], kinds[-(n // 10) :]]
+    shares = [(np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist() for part in parts]
+    main = int(np.argmax(np.array(shares[0]) >= MAIN * max(shares[0])))
+    return Levels((medians_ns / 1e3).tolist(), *shares, n / (changes + 1), main, kinds)
 
 
 def _dips(ordered: np.ndarray, least: int) -> list[float]:

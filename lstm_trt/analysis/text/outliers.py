@@ -1,10 +1,9 @@
 """Outliers and clusters as text. No code parses it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lstm_trt.analysis.causes import Cause
-from lstm_trt.analysis.clusters import FAR_STEPS
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.outliers import (
     CAUSE_NAMES,
@@ -18,7 +17,7 @@ from lstm_trt.analysis.outliers import (
     hint_text,
 )
 from lstm_trt.analysis.parts import OF_BLOCKS, PARTS, Excess, ran
-from lstm_trt.analysis.segments import SAME_LEVEL, Levels
+from lstm_trt.analysis.segments import FEWEST_STEPS, SAME_LEVEL, Levels
 from lstm_trt.config import format as fmt
 from lstm_trt.config.libraries import special
 
@@ -99,22 +98,16 @@ def _course(rounds: Sequence[OutlierRound]) -> list[str]:
 
 
 def levels_text(levels: Levels) -> str:
-    """`2 levels, 100.0 and 200.0 us, 50 % each, in runs of 50.0 calls on average`."""
-    text = f"{len(levels.shares)} levels, {_joined(map(fmt.microseconds, levels.medians_us))} us"
-    text += f", {_shares(levels.shares)}, in runs of {fmt.number(levels.run_length)} calls on average"
-    if levels.shares_first == levels.shares_last:
-        return text
-    return f"{text}; their shares go from {_shares(levels.shares_first)} at the start to {_shares(levels.shares_last)} at the end"
-
-
-def _shares(shares: Iterable[float]) -> str:
-    numbers = [f"{100 * share:.0f}" for share in shares]
-    return f"{numbers[0]} % each" if len(set(numbers)) == 1 else f"{_joined(numbers)} %"
-
-
-def _joined(texts: Iterable[str]) -> str:
-    *others, last = texts
-    return f"{', '.join(others)} and {last}"
+    """`2 levels in runs of 50.0 calls on average: 100.0 us (50.0 %), 200.0 us (50.0 %)`."""
+    texts = []
+    for median_us, *shares in zip(
+        levels.medians_us, levels.shares, levels.shares_first, levels.shares_last, strict=True
+    ):
+        share, first, last = map(fmt.percent, shares)
+        changes = "" if first == last else f", from {first} in the first tenth of the trials to {last} in the last"
+        texts.append(f"{fmt.microseconds(median_us)} us ({share}{changes})")
+    runs = f"in runs of {fmt.number(levels.run_length)} calls on average"
+    return f"{len(texts)} levels {runs}: {', '.join(texts)}"
 
 
 def _clock(outliers: Outliers) -> list[str]:
@@ -122,7 +115,7 @@ def _clock(outliers: Outliers) -> list[str]:
     if outliers.clock_step_us < SAME_LEVEL * outliers.median_us:
         return []
     step = fmt.latency(outliers.clock_step_us)
-    return [f"The clock has steps of {step}: clusters nearer than {FAR_STEPS} steps to the median are not seen."]
+    return [f"The clock has steps of {step}: clusters nearer than {FEWEST_STEPS} steps to the median are not seen."]
 
 
 def _segments(part: OutlierRound) -> str:
