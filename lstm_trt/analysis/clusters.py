@@ -448,22 +448,21 @@ def together(searches: Iterable[Search[T]]) -> list[T]:
 
 
 def search(
-    ratios: np.ndarray, bulk: np.ndarray, step: float, known: Sequence[np.ndarray] = ()
+    ratios: np.ndarray, bulk: np.ndarray, step: float, known: Sequence[tuple[float, float]] = ()
 ) -> Search[tuple[Bump, ...]]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 
     `bulk` (bool) marks the trials from which the spread is computed. `step` is the clock's resolution as a multiple of
-    the level. `known`: ascending multiples of clusters that are known.
+    the level. `known`: least and largest multiple of clusters that are known.
     """
     quarter, middle, three = np.percentile(ratios[bulk], [25, 50, 75])
     spread = max(min(middle - quarter, three - middle) / 0.6745, 1e-7)
     reference = Reference(len(ratios), spread, step)
-    found: list[tuple[float, np.ndarray]] = []
-    for members in known:
-        found = _joined(found, float(np.median(members)), members, step)
-    bumps = [_bump(*each) for each in found]
-    for bump in bumps:
-        ratios = ratios[(ratios < bump.low) | (ratios >= bump.high)]
+    bumps: list[Bump] = []
+    for low, high in _united(known):
+        inside = (ratios >= low) & (ratios <= high)
+        bumps.append(_bump(float(np.median(ratios[inside])), np.sort(ratios[inside])))
+        ratios = ratios[~inside]
     slow = yield from _side(ratios - 1, reference, LEAST)
     slow = [Bump(1 + bump.place, 1 + bump.low, 1 + bump.high) for bump in slow]
     fast = yield from _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
@@ -471,6 +470,18 @@ def search(
     # Bounds are those of spread ties: a quarter of a step more has the ties themselves, and not those next to them.
     wider = [Bump(bump.place, bump.low - step / 4, bump.high + step / 4) for bump in (*bumps, *fast, *slow)]
     return tuple(sorted(wider, key=lambda bump: bump.place))
+
+
+def _united(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same ranges, joined where they overlap."""
+    found: list[tuple[float, float]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1]:
+            before = found.pop()
+            found.append((before[0], max(before[1], high)))
+        else:
+            found.append((low, high))
+    return found
 
 
 def _side(away: np.ndarray, reference: Reference, least: float) -> Search[list[Bump]]:

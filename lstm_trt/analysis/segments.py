@@ -119,15 +119,15 @@ class Segments:
         """Which trials are at the level that `level_ns` follows: all, unless there are several."""
         return self.levels.kinds == self.levels.main if self.levels else np.ones(len(self.level_ns), bool)
 
-    def others(self, latency_ns: np.ndarray) -> Iterator[np.ndarray]:
-        """Ascending multiples of `level_ns` at each other level, without those that are far outside (3 x IQR)."""
+    def others(self, latency_ns: np.ndarray) -> Iterator[tuple[float, float]]:
+        """Least and largest multiple of `level_ns` at each other level, without those far outside (3 x IQR)."""
         for kind in range(len(self.levels.shares)) if self.levels else ():
             if kind != self.levels.main:
                 inside = self.levels.kinds == kind
-                ratios = np.sort(latency_ns[inside] / self.level_ns[inside])
-                low, high = np.percentile(ratios, [25, 75])
+                ratios = latency_ns[inside] / self.level_ns[inside]
+                least, low, high, most = np.percentile(ratios, [0, 25, 75, 100])
                 reach = 3 * (high - low)
-                yield ratios[(ratios >= low - reach) & (ratios <= high + reach)]
+                yield max(least, low - reach), min(most, high + reach)
 
 
 #: With a median below this number of steps of the clock, ratios of latencies are those of steps.
@@ -226,8 +226,8 @@ def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels 
     """The levels between which the trials of a process alternate; None unless there are several.
 
     In windows the mean level must be constant or linear (`_partitions`): a step, or a few long states, are segments.
-    The noise of a window is that of the differences between neighbours, which contains the dependence of the trials (von
-    Neumann, Annals of Mathematical Statistics 12, 1941), and at least that of independent trials.
+    The noise of a window is that of the differences between neighbours, which contains the dependence of the trials
+    (von Neumann, Annals of Mathematical Statistics 12, 1941), and at least that of independent trials.
     """
     n = len(logs)
     if n < WINDOWS * BLOCK_TRIALS:
