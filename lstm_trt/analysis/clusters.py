@@ -461,14 +461,15 @@ def search(
     bumps: list[Bump] = []
     for low, high in _united(known):
         inside = (ratios >= low) & (ratios <= high)
-        bumps.append(_bump(float(np.median(ratios[inside])), np.sort(ratios[inside])))
-        ratios = ratios[~inside]
+        if inside.any():
+            bumps.append(_bump(float(np.median(ratios[inside])), np.sort(ratios[inside])))
+            ratios = ratios[~inside]
     slow = yield from _side(ratios - 1, reference, LEAST)
     slow = [Bump(1 + bump.place, 1 + bump.low, 1 + bump.high) for bump in slow]
     fast = yield from _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
     fast = [Bump(math.exp(-bump.place), math.exp(-bump.high), math.exp(-bump.low)) for bump in fast]
-    # Bounds are those of spread ties: a quarter of a step more has the ties themselves, and not those next to them.
-    wider = [Bump(bump.place, bump.low - step / 4, bump.high + step / 4) for bump in (*bumps, *fast, *slow)]
+    # Bounds are those of spread ties: half a step more has the ties themselves, and not those next to them.
+    wider = [Bump(bump.place, bump.low - step / 2, bump.high + step / 2) for bump in (*bumps, *fast, *slow)]
     return tuple(sorted(wider, key=lambda bump: bump.place))
 
 
@@ -476,7 +477,7 @@ def _united(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The same ranges, joined where they overlap."""
     found: list[tuple[float, float]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1]:
+        if found and low < found[-1][1]:
             before = found.pop()
             found.append((before[0], max(before[1], high)))
         else:

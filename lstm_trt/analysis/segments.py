@@ -120,12 +120,15 @@ class Segments:
         return self.levels.kinds == self.levels.main if self.levels else np.ones(len(self.level_ns), bool)
 
     def others(self, latency_ns: np.ndarray) -> Iterator[tuple[float, float]]:
-        """Least and largest multiple of `level_ns` at each other level, without those far outside (3 x IQR)."""
-        for kind in range(len(self.levels.shares)) if self.levels else ():
+        """Least and largest multiple of `level_ns` at each other level: half-way to the next, or 3 x IQR outside."""
+        if self.levels is None:
+            return
+        ratios = latency_ns / self.level_ns
+        medians = np.divide(self.levels.medians_us, self.levels.medians_us[self.levels.main])
+        edges = np.sqrt(medians[1:] * medians[:-1])
+        for kind, (least, most) in enumerate(itertools.pairwise([0, *edges, math.inf])):
             if kind != self.levels.main:
-                inside = self.levels.kinds == kind
-                ratios = latency_ns[inside] / self.level_ns[inside]
-                least, low, high, most = np.percentile(ratios, [0, 25, 75, 100])
+                low, high = np.percentile(ratios[self.levels.kinds == kind], [25, 75])
                 reach = 3 * (high - low)
                 yield max(least, low - reach), min(most, high + reach)
 
