@@ -12,6 +12,7 @@ and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidenc
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
@@ -22,14 +23,20 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
 from lstm_trt.analysis import bursts, quantiles
-from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.outcomes import Outcome, SteadyState
+from lstm_trt.analysis.outliers import explain_of
 from lstm_trt.analysis.sequential import Evidence
+from lstm_trt.store.samples import Latencies
+from tests.support.planted_latencies import BODIES, MEDIAN_NS, STATES, at_levels, judge, moving, plant, quick
 from tests.support.planted_misses import KINDS
 
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
+
+#: Time of a call and step of its clock, in us.
+CLOCKS = ((5, 1), (1, 0.1), (100, 1))
 
 
 def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -93,6 +100,44 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
+def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for calls that alternate between levels, of 10 000 trials each."""
+    n = 10_000
+    yield "| calls | flat | clusters at the planted multiples | MET at 1.025 times the slowest level, p99.5 |"
+    yield "| --- | --- | --- | --- |"
+    for kind, rising in [(kind, 0.0) for kind in STATES] + [("two levels, runs of 50", 0.05)]:
+        flat = right = met = 0
+        for _ in range(recordings):
+            kinds = STATES[kind](rng, n)
+            latency_ns = moving(at_levels(rng, kinds), drift=rising, step=0)
+            found = quick([Latencies.of(latency_ns)])
+            flat += found.steady_state == SteadyState.FLAT
+            multiples = [round(cluster.multiplier, 1) for cluster in found.clusters]
+            right += multiples == [1 + level for level in range(1, kinds.max() + 1)]
+            deadline_us = 1.025 * MEDIAN_NS / 1e3 * (1 + int(kinds.max()))
+            met += judge([Latencies.of(latency_ns)], deadline_us, "99.5").verdict == Outcome.MET
+        name = f"{kind}, rising by 5 %" if rising else kind
+        yield f"| {name} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in (flat, right, met)) + " |"
+
+
+def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for coarse clocks, of 2000 trials each."""
+    n = 2000
+    yield "| calls | clock | body | a cluster, or a period, that is none | 2 % of the calls at twice the time found |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (call_us, step_us), body in itertools.product(CLOCKS, ("normal 5 %", "exponential 5 %")):
+        wrong = right = 0
+        for _ in range(recordings):
+            latency_us = BODIES[body](rng, n) * call_us / MEDIAN_NS
+            slow_us, _ = plant(rng, latency_us, ((2.0, 0.02),))
+            read_ns = [np.round(each / step_us) * step_us * 1e3 for each in (latency_us, slow_us)]
+            plain, planted = explain_of([[Latencies.of(each)] for each in read_ns])
+            wrong += bool(plain.clusters) or (plain.tail is not None and plain.tail.period_ms is not None)
+            right += [round(cluster.multiplier, 1) for cluster in planted.clusters] in ([1.9], [2.0], [2.1])
+        rates = " | ".join(f"{100 * each / recordings:.1f}" for each in (wrong, right))
+        yield f"| {call_us} us | {step_us} us | {body} | {rates} |"
+
+
 def draw(rng: np.random.Generator, path: Path) -> None:
     """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
     from matplotlib.figure import Figure
@@ -125,7 +170,7 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 
 
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
-TABLES = {"fixed": fixed_rates, "until-decided": decided_rates}
+TABLES = {"fixed": fixed_rates, "until-decided": decided_rates, "levels": level_rates, "clocks": clock_rates}
 
 
 def main() -> int:

@@ -241,7 +241,7 @@ def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels 
     changes = int(np.count_nonzero(np.diff(kinds)))
     if changes < FEWEST_CHANGES:
         return None
-    medians_ns = np.array([median(latency_ns[kinds == kind]) for kind in range(kinds.max() + 1)])
+    medians_ns = np.array([np.median(latency_ns[kinds == kind]) for kind in range(kinds.max() + 1)])
     means = np.array([part.mean() for part in np.array_split(kinds, WINDOWS)])
     noise = math.sqrt(max(kinds.var() * WINDOWS / n, np.mean(np.diff(means) ** 2) / 2))
     ((bounds, (changing, *_)),) = _partitions(means[None], np.array([noise]))

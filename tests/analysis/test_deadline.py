@@ -489,6 +489,26 @@ def test_a_drift_counts_from_the_allowed_miss_rate_on(share, expected):
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, expected, MET)
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [(0.5, 0.5, MET), (0.2, 0.8, NOT_ENOUGH), (0.8, 0.2, MET)],
+    ids=["even", "more", "less"],
+)
+def test_a_share_of_slow_calls_that_grows_is_a_drift_and_one_that_does_not_is_none(first, last, expected):
+    """Every 150th slow call misses: 0.33 % of all, and 0.67 % once all are slow; 0.5 % are allowed."""
+    n = 10_000
+    slow = np.arange(n) * (5**0.5 - 1) / 2 % 1 < np.linspace(first, last, n)
+    latency_ns = even(n) * np.where(slow, 2, 1)
+    latency_ns[np.flatnonzero(slow)[::150]] = 2.5e5
+    verdict = judge(of(latency_ns), 230, "99.5")
+    assert (verdict.verdict, verdict.verdict_if_effective) == (expected, MET)
+    assert "2 levels in runs of" in verdict_text(verdict)
+    assert any("if it continues" in reason for reason in verdict.reasons) == (expected == NOT_ENOUGH)
+    (levels,) = [part["levels"] for part in verdict.as_dict()["rounds"]]
+    assert levels["medians_us"] == pytest.approx([100, 200], rel=0.01)
+    assert levels["shares_first"] == pytest.approx([1 - first, first], abs=0.05)
+
+
 def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
     latency_ns = even(10_000) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)

@@ -22,6 +22,8 @@ from tests.conftest import ROOT, rest_is_heavy
 from tests.support.planted_latencies import (
     BODIES,
     MEDIAN_NS,
+    STATES,
+    at_levels,
     beats,
     check_rate,
     explain,
@@ -553,20 +555,77 @@ def test_equal_trials_with_a_cluster(fixed):
     assert recovered(quick([Latencies.of(latency_ns)]), (A_QUARTER,))
 
 
-@pytest.mark.parametrize("step_ns", [1e3, 5e3], ids=["one spread", "five spreads"])
-def test_a_coarse_clock_makes_no_clusters_and_hides_none(step_ns, rng):
+@pytest.mark.parametrize(
+    ("call_ns", "step_ns", "body", "multiple"),
+    [
+        (1e5, 1e3, "normal 1 %", 1.25),
+        (1e5, 5e3, "normal 1 %", 1.25),
+        (5e3, 1e3, "normal 5 %", 2),
+        (1e3, 100, "exponential 5 %", 2),
+    ],
+    ids=["one spread", "five spreads", "5 us by 1 us", "1 us by 0.1 us"],
+)
+def test_a_coarse_clock_makes_no_clusters_and_hides_none(call_ns, step_ns, body, multiple, rng):
     samples, plain, planted = 15, [], []
     for _ in range(samples):
-        body = BODIES["normal 1 %"](rng, 2000)
-        latency_ns, _ = plant(rng, body, (A_QUARTER,))
-        plain.append([Latencies.of(np.round(body / step_ns) * step_ns)])
-        planted.append([Latencies.of(np.round(latency_ns / step_ns) * step_ns)])
-    made = sum(bool(found.clusters) for found in quick_of(plain))
-    kept = sum(
-        len(found.clusters) == 1 and abs(found.clusters[0].multiplier - 1.25) <= 0.03 for found in quick_of(planted)
-    )
+        latency_ns = BODIES[body](rng, 2000) * call_ns / MEDIAN_NS
+        slow_ns, _ = plant(rng, latency_ns, ((multiple, 0.02),))
+        plain.append([Latencies.of(np.round(latency_ns / step_ns) * step_ns)])
+        planted.append([Latencies.of(np.round(slow_ns / step_ns) * step_ns)])
+    made = 0
+    for found, (sample,) in zip(explain_of(plain), plain, strict=True):
+        made += bool(found.clusters) or (found.tail is not None and found.tail.period_ms is not None)
+        assert found.clock_step_us == pytest.approx(step_ns / 1e3)
+        labels_of_ties = set(zip(sample.timed_ns.tolist(), found.labels[0].tolist(), strict=True))
+        assert len(found.rounds[0].segments) > 1 or len(labels_of_ties) == len(np.unique(sample.timed_ns))
+    kept = 0
+    for found in quick_of(planted):
+        kept += len(found.clusters) == 1 and abs(found.clusters[0].multiplier / multiple - 1) <= 0.05
     check_rate(made, samples, 0.1)
     check_rate(samples - kept, samples, 0.1)
+
+
+def test_the_answer_states_a_step_that_hides_clusters(fixed):
+    latency_ns = np.round(5 * BODIES["normal 5 %"](fixed, 2000) / MEDIAN_NS) * 1e3
+    text = outliers_text(quick([Latencies.of(latency_ns)]))
+    assert "The clock has steps of 1 us: clusters nearer than 3 steps to the median are not seen." in text
+    assert "clock" not in outliers_text(quick([Latencies.of(BODIES["normal 5 %"](fixed, 2000))]))
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_levels_that_alternate_are_named_and_are_no_drift(kind, rng):
+    """All of them are told from a course of the level; clusters are where calls are."""
+    samples, n, failed = 12, 10_000, []
+    changing = "from 20 to 80" in kind
+    for _ in range(samples):
+        kinds = STATES[kind](rng, n)
+        found = quick([Latencies.of(at_levels(rng, kinds))])
+        (part,) = found.rounds
+        multiples = [round(cluster.multiplier, 1) for cluster in found.clusters]
+        right = multiples == list(range(2, 2 + kinds.max()))
+        right &= (part.steady_state == "flat") != changing
+        if part.levels:
+            right &= np.allclose(part.levels.medians_us, 100 * np.arange(1, 2 + kinds.max()), rtol=0.01)
+            right &= (part.levels.shares_last[-1] > 0.6 > 0.4 > part.levels.shares_first[-1]) == changing
+            right &= part.levels.run_length == n / (1 + np.count_nonzero(np.diff(kinds)))
+            assert f"{len(multiples) + 1} levels in runs of" in outliers_text(found)
+        if not right or (part.levels is None) != (kind == "one level"):
+            failed.append(found.as_dict()["rounds"])
+    check_rate(len(failed), samples, 0.1, failed)
+
+
+def test_a_drift_of_all_levels_is_one(fixed):
+    kinds = STATES["two levels, runs of 50"](fixed, 10_000)
+    (found,) = segments_of([moving(at_levels(fixed, kinds), drift=0.05, step=0)])
+    assert found.levels is not None and found.drift == pytest.approx(0.05, abs=0.005)
+    assert found.level_ns[-1] / found.level_ns[0] == pytest.approx(1.05, abs=0.005)
+
+
+def test_a_step_is_no_alternation(fixed):
+    latency_ns = at_levels(fixed, (np.arange(10_000) > 6000) * 1)
+    latency_ns[fixed.choice(6000, 60, replace=False)] *= 2
+    (found,) = segments_of([latency_ns])
+    assert found.levels is None and len(found.segments) == 2
 
 
 def test_a_million_trials(fixed):

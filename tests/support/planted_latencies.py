@@ -70,6 +70,27 @@ def moving(latency_ns: np.ndarray, drift: float = 0.03, step: float = 0.05, at: 
     return latency_ns * (1 + drift * place) * np.where(place >= at, 1 + step, 1.0)
 
 
+def in_states(generator: np.random.Generator, n: int, run_length: float, states: int = 2) -> np.ndarray:
+    """The state of each trial: runs of geometric lengths, at random or in turn."""
+    ends = np.cumsum(generator.geometric(1 / run_length, size=n))
+    return (generator.integers(0, states) + np.searchsorted(ends, np.arange(n), "right")) % states
+
+
+#: Name -> level of each of n trials, counted from the fastest.
+STATES = {
+    "one level": lambda g, n: np.zeros(n, dtype=int),
+    "two levels, independent": lambda g, n: g.integers(0, 2, n),
+    "two levels, runs of 50": lambda g, n: in_states(g, n, 50),
+    "three levels, independent": lambda g, n: g.integers(0, 3, n),
+    "two levels, the share of the slow from 20 to 80 %": lambda g, n: (g.random(n) < np.linspace(0.2, 0.8, n)) * 1,
+}
+
+
+def at_levels(generator: np.random.Generator, kinds: np.ndarray, sigma: float = 0.01) -> np.ndarray:
+    """Lognormal latencies at 1, 2, 3 times the same level."""
+    return (1 + kinds) * lognormal(generator, len(kinds), sigma)
+
+
 def beats(
     generator: np.random.Generator,
     n: int,
