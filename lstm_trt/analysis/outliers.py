@@ -282,8 +282,12 @@ def _search(samples: Sequence[Latencies], timed: Sequence[np.ndarray], courses: 
     ratios = np.concatenate(spread) / level_ns
     tied = pooled / level_ns
     step = max(course.step_ns / float(np.median(latency)) for latency, course in zip(timed, courses, strict=True))
-    main = np.concatenate([course.at_main for course in courses])
-    others = [each for latency, course in zip(spread, courses, strict=True) for each in course.others(latency)]
+    main = np.ones(len(ratios), bool)
+    others: list[tuple[float, float]] = []
+    for part, at_main, course in zip(np.split(ratios, sizes), np.split(main, sizes), courses, strict=True):
+        if course.levels:
+            at_main[:] = course.levels.kinds == course.levels.main
+            others += course.levels.others(part)
     bumps = yield from search(ratios, main, step, others)
     bulk = _labels(tied, bumps) == BULK
     if bumps and not others and bulk.sum() >= len(ratios) / 2:
@@ -344,7 +348,7 @@ def _tail(ratios: np.ndarray, tied: np.ndarray, labels: np.ndarray, main: np.nda
     `ratios`: as `tied`, with ties of the clock spread, which gives the shape, and the quartiles of the `main` trials.
     """
     bulk = labels == BULK
-    total = int(np.count_nonzero(bulk))
+    total = int(np.count_nonzero(bulk & main))
     if total < 2:
         return None
     low, middle, high = np.percentile(ratios[bulk & main], [25, 50, 75])

@@ -47,7 +47,7 @@ LEAST_SHARE, DIP_DENSITY = 0.2, 0.1
 FEWEST_CHANGES = 10
 
 #: The main level is the fastest with at least this share of the trials at the most frequent one.
-MAIN = 0.8
+MAIN = 0.5
 
 #: Penalties of a change and of a slope in addition to log(blocks), in squared standard errors of a block.
 CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
@@ -86,9 +86,22 @@ class Levels(JsonFields):
     main: int
     kinds: np.ndarray = field(repr=False, compare=False)
 
-    def over_main(self) -> np.ndarray:
-        """Of each trial the median of its level over that of the main level."""
-        return np.divide(self.medians_us, self.medians_us[self.main])[self.kinds]
+    @property
+    def multiples(self) -> np.ndarray:
+        """The medians over that of the main level."""
+        return np.divide(self.medians_us, self.medians_us[self.main])
+
+    def others(self, ratios: np.ndarray) -> Iterator[tuple[float, float]]:
+        """The range of each other level, up to half-way to the next one or 3 x IQR outside.
+
+        `ratios`: of each trial, over `Segments.level_ns`.
+        """
+        edges = np.sqrt(self.multiples[1:] * self.multiples[:-1])
+        for kind, (least, most) in enumerate(itertools.pairwise([0, *edges, math.inf])):
+            if kind != self.main:
+                low, high = np.percentile(ratios[self.kinds == kind], [25, 75])
+                reach = 3 * (high - low)
+                yield max(least, low - reach), min(most, high + reach)
 
     def weights(self, start: int) -> np.ndarray:
         """How often the like of each trial from `start` on comes if the shares change once more by as much."""
@@ -113,24 +126,6 @@ class Segments:
     level_ns: np.ndarray = field(repr=False)
     levels: Levels | None = None
     step_ns: float = 0.0
-
-    @property
-    def at_main(self) -> np.ndarray:
-        """Which trials are at the level that `level_ns` follows: all, unless there are several."""
-        return self.levels.kinds == self.levels.main if self.levels else np.ones(len(self.level_ns), bool)
-
-    def others(self, latency_ns: np.ndarray) -> Iterator[tuple[float, float]]:
-        """Least and largest multiple of `level_ns` at each other level: half-way to the next, or 3 x IQR outside."""
-        if self.levels is None:
-            return
-        ratios = latency_ns / self.level_ns
-        medians = np.divide(self.levels.medians_us, self.levels.medians_us[self.levels.main])
-        edges = np.sqrt(medians[1:] * medians[:-1])
-        for kind, (least, most) in enumerate(itertools.pairwise([0, *edges, math.inf])):
-            if kind != self.levels.main:
-                low, high = np.percentile(ratios[self.levels.kinds == kind], [25, 75])
-                reach = 3 * (high - low)
-                yield max(least, low - reach), min(most, high + reach)
 
 
 #: With a median below this number of steps of the clock, ratios of latencies are those of steps.
@@ -180,7 +175,7 @@ def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
             levels = [_levels(*row) for row in zip(table, logs, steps, strict=True)]
             for row, several_levels in enumerate(levels):
                 if several_levels:
-                    over_main = several_levels.over_main()
+                    over_main = several_levels.multiples[several_levels.kinds]
                     table[row] /= over_main
                     logs[row] -= np.log(over_main)
             edges, medians, noise = _block_medians(logs)
@@ -277,23 +272,26 @@ def _dips(ordered: np.ndarray, least: int) -> list[float]:
 def clock_step(values: np.ndarray) -> float:
     """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
-    It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Of one or two
-    central values it is the least difference; if that is more than 5 % they are states, not steps of a clock, unless
-    they are 1 and 2, or 2 and 3 steps, or all values are multiples of a power of ten (1 us, as tables have it).
+    It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Two values more
+    than 5 % apart are two states, not clock steps, unless they are 1 and 2, or 2 and 3 steps, or all values are
+    multiples of their least difference and that is a power of ten (1 us, as in tables).
     """
     low, median, high = np.percentile(values, [5, 50, 95])
     central = np.unique(values[(values >= low) & (values <= high)])
     if len(central) > 0.45 * len(values) or len(values) < 3:
         return 0.0
-    steps = np.diff(central if len(central) > 1 else np.unique(values))
+    distinct = np.unique(values)
+    steps = np.diff(central if len(central) > 1 else distinct)
     steps = steps[steps > 1e-9 * median]
-    if not len(steps):
-        return 0.0
-    if len(central) > 2:
-        return max(float(np.median(steps)), facts.quantum(values))
-    step = float(steps.min())
-    decimal = np.abs(np.remainder(np.r_[math.log10(step), values / step] + 0.5, 1) - 0.5).max() < 1e-6
-    return step if step <= 0.05 * median or decimal or round(central[0] / step, 6) in (1, 2) else 0.0
+    step = float(np.median(steps)) if len(steps) else 0.0
+    if step > 0.05 * median:
+        least = np.diff(distinct)
+        least = float(least[least > 1e-9 * median].min())
+        numbers = np.r_[math.log10(least), distinct / least]
+        if np.abs(numbers - numbers.round()).max() < 1e-6:
+            return least
+    two_states = len(central) < 3 and step > 0.05 * median and round(central[0] / step, 6) not in (1, 2)
+    return 0.0 if two_states else max(step, facts.quantum(values))
 
 
 def spread_ties(values: np.ndarray, step: float) -> np.ndarray:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lstm_trt.analysis.causes import Cause
+from lstm_trt.analysis.deadline import VerdictRound
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.outliers import (
     CAUSE_NAMES,
@@ -89,7 +90,7 @@ def _partition(outliers: Outliers) -> str:
 def _course(rounds: Sequence[OutlierRound]) -> list[str]:
     """Steady state and segments of each round; one line if all rounds are flat."""
     several = len(rounds) > 1
-    mixed = [levels_text(part.levels) + f" in round {part.round}" * several for part in rounds if part.levels]
+    mixed = levels_texts(rounds)
     if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
         return [*mixed, f"Level: flat{' in all rounds' * several}"]
     return mixed + [
@@ -97,8 +98,17 @@ def _course(rounds: Sequence[OutlierRound]) -> list[str]:
     ]
 
 
-def levels_text(levels: Levels) -> str:
-    """`2 levels in runs of 50.0 calls on average: 100.0 us (50.0 %), 200.0 us (50.0 %)`."""
+def levels_texts(rounds: Sequence[OutlierRound] | Sequence[VerdictRound]) -> list[str]:
+    """Of each round with several levels `2 levels in runs of 50.0 calls on average: 100.0 us (50.0 %), ...`."""
+    found = []
+    for part in rounds:
+        if part.levels:
+            of_round = f"Round {part.round}: " if len(rounds) > 1 else ""
+            found.append(of_round + _levels(part.levels))
+    return found
+
+
+def _levels(levels: Levels) -> str:
     texts = []
     for median_us, *shares in zip(
         levels.medians_us, levels.shares, levels.shares_first, levels.shares_last, strict=True

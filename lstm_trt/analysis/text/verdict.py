@@ -5,7 +5,7 @@ import math
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parts import PARTS, Excess
-from lstm_trt.analysis.text.outliers import levels_text
+from lstm_trt.analysis.text.outliers import levels_texts
 from lstm_trt.config import format as fmt
 
 
@@ -222,8 +222,12 @@ def _order(verdict: Verdict) -> list[str]:
         nothing = "dependence, drift and (m,k)-firm statistics are not judged"
         return [f"{verdict.not_judged}: {nothing}; the bounds assume that misses come singly"]
     drift = _drift(verdict) if verdict.not_judged is None else [f"drift is not judged: {verdict.not_judged}"]
-    levels = [f"{levels_text(part.levels)} (round {part.round})" for part in verdict.rounds if part.levels]
-    return [_dependence(verdict), *levels, *drift, *map(_firm, filter(None, [verdict.firm_statistics]))]
+    return [
+        _dependence(verdict),
+        *levels_texts(verdict.rounds),
+        *drift,
+        *map(_firm, filter(None, [verdict.firm_statistics])),
+    ]
 
 
 def _drift(verdict: Verdict) -> list[str]:
