@@ -242,12 +242,11 @@ def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels 
     ((bounds, (changing, *_)),) = _partitions(means[None], np.array([noise]))
     if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * step_ns:
         return None
-    parts = [kinds, kinds, kinds]
-    if changing:
-        parts = [kinds, kinds[: n // 10], kinds[-(n // 10) :]]
-    shares = [(np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist() for part in parts]
-    main = int(np.argmax(np.array(shares[0]) >= MAIN * max(shares[0])))
-    return Levels((medians_ns / 1e3).tolist(), *shares, n / (changes + 1), main, kinds)
+    tenth = n // 10 if changing else n
+    parts = (kinds, kinds[:tenth], kinds[-tenth:])
+    shares, first, last = [(np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist() for part in parts]
+    main = int(np.argmax(np.array(shares) >= MAIN * max(shares)))
+    return Levels((medians_ns / 1e3).tolist(), shares, first, last, n / (changes + 1), main, kinds)
 
 
 def _dips(ordered: np.ndarray, least: int) -> list[float]:
