@@ -22,14 +22,17 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
 from lstm_trt.analysis import bursts, quantiles
+from lstm_trt.analysis.deadline import Question, judge
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import Evidence
+from lstm_trt.store.samples import Latencies
 from tests.support.planted_misses import KINDS
 
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
+QUESTION = Question(deadline_us=200)
 
 
 def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -124,8 +127,32 @@ def draw(rng: np.random.Generator, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table of new recordings, of the lengths that a verdict without enough evidence states."""
+    yield "| miss rate / allowed | decided by `trials_needed` | chance stated | decided by `trials_for_80_percent` |"
+    yield "| --- | --- | --- | --- |"
+    for times in (0.1, 0.3, 0.5, 0.7, 0.9):
+        rate = times * float(ALLOWED)
+        stated, decided = [], {"trials_needed": [], "trials_for_80_percent": []}
+        while len(stated) < recordings:
+            latency_ns = np.where(rng.random(5000) < rate, 3e5, 1e5)
+            verdict = judge([Latencies.of(latency_ns)], QUESTION)
+            if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_for_80_percent is None:
+                continue
+            stated.append(verdict.trials_needed_chance)
+            for name, outcomes in decided.items():
+                trials = getattr(verdict, name)
+                misses = int(rng.binomial(trials, rate))
+                outcomes.append(QUESTION.decide(misses, trials) == Outcome.MET)
+        shares = [
+            f"{100 * np.mean(each):.0f} %"
+            for each in (decided["trials_needed"], stated, decided["trials_for_80_percent"])
+        ]
+        yield f"| {times:g} | " + " | ".join(shares) + " |"
+
+
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
-TABLES = {"fixed": fixed_rates, "until-decided": decided_rates}
+TABLES = {"fixed": fixed_rates, "until-decided": decided_rates, "new-trials": new_trials_rates}
 
 
 def main() -> int:

@@ -65,6 +65,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _maximum(verdict),
         _percentile(verdict),
         _misses(verdict),
+        *_margin(verdict),
         *_excess(verdict.miss_excess),
         f"at least {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
         f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven};"
@@ -76,7 +77,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     ]
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
         decided = f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"
-        record = f"{_recommendation(verdict)}; do not append to this recording"
+        record = f"{_recommendation(verdict)}{_chances(verdict)}; do not append to this recording"
         lines.append(decided if verdict.until_decided else record)
     return "\n  ".join(lines)
 
@@ -191,6 +192,14 @@ def _misses(verdict: Verdict) -> str:
     return f"{text}; allowed {_allowed(verdict)}"
 
 
+def _margin(verdict: Verdict) -> list[str]:
+    """That a large margin proves nothing, where no call missed and that does not suffice."""
+    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.misses or verdict.max_us is None:
+        return []
+    share = f"{100 * verdict.max_us / verdict.deadline_us:.3g} %"
+    return [f"the longest call took {share} of the deadline; a margin is no evidence of calls that were not seen"]
+
+
 def _excess(excess: Excess | None) -> list[str]:
     """What the misses spent more time on than the other calls, and what would help."""
     if excess is None:
@@ -245,6 +254,16 @@ def _recommendation(verdict: Verdict) -> str:
     if verdict.trials_needed == verdict.trials_needed_if_independent:
         return text
     return f"{text} ({verdict.trials_needed_if_independent} if slow calls did not come in bursts)"
+
+
+def _chances(verdict: Verdict) -> str:
+    """How likely the new trials decide it, and how many are likely to."""
+    if verdict.trials_needed_chance is None:
+        return ""
+    text = f": they prove MET with a chance of {100 * verdict.trials_needed_chance:.0f} %"
+    if verdict.trials_for_80_percent is not None:
+        return f"{text}, {verdict.trials_for_80_percent} with 80 %"
+    return f"{text}, and no number of trials is likely to" if verdict.misses else text
 
 
 def _trials_needed(verdict: Verdict, kind: str = "") -> str:
