@@ -12,7 +12,9 @@ and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidenc
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -21,15 +23,20 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_trt.analysis import bursts, quantiles
-from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis import bursts, compare, quantiles
+from lstm_trt.analysis.outcomes import Change, Outcome
 from lstm_trt.analysis.sequential import Evidence
+from lstm_trt.store.samples import Group, Latencies
 from tests.support.planted_misses import KINDS
 
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
+
+#: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.
+COMPARED, TIMES = 3000, (1, 2, 5, 20)
+MISSES = (Change.SAME, Change.FEWER, Change.MORE)
 
 
 def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -93,6 +100,34 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
+def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread: float, rounds: int) -> list[Group]:
+    """A and B with these miss rates of 1 ms; the rate of a process is log-normal around them."""
+    sides = []
+    for rate in rates:
+        each = rate * rng.lognormal(-(spread**2) / 2, spread, rounds)
+        late = rng.random((rounds, COMPARED)) < each[:, None]
+        sides.append(Group("one", tuple(Latencies.of(np.where(missed, 2e6, 1e5)) for missed in late)))
+    return sides
+
+
+def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for comparisons of miss rates."""
+    question = compare.Question(deadline_us=1000)
+    yield (
+        "| processes a side, miss rate of A, spread of processes | "
+        + " | ".join(f"B / A {times:g}" for times in TIMES)
+        + " |"
+    )
+    yield "| --- |" + " --- |" * len(TIMES)
+    for rounds, rate, spread in itertools.product((5, 10), (0.001, 0.01), (0.0, 0.3, 1.0)):
+        cells = []
+        for times in TIMES:
+            asked = [(*missing_groups(rng, (rate, times * rate), spread, rounds), question) for _ in range(recordings)]
+            found = Counter(each.misses.change for each in compare.compared(asked, clusters=False))
+            cells.append(" / ".join(f"{100 * found[change] / recordings:.1f}" for change in MISSES))
+        yield f"| {rounds}, {100 * rate:g} %, {100 * spread:g} % | " + " | ".join(cells) + " |"
+
+
 def draw(rng: np.random.Generator, path: Path) -> None:
     """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
     from matplotlib.figure import Figure
@@ -125,7 +160,7 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 
 
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
-TABLES = {"fixed": fixed_rates, "until-decided": decided_rates}
+TABLES = {"fixed": fixed_rates, "until-decided": decided_rates, "compared-misses": compared_misses}
 
 
 def main() -> int:

@@ -159,7 +159,7 @@ def recorded_first(a: Group, b: Group) -> str | None:
     A change of the machine between the two then looks like a difference.
     """
     started: list[list[Any]] = [[sample.started_unix_ns for sample in side.samples] for side in (a, b)]
-    if None in started[0] + started[1] or min(map(len, started)) < 2:
+    if None in started[0] + started[1] or not all(started):
         return None
     if max(started[0]) < min(started[1]):
         return "A"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
+from lstm_trt.analysis.compare import COMPARED, Comparison, Question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
 from lstm_trt.analysis.series import rounds_of
@@ -185,7 +185,7 @@ def record_versions(
     if len(versions) < 2:
         raise UsageError(f"give at least two different versions to compare, not {len(versions)}")
     preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
-    check_question(effect, confidence)  # before anything is installed
+    Question(effect, confidence)  # refused before anything is installed
     check_limits(sweep.get("time_limit_s"), rounds)
     protocol, options, name = protocol or preparer.protocol(workload), options or Options(), runtime or module.NAME
     missing = installed_version(library) is None  # otherwise another version would not run here either
