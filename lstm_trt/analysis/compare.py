@@ -28,7 +28,7 @@ from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import short_number
-from lstm_trt.config.labels import record_both_command
+from lstm_trt.config.labels import can_alternate, record_both_command
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Latencies
@@ -415,9 +415,9 @@ class Comparison(JsonFields):
     percentile of each process. `clusters_` are None if they were not searched. `rounds_needed`:
     rounds per side that may decide an AMBIGUOUS result; 0 if nothing is ambiguous, or if the
     processes are too short for a tail. `misses`: the miss rates, None if no deadline was given. `command`: shell
-    commands, on several lines, that record these rounds alternately and compare them; None if none are needed, or if it
-    is not known how the sides were recorded. `recorded_first`: the side, "A" or "B", of which every round was recorded
-    before the other's; None if they alternated or it is not known.
+    commands, on several lines, that record these rounds and compare them; also if nothing is ambiguous, but all of one
+    side was recorded before the other and both can be recorded alternately. None if none are needed, or if it is not
+    known how the sides were recorded.
     """
 
     median: Change
@@ -446,7 +446,6 @@ class Comparison(JsonFields):
     misses: MissRates | None
     reasons: tuple[str, ...]
     differences: tuple[str, ...]
-    recorded_first: str | None
     command: str | None
     rounds_needed: int
     one_configuration: bool
@@ -524,11 +523,11 @@ def _comparison(a: Group, b: Group, question: Question, sides: Sides, outliers: 
         misses, reason, more = _miss_rates(sides, question.deadline_us, question)
         reasons.append(reason)
         rounds = max(rounds, more)
-    first = recorded_first(a, b)
     command = None
-    if (rounds or first) and a.configuration is not None and b.configuration is not None:
-        several = rounds or max(quantiles.ROUNDS, *map(len, sides))
-        command = record_both_command(a.configuration, b.configuration, "rounds", several)
+    if a.configuration is not None and b.configuration is not None:
+        alternate = recorded_first(a, b) and can_alternate(a.configuration, b.configuration)
+        more = rounds or (max(quantiles.ROUNDS, *map(len, sides)) if alternate else 0)
+        command = record_both_command(a.configuration, b.configuration, "rounds", more) if more else None
         command = command and command + question.flags
     found = by_median | by_tail
     clusters = changes(sides, question.confidence, outliers) if outliers else dict.fromkeys(ClusterChange)
@@ -542,7 +541,6 @@ def _comparison(a: Group, b: Group, question: Question, sides: Sides, outliers: 
         misses=misses,
         reasons=tuple(reasons),
         differences=tuple(differences(a, b)),
-        recorded_first=first,
         command=command,
         rounds_needed=rounds,
         one_configuration=a.configuration is not None and a.configuration == b.configuration,

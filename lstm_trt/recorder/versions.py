@@ -74,7 +74,7 @@ class Answer:
     @property
     def not_in_turns(self) -> list[str]:
         """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
-        compared = [version for version, found in self.comparisons.items() if found]
+        compared = [version for version, found in self.comparisons.items() if found and found.rounds_b > 1]
         return [each for each in compared if recorded_first(self.groups[self.first], self.groups[each])]
 
     @property
@@ -215,7 +215,8 @@ def record_versions(
         if a and b and a.n and b.n:
             found = compare_groups(a, b, effect, confidence)
             if found.command:  # that of `sweep` cannot select the version, which is all that differs
-                how = ((versions[0], version), b.configuration, "rounds", found.rounds_needed)
+                again = found.rounds_needed or max(rounds, ROUNDS)
+                how = ((versions[0], version), b.configuration, "rounds", again)
                 found = replace(found, command=versions_command(library, *how))
             comparisons[version] = found
     return Answer(library, versions[0], sides[0][1], rows, groups, comparisons, report)
