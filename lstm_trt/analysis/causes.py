@@ -184,6 +184,12 @@ ODDS_CONFIDENCE = 0.95
 #: exceeded with 95 % confidence.
 EXPLAINS, SURELY = 0.5, 0.25
 
+#: Parts of a round within which slow calls are compared with calls of the bulk, because both change with time.
+STRATA = 20
+
+#: Maximum number of values of a sum of counts whose law is computed exactly.
+EXACT = 5000
+
 #: Slow calls at most so many calls apart are one run.
 APART = 2
 
@@ -274,16 +280,10 @@ def find_causes(
     return {kind: tuple(causes) for kind, causes in found.items()}
 
 
-def _cause(name: str, table: Table, parts: Table, by: CountedBy) -> Cause:
-    """A cause with its uncorrected p-value; `table` counts trials, `parts` runs of trials or blocks.
-
-    p is P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided.
-    """
-    from scipy.stats import fisher_exact
-
+def _cause(name: str, table: Table, parts: np.ndarray, by: CountedBy) -> Cause:
+    """A cause with its uncorrected p-value; `table` counts trials, the rows of `parts` runs of trials or blocks."""
     a, b, c, d = table
-    test: Any = fisher_exact([parts[:2], parts[2:]], alternative="greater")
-    return Cause(name, *odds(*table), float(test.pvalue), a / (a + b), c / (c + d), by)
+    return Cause(name, *odds(*table), _chance(parts), a / (a + b), c / (c + d), by)
 
 
 def _present(counts: np.ndarray) -> np.ndarray:
@@ -297,39 +297,81 @@ def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> Table:
     return tuple(int(np.count_nonzero(part & present)) for part, present in cells)
 
 
-def _by_run(counted: Counted, kind: int) -> Table | None:
-    """The table of runs of slow calls, and of as many neighbouring calls of the bulk; None without an event in both.
+def _by_run(counted: Counted, kind: int) -> np.ndarray | None:
+    """A row for each stratum: the table of runs of slow calls and of runs of the bulk; None without an event in both.
 
     A burst of slow calls, and one of events, so count once each: as many parts of the bulk count as one as their
     autocorrelation time says (`bursts.py`). The parts have the median length of the runs, of which no more is looked
-    at, so that a long run is not likelier to contain an event than a part.
+    at, so that a long run is not likelier to contain an event than a part. What is compared is near in time: each round
+    has `STRATA` equal parts.
     """
     if not any(np.isin(label[has], (kind, BULK)).any() for _, has, label in counted):
         return None
-    runs: list[np.ndarray] = []
-    for _, has, label in counted:
-        places = np.flatnonzero(label == kind)
-        apart = np.split(places, np.flatnonzero(np.diff(places) > APART) + 1)
-        runs += [has[run[0] : run[-1] + 1] for run in apart if len(run)]
-    length = int(np.median([len(run) for run in runs]))
-    parts, sizes = [], []
-    for _, has, label in counted:
+    runs = [_runs(label == kind) for _, _, label in counted]
+    length = int(np.median(np.concatenate([sizes for _, sizes in runs])))
+    events, sizes = [], []
+    inside = np.zeros((len(counted), STRATA, 2))
+    outside = np.zeros((len(counted), STRATA, 2))
+    for place, ((_, has, label), (starts, lengths)) in enumerate(zip(counted, runs, strict=True)):
+        for start, size in zip(starts, lengths, strict=True):
+            with_event = has[start : start + min(size, length)].any()
+            inside[place, start * STRATA // len(label), 0 if with_event else 1] += 1
         whole = len(label) // length * length
         bulk = (label[:whole] == BULK).reshape(-1, length)
         kept = 2 * bulk.sum(axis=1) >= length
-        parts.append(np.flatnonzero((has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]))
+        marked = (has[:whole].reshape(-1, length) & bulk).any(axis=1)
+        stratum = np.arange(len(kept)) * length * STRATA // len(label)
+        outside[place, :, 0] = np.bincount(stratum[kept & marked], minlength=STRATA)
+        outside[place, :, 1] = np.bincount(stratum[kept & ~marked], minlength=STRATA)
+        events.append(np.flatnonzero(marked[kept]))
         sizes.append(int(np.count_nonzero(kept)))
-    tau, inside = autocorrelation_time(parts, sizes), sum(int(run[:length].any()) for run in runs)
-    outside = sum(map(len, parts))
-    return inside, len(runs) - inside, round(outside / tau), round((sum(sizes) - outside) / tau)
+    tau = autocorrelation_time(events, sizes)
+    # Rounded so that the sums over strata are right.
+    outside = np.diff(np.round(np.cumsum(outside.reshape(-1, 2), axis=0) / tau), axis=0, prepend=0)
+    return np.hstack([inside.reshape(-1, 2), outside]).astype(int)
 
 
-def _by_block(counted: Counted, kind: int) -> Table | None:
-    """The table of blocks, with many or few of the kind; None if all are, or none is, with the cause."""
+def _runs(slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the runs of slow calls, which are at most `APART` calls apart."""
+    places = np.flatnonzero(slow)
+    first = np.diff(places, prepend=-np.inf) > APART
+    last = np.append(first[1:], True)[: len(places)]
+    return places[first], places[last] - places[first] + 1
+
+
+def _chance(tables: np.ndarray) -> float:
+    """P(A >= a) of tables [[a, b], [c, d]], rows of `tables`, with the margins of each fixed; A is the sum of their a.
+
+    The exact test of Mantel and Haenszel (Birch, Journal of the Royal Statistical Society B 26, 1964), of one table
+    Fisher's. Where more than `EXACT` values of A are possible, its normal approximation.
+    """
+    a, b, c, d = tables.T
+    runs, events, n = a + b, a + c, a + b + c + d
+    least = np.maximum(0, runs + events - n)
+    most = np.minimum(runs, events)
+    if int((most - least).sum()) > EXACT:
+        mean = runs * events / np.maximum(n, 1)
+        spread = mean * (n - runs) * (n - events) / np.maximum(n * (n - 1.0), 1)
+        return float(special.ndtr((mean.sum() - a.sum() + 0.5) / math.sqrt(spread.sum())))
+    law = np.ones(1)
+    for low, high, row, column, total in zip(least, most, runs, events, n, strict=True):
+        values = np.arange(low, high + 1)
+        ways = _log_ways(column, values) + _log_ways(total - column, row - values) - _log_ways(total, row)
+        law = np.convolve(law, np.exp(ways))
+    return float(min(1.0, law[a.sum() - least.sum() :].sum()))
+
+
+def _log_ways(n: Any, k: Any) -> Any:
+    """The logarithm of the number of ways to choose k of n."""
+    return special.gammaln(n + 1.0) - special.gammaln(k + 1.0) - special.gammaln(n - k + 1.0)
+
+
+def _by_block(counted: Counted, kind: int) -> np.ndarray | None:
+    """The table of blocks, as one row, with many or few of the kind; None if all are, or none is, with the cause."""
     blocks = [(has[start], label[start:stop]) for sample, has, label in counted for start, stop in _blocks(sample)]
     marked, shares = np.array([has for has, _ in blocks]), [np.mean(label == kind) for _, label in blocks]
     many = np.array(shares) > np.median(shares)
-    return _table(marked, many, ~many) if marked.any() and not marked.all() else None
+    return np.array([_table(marked, many, ~many)]) if marked.any() and not marked.all() else None
 
 
 def _blocks(sample: Latencies) -> list[tuple[int, int]]:
