@@ -283,7 +283,7 @@ def find_causes(
 def _cause(name: str, table: Table, parts: np.ndarray, by: CountedBy) -> Cause:
     """A cause with its uncorrected p-value; `table` counts trials, the rows of `parts` runs of trials or blocks."""
     a, b, c, d = table
-    return Cause(name, *odds(*table), _chance(parts), a / (a + b), c / (c + d), by)
+    return Cause(name, *odds(*table), chance_of(parts), a / (a + b), c / (c + d), by)
 
 
 def _present(counts: np.ndarray) -> np.ndarray:
@@ -309,37 +309,39 @@ def _by_run(counted: Counted, kind: int) -> np.ndarray | None:
         return None
     runs = [_runs(label == kind) for _, _, label in counted]
     length = int(np.median(np.concatenate([sizes for _, sizes in runs])))
-    events, sizes = [], []
-    inside = np.zeros((len(counted), STRATA, 2))
-    outside = np.zeros((len(counted), STRATA, 2))
-    for place, ((_, has, label), (starts, lengths)) in enumerate(zip(counted, runs, strict=True)):
-        for start, size in zip(starts, lengths, strict=True):
-            with_event = has[start : start + min(size, length)].any()
-            inside[place, start * STRATA // len(label), 0 if with_event else 1] += 1
+    inside, outside, events, sizes = [], [], [], []
+    for (_, has, label), (starts, lengths) in zip(counted, runs, strict=True):
+        ends = starts + np.minimum(lengths, length)
+        marked = np.array([has[start:end].any() for start, end in zip(starts, ends, strict=True)], dtype=bool)
+        inside.append(_in_strata(starts, marked, len(label)))
         whole = len(label) // length * length
         bulk = (label[:whole] == BULK).reshape(-1, length)
-        kept = 2 * bulk.sum(axis=1) >= length
-        marked = (has[:whole].reshape(-1, length) & bulk).any(axis=1)
-        stratum = np.arange(len(kept)) * length * STRATA // len(label)
-        outside[place, :, 0] = np.bincount(stratum[kept & marked], minlength=STRATA)
-        outside[place, :, 1] = np.bincount(stratum[kept & ~marked], minlength=STRATA)
-        events.append(np.flatnonzero(marked[kept]))
-        sizes.append(int(np.count_nonzero(kept)))
-    tau = autocorrelation_time(events, sizes)
-    # Rounded so that the sums over strata are right.
-    outside = np.diff(np.round(np.cumsum(outside.reshape(-1, 2), axis=0) / tau), axis=0, prepend=0)
-    return np.hstack([inside.reshape(-1, 2), outside]).astype(int)
+        kept = np.flatnonzero(2 * bulk.sum(axis=1) >= length)
+        marked = (has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]
+        outside.append(_in_strata(kept * length, marked, len(label)))
+        events.append(np.flatnonzero(marked))
+        sizes.append(len(kept))
+    # Divided and rounded so that the sums over the strata are right.
+    total = np.cumsum(np.concatenate(outside), axis=0)
+    scaled = np.diff(np.rint(total / autocorrelation_time(events, sizes)), axis=0, prepend=0)
+    return np.hstack([np.concatenate(inside), scaled.astype(int)])
 
 
 def _runs(slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Starts and lengths of the runs of slow calls, which are at most `APART` calls apart."""
     places = np.flatnonzero(slow)
     first = np.diff(places, prepend=-np.inf) > APART
-    last = np.append(first[1:], True)[: len(places)]
+    last = np.diff(places, append=np.inf) > APART
     return places[first], places[last] - places[first] + 1
 
 
-def _chance(tables: np.ndarray) -> float:
+def _in_strata(places: np.ndarray, marked: np.ndarray, n: int) -> np.ndarray:
+    """How many of these places among n calls are marked, and how many are not, in each of `STRATA` equal parts."""
+    cells = 2 * (places * STRATA // n) + ~marked
+    return np.bincount(cells, minlength=2 * STRATA).reshape(-1, 2)
+
+
+def chance_of(tables: np.ndarray) -> float:
     """P(A >= a) of tables [[a, b], [c, d]], rows of `tables`, with the margins of each fixed; A is the sum of their a.
 
     The exact test of Mantel and Haenszel (Birch, Journal of the Royal Statistical Society B 26, 1964), of one table
@@ -356,8 +358,8 @@ def _chance(tables: np.ndarray) -> float:
     law = np.ones(1)
     for low, high, row, column, total in zip(least, most, runs, events, n, strict=True):
         values = np.arange(low, high + 1)
-        ways = _log_ways(column, values) + _log_ways(total - column, row - values) - _log_ways(total, row)
-        law = np.convolve(law, np.exp(ways))
+        ways = _log_ways(column, values) + _log_ways(total - column, row - values)
+        law = np.convolve(law, np.exp(ways - _log_ways(total, row)))
     return float(min(1.0, law[a.sum() - least.sum() :].sum()))
 
 

@@ -1,9 +1,9 @@
 """Comparisons as text. No code parses it."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from lstm_trt.analysis.compare import ClusterPair, Comparison, Comparisons, ComparisonSeries, MissRates, NotCompared
+from lstm_trt.analysis.compare import ClusterPair, Comparison, Comparisons, ComparisonSeries, NotCompared
 from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.config.format import count, listed, microseconds, multiple, percent, table, value_text
 
@@ -61,7 +61,10 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
     of_a, of_b = (count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b))
     lines += [_ratios(comparison), f"  {of_a} of A, n = {comparison.n_a}; {of_b} of B, n = {comparison.n_b}"]
     lines += [f"  {reason}" for reason in comparison.reasons]
-    lines += _miss_rates(comparison.misses)
+    if comparison.misses is not None:
+        rates = (comparison.misses.miss_rate_rounds_a, comparison.misses.miss_rate_rounds_b)
+        of_a, of_b = (_middle(each, percent) for each in rates)
+        lines.append(f"  miss rate: {of_a} in A, {of_b} in B")
     lines += _changed_clusters(comparison)
     if comparison.differences:
         lines.append("other differences, which may be the cause:")
@@ -79,20 +82,10 @@ def _ratios(comparison: Comparison) -> str:
     return table(("us", "A", "B", "B / A"), cells, right=("A", "B"), indent=2)
 
 
-def _middle(rounds_us: Sequence[float]) -> str:
-    middle, least, most = map(microseconds, (statistics.median_low(rounds_us), min(rounds_us), max(rounds_us)))
-    return middle if len(rounds_us) == 1 else f"{middle} ({least} to {most})"
-
-
-def _miss_rates(misses: MissRates | None) -> list[str]:
-    """The miss rates of the processes of both sides: the middle one, the lowest and the highest."""
-    if misses is None:
-        return []
-    texts = []
-    for rates in (misses.miss_rate_rounds_a, misses.miss_rate_rounds_b):
-        text = percent(statistics.median_low(rates))
-        texts.append(text if len(rates) == 1 else f"{text} ({percent(min(rates))} to {percent(max(rates))})")
-    return [f"  miss rate: {texts[0]} in A, {texts[1]} in B"]
+def _middle(values: Sequence[float], text: Callable[[float], str] = microseconds) -> str:
+    """The middle one of the processes, and the range of several."""
+    middle, least, most = map(text, (statistics.median_low(values), min(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} ({least} to {most})"
 
 
 def _changed_clusters(comparison: Comparison) -> list[str]:
