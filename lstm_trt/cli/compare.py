@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others = "recordings or tables that are compared with A, each by itself"
     parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
     comparison_arguments(parser)
-    common.deadline_argument(parser, "also compare the miss rates at this deadline")
+    common.deadline_argument(parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25")
     percentile = "percentile of the tail (default: the highest that all processes have enough trials for)"
     parser.add_argument("--percentile", metavar="P", help=percentile)
     common.clusters_argument(parser, "compare clusters")
@@ -54,6 +54,6 @@ def _sides(arguments: argparse.Namespace) -> list[Runs]:
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the smallest relevant difference and the confidence of a comparison."""
-    effect = "smallest relative difference of times that is relevant (default %(default)s)"
+    effect = "smallest relative difference that is relevant (default %(default)s)"
     parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
     common.confidence_argument(parser, "confidence of each comparison")
