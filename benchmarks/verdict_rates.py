@@ -172,8 +172,8 @@ def break_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                 times_us = (50 + 2 * sizes) * np.where(sizes >= 200, 1 + rise, 1)
                 rounds_us = times_us[:, None] * rng.lognormal(0, 0.05, (len(sizes), rounds))
                 medians_us = [quantiles.median(each) for each in rounds_us]
-                untested += scaling.break_of(sizes, medians_us) is not None
-                tested += rounds > 1 and scaling.break_of(sizes, medians_us, rounds_us) is not None
+                untested += scaling.break_of(sizes.tolist(), medians_us) is not None
+                tested += rounds > 1 and scaling.break_of(sizes.tolist(), medians_us, list(rounds_us)) is not None
             after = f"{100 * tested / recordings:.1f}" if rounds > 1 else "not tested"
             cells.append(f"{100 * untested / recordings:.1f} / {after}")
         yield f"| {rounds} | " + " | ".join(cells) + " |"

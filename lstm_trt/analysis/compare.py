@@ -397,8 +397,16 @@ def _miss_rates(sides: Sides, deadline_us: float, question: Question) -> tuple[M
         change, reason = _decided(low, high, max(question.effect, RATE_EFFECT), Change.FEWER, Change.MORE)
         needed = 2 * max(m, n)
     reason = f"misses of {short_number(deadline_us)} us in the first {calls} calls of each process: {reason}"
-    rounds = (tuple(side.tolist()) for side in rates)
-    found = MissRates(change, deadline_us, calls, *rounds, *map(quantiles.finite, (ratio, low, high)))
+    found = MissRates(
+        change=change,
+        deadline_us=deadline_us,
+        calls=calls,
+        miss_rate_rounds_a=tuple(rates[0].tolist()),
+        miss_rate_rounds_b=tuple(rates[1].tolist()),
+        miss_rate_ratio=quantiles.finite(ratio),
+        miss_rate_ratio_low=quantiles.finite(low) if rank else None,
+        miss_rate_ratio_high=quantiles.finite(high),
+    )
     return found, reason, needed if change == Change.AMBIGUOUS else 0
 
 
