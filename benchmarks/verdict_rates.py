@@ -233,6 +233,10 @@ CAUSES: dict[tuple[str, str], tuple[Callable[..., np.ndarray], Callable[..., np.
         lambda rng: states(rng, 2, 600, 0.5),
         lambda rng, slow: states(rng, 2, 600, 1),
     ),
+    ("half of the first 200 to 400 calls", "independent, all of the first 200 to 400"): (
+        lambda rng: (np.arange(CALLS) < rng.integers(200, 400)) & (rng.random(CALLS) < 0.5),
+        lambda rng, slow: np.arange(CALLS) < rng.integers(200, 400),
+    ),
     ("2 %", "in 10 % of them, in 1 % of others"): (
         lambda rng: rng.random(CALLS) < 0.02,
         lambda rng, slow: share_of(rng, slow, 0.1, 0.01),

@@ -362,14 +362,10 @@ def chance_of(tables: np.ndarray) -> float:
     law = np.ones(1)
     for low, high, row, column, total in zip(least, most, runs, events, n, strict=True):
         values = np.arange(low, high + 1)
-        ways = _log_ways(column, values) + _log_ways(total - column, row - values)
-        law = np.convolve(law, np.exp(ways - _log_ways(total, row)))
-    return float(min(1.0, law[a.sum() - least.sum() :].sum()))
-
-
-def _log_ways(n: Any, k: Any) -> Any:
-    """The logarithm of the number of ways to choose k of n."""
-    return special.gammaln(n + 1.0) - special.gammaln(k + 1.0) - special.gammaln(n - k + 1.0)
+        rest = total - row - column + values
+        log_ways = -sum(special.gammaln(cell + 1.0) for cell in (values, row - values, column - values, rest))
+        law = np.convolve(law, np.exp(log_ways - log_ways.max()))
+    return float(law[a.sum() - least.sum() :].sum() / law.sum())
 
 
 def _by_block(counted: Counted, kind: int) -> np.ndarray | None:
