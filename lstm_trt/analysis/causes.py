@@ -11,13 +11,12 @@ number in a window is estimated from trials drawn at random.
 
 Causes: odds ratios, exact tests, and Holm's correction over all of them. Counters that are read at
 every trial are tested by runs of slow trials, within short parts of each round: both may be more
-frequent at its start without one causing the other. Shifting the events of a round in a circle
-does not test this: it names an unrelated event of such a start in 70 % of three rounds. Where a
-state lasts longer than a part, its slow trials and their events have little to be compared with,
-and the cause may stay unnamed (docs/evidence.md). Counters that are read between blocks have one
-value for all trials of a block, so the test counts blocks (Fisher's exact test). The control run, an
-empty step with the same arrivals, shows the noise of the machine itself. An association is not
-proof of a cause.
+frequent at its start without one causing the other. Circular shifts of the events within a round
+would not show this, because they move that start too. Where a state lasts longer than a part, its
+slow trials and their events have little to be compared with, and the cause may stay unnamed
+(docs/evidence.md). Counters that are read between blocks have one value for all trials of a block,
+so the test counts blocks (Fisher's exact test). The control run, an empty step with the same
+arrivals, shows the noise of the machine itself. An association is not proof of a cause.
 """
 
 import itertools
