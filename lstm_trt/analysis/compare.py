@@ -528,7 +528,7 @@ def _comparison(a: Group, b: Group, question: Question, sides: Sides, outliers: 
     reasons = [*_on_both_sides(shared(a, b), sides), median_reason, tail_reason]
     misses = None
     if question.deadline_us is not None:
-        misses, reason, more = _miss_rates(sides, question.deadline_us, question)
+        misses, reason, more = _miss_rates(sides, float(question.deadline_us), question)
         reasons.append(reason)
         rounds = max(rounds, more)
     command = None
