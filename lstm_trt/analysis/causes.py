@@ -362,7 +362,8 @@ def chance_of(tables: np.ndarray) -> float:
     for low, high, row, column, total in zip(least, most, runs, events, n, strict=True):
         values = np.arange(low, high + 1)
         rest = total - row - column + values
-        log_ways = -sum(special.gammaln(cell + 1.0) for cell in (values, row - values, column - values, rest))
+        cells = np.array([values, row - values, column - values, rest])
+        log_ways = -special.gammaln(cells + 1.0).sum(axis=0)
         law = np.convolve(law, np.exp(log_ways - log_ways.max()))
     return float(law[a.sum() - least.sum() :].sum() / law.sum())
 
