@@ -23,13 +23,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.suppor
 
 from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.sequential import Evidence
+from lstm_trt.analysis.sequential import Evidence, outcome_of
+from lstm_trt.config.format import count
 from tests.support.planted_misses import KINDS
 
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
+ROUNDS = (1, 3, 5, 10)
+STATES = ("bad states of 1000 calls, 5 % of which miss", "bad states of 5000 calls, 2 % of which miss")
+OF_ROUNDS = (
+    *(("independent", 1), ("bursts of 10", 1), (STATES[0], 1), (STATES[1], 1)),
+    *(("bursts of 10", 2), (STATES[0], 2), (STATES[0], 5)),
+)
 
 
 def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -93,6 +100,29 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
+def ended(rng: np.random.Generator, kind: str, times: float) -> Evidence:
+    """The evidence of one round at its end."""
+    for evidence in looks(rng, kind, times):
+        if evidence.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
+            break
+    return evidence
+
+
+def rounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for recordings of several rounds, each of which stops when it is decided by itself."""
+    yield "| misses | " + " | ".join(count(number, "round") for number in ROUNDS) + " |"
+    yield "| --- |" + " --- |" * len(ROUNDS)
+    for kind, times in OF_ROUNDS:
+        found = [[ended(rng, kind, times) for _ in range(max(ROUNDS))] for _ in range(recordings)]
+        cells = []
+        for number in ROUNDS:
+            some = [rounds[:number] for rounds in found]
+            before = sum(any(each.outcome == Outcome.MISSED for each in rounds) for rounds in some)
+            now = sum(outcome_of(rounds) == Outcome.MISSED for rounds in some)
+            cells.append(f"{100 * before / recordings:.1f} / {100 * now / recordings:.1f}")
+        yield f"| {kind}, {times:g} times the allowed rate | " + " | ".join(cells) + " |"
+
+
 def draw(rng: np.random.Generator, path: Path) -> None:
     """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
     from matplotlib.figure import Figure
@@ -125,7 +155,7 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 
 
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
-TABLES = {"fixed": fixed_rates, "until-decided": decided_rates}
+TABLES = {"fixed": fixed_rates, "until-decided": decided_rates, "rounds": rounds_rates}
 
 
 def main() -> int:
