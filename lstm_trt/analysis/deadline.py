@@ -94,8 +94,8 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
 class Question:
     """What is tested; raises `UsageError` if a field is out of range.
 
-    `burst_length`: the mean length of bursts of misses, in calls, for which MET must hold; or `burst_ms`, their
-    duration, which is divided by the mean time from call to call.
+    `burst_length`: MET must hold for bursts of misses of up to this length in calls, averaged over misses (see
+    `bursts.py`); or `burst_ms`, their duration, which is divided by the mean time from call to call.
     """
 
     deadline_us: float
@@ -214,9 +214,10 @@ class Verdict(JsonFields):
     `verdict_if_independent` uses n trials, `verdict_if_effective` the effective sample size; both
     ignore drift. `reasons`: what prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
 
-    `burst_length`: the mean length of bursts of misses, in calls, that MET was tested for. `assumed_burst_length`: the
-    longest for which these trials prove MET; None unless the verdict is MET. `tau`: the number of misses that count as
-    one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
+    `burst_length`: MET was tested for bursts of misses of up to this length in calls, averaged over misses, or of
+    geometric lengths of this mean (`bursts.py`). `assumed_burst_length`: the longest for which these trials prove MET;
+    None unless the verdict is MET. `tau`: the number of misses that count as one, so that
+    `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
     `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
     and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
 
@@ -339,9 +340,9 @@ def verdict(
     """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
     `runs`: the result of `load`, or a path, recordings or groups. MET must hold for bursts of misses of up to
-    `burst_length` calls on average, or of `burst_ms` by the time from call to call. A configuration that failed has the
-    verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2
-    trials after warm-up.
+    `burst_length` calls, averaged over misses, or of `burst_ms` by the time from call to call. A configuration that
+    failed has the verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration
+    has fewer than 2 trials after warm-up.
     """
     question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
     runs = runs_to_judge(runs, bounds=True)

@@ -2,6 +2,7 @@
 
 import math
 
+from lstm_trt.analysis import bursts
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parts import PARTS, Excess
@@ -119,9 +120,9 @@ def sentence(verdict: Verdict) -> str:
 
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
-    bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
+    of_bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
     within = f"{fmt.short_number(verdict.percentile)} % of calls within {fmt.short_number(verdict.deadline_us)} us"
-    return f"{within}, at {_confidence(verdict)} confidence{bursts}"
+    return f"{within}, at {_confidence(verdict)} confidence{of_bursts}"
 
 
 def _calls(length: float) -> str:
@@ -130,13 +131,15 @@ def _calls(length: float) -> str:
 
 def _assumed(verdict: Verdict) -> str:
     """What MET assumes about bursts of misses."""
-    return f"bursts of misses average at most {_calls(verdict.assumed_burst_length or 1)}"
+    return bursts.assumption(verdict.assumed_burst_length or 1)
 
 
 def _assumption(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.MET:
         return []
-    lines = [f"assumes that {_assumed(verdict)}{'; no miss was seen' * (verdict.misses == 0)}"]
+    lines = [f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"]
+    if verdict.misses == 0:
+        lines[0] += "; no miss was seen"
     if verdict.slow_burst_length is not None:
         alone = verdict.slow_burst_length < 1.05
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
