@@ -31,6 +31,7 @@ from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, asses
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
+from lstm_trt.analysis.processes import Processes, processes_of
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, not_judged, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
@@ -225,6 +226,9 @@ class Verdict(JsonFields):
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
     natural logarithms of the e-values of the round with the least, and of all rounds together; None otherwise.
 
+    `processes`: what these processes say about another one; None for one process, for processes of unequal length, and
+    in a recording that ended when it was decided. All other numbers are of these processes together.
+
     `known_to`: a "bin" of a histogram, which has no order, or a "step" of a clock that shows 0; else None. Then
     `misses` counts the calls that may miss, of which `certain_misses` do, and `max_us` is the most that the longest may
     have taken. `not_judged`: why drift, and of a histogram dependence and (m,k), are not; None if they are.
@@ -262,6 +266,7 @@ class Verdict(JsonFields):
     until_decided: bool = False
     log_e_met: float | None = None
     log_e_missed: float | None = None
+    processes: Processes | None = None
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
     known_to: str | None = None
@@ -546,6 +551,7 @@ def _judged(
         independent_misses=missed / tau,
         slow_burst_length=slow_length,
         slow_burst_length_low=slow_length_low,
+        processes=None if evidence else processes_of(timed, misses, question.share, question.confidence),
         dependence=dependence,
         firm_statistics=firm,
         known_to=("step" if ordered else "bin") if pooled.edges else None,

@@ -58,6 +58,12 @@ def periodic(length: int):
     return places
 
 
+def process_latencies(rng: np.random.Generator, shape: tuple[int, ...], differ: float = 0.03) -> np.ndarray:
+    """Latencies in ns around 100 us: the last axis is calls, which vary by 1 %, of processes, whose medians differ."""
+    medians = differ * rng.standard_normal((*shape[:-1], 1))
+    return 1e5 * np.exp(medians + 0.01 * rng.standard_normal(shape))
+
+
 def probabilities(**of_lengths: float) -> np.ndarray:
     """The law of lengths 0, 1, ... from weights such as `of_300=0.03`."""
     weights = {int(name.removeprefix("of_")): weight for name, weight in of_lengths.items()}

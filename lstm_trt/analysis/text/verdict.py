@@ -6,6 +6,7 @@ from lstm_trt.analysis import bursts
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parts import PARTS, Excess
+from lstm_trt.analysis.processes import SHARE
 from lstm_trt.config import format as fmt
 
 
@@ -58,7 +59,8 @@ def _fared(verdict: Verdict) -> str:
 def verdict_text(verdict: Verdict, name: str = "") -> str:
     """The verdict on several lines: the verdict first, then the maximum."""
     means = {Outcome.MET: ": at least", Outcome.MISSED: ": fewer than", Outcome.NOT_ENOUGH_EVIDENCE: " for"}
-    lines = [f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}" + (f"  {name}" if name else "")]
+    first = f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}{_these(verdict)}"
+    lines = [first + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     proven = f"proven at {_confidence(verdict)} confidence"
@@ -70,6 +72,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         f"at least {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
         f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven};"
         " there is a 50 % chance that the next n trials contain a longer one",
+        *_processes(verdict),
         *_evidence(verdict),
         *_assumption(verdict),
         *(f"because {reason}" for reason in verdict.reasons),
@@ -87,7 +90,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     end = f"  {name}" if name else ""
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}"
+    text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}{_these(verdict)}"
     if verdict.verdict == Outcome.MET:
         text += f", assuming that {_assumed(verdict)}"
     else:
@@ -102,7 +105,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
 def sentence(verdict: Verdict) -> str:
     """The verdict in one or two sentences, for figures."""
     percentile, deadline_us = fmt.short_number(verdict.percentile), fmt.short_number(verdict.deadline_us)
-    confidence = f"{_confidence(verdict)} confidence"
+    confidence = f"{_confidence(verdict)} confidence{_these(verdict)}"
     if verdict.n == 0:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
     observed = f"{_missed(verdict)}, maximum {fmt.microseconds(verdict.max_us)} us"
@@ -155,6 +158,31 @@ def _evidence(verdict: Verdict) -> list[str]:
     met, missed = ("below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}" for log in logs)
     text = f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.confidence):.3g} decides"
     return [f"{text}. The number of trials depended on it, so the bounds here are approximate"]
+
+
+def _these(verdict: Verdict) -> str:
+    """Of several processes: that the verdict is on these, and on no other."""
+    return f", in these {len(verdict.rounds)} processes" if len(verdict.rounds) > 1 else ""
+
+
+def _processes(verdict: Verdict) -> list[str]:
+    """What several processes say about another one."""
+    found = verdict.processes
+    if found is None:
+        return []
+    name = f"p{fmt.short_number(verdict.percentile)}"
+    low_us, high_us = map(fmt.microseconds, (found.percentile_low_us, found.percentile_high_us))
+    no_more = f"at least {fmt.percent_at_least(found.no_more_misses_share)} of processes have no more misses"
+    worst = f"than the worst of these ({found.worst_misses} of {found.trials})"
+    larger = (
+        f"another process of {found.trials} calls has a larger maximum with a chance of at most 1/{found.count + 1}"
+    )
+    parts = [f"processes: {name} {low_us} to {high_us} us", larger]
+    parts.append(f"at {_confidence(verdict)} confidence {no_more} {worst}")
+    if found.percentile_bound_us is not None:
+        at_most = f"{name} of at most {fmt.microseconds(found.percentile_bound_us)} us"
+        parts.append(f"if log-normal, {fmt.percent(SHARE)} of processes have a {at_most}")
+    return ["; ".join(parts)]
 
 
 def _maximum(verdict: Verdict) -> str:
