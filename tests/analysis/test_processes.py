@@ -58,7 +58,7 @@ def test_what_is_said_of_several_processes():
     assert processes.percentile_bound_us == pytest.approx(np.exp(logs.mean() + 4.203 * logs.std(ddof=1)), rel=1e-4)
     text = verdict_text(found)
     assert text.splitlines()[0].endswith("95 % confidence, in these 5 processes")
-    for part in ("chance of at most 1/6", "at least 54.9 % of processes", "(0 of 3000)", "if log-normal, 95"):
+    for part in ("chance of at most 1/6", "at least 54.9 % of processes", "(0 of 3000)", "if log-normal: 95 % of them"):
         assert part in text
     assert all("in these 5 processes" in each for each in (sentence(found), verdict_line(found)))
     assert found.as_dict()["processes"] == dataclasses.asdict(processes)

@@ -177,12 +177,12 @@ def _processes(verdict: Verdict) -> list[str]:
     larger = (
         f"another process of {found.trials} calls has a larger maximum with a chance of at most 1/{found.count + 1}"
     )
-    parts = [f"processes: {name} {low_us} to {high_us} us", larger]
-    parts.append(f"at {_confidence(verdict)} confidence {no_more} {worst}")
+    proven = f"at {_confidence(verdict)} confidence"
+    lines = [f"processes: {name} {low_us} to {high_us} us; {larger}; {proven} {no_more} {worst}"]
     if found.percentile_bound_us is not None:
-        at_most = f"{name} of at most {fmt.microseconds(found.percentile_bound_us)} us"
-        parts.append(f"if log-normal, {fmt.percent(SHARE)} of processes have a {at_most}")
-    return ["; ".join(parts)]
+        at_most = f"a {name} of at most {fmt.microseconds(found.percentile_bound_us)} us"
+        lines.append(f"processes, if log-normal: {100 * SHARE:.0f} % of them have {at_most}, {proven}")
+    return lines
 
 
 def _maximum(verdict: Verdict) -> str:
