@@ -225,7 +225,7 @@ def pooled(rounds: Sequence[Evidence]) -> Evidence:
         n=sum(each.n for each in rounds),
         misses=sum(each.misses for each in rounds),
         rounds=tuple(rounds),
-        transitions=sum(each.transitions for each in rounds),
+        transitions=np.sum([each.transitions for each in rounds], axis=0),
     )
 
 
