@@ -32,6 +32,7 @@ from lstm_trt.analysis import bursts, processes, quantiles
 from lstm_trt.analysis.deadline import Question, judge
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import Evidence, outcome_of
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.format import count
 from lstm_trt.store.samples import Latencies
 from tests.support.planted_misses import (
@@ -169,7 +170,9 @@ def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         found = []
         for latency_ns in process_latencies(rng, (recordings, number, PROCESS_TRIALS), differ):
             samples = [Latencies.of(each, round=place) for place, each in enumerate(latency_ns)]
-            another = judge(samples, Question(late_ns / 1e3, 99)).processes
+            timed = [Series(each) for each in latency_ns]
+            places = [process.above(late_ns)[0] for process in timed]
+            another = processes.processes_of(timed, places, quantiles.share_of(99), CONFIDENCE)
             found.append(
                 [
                     judge(samples, Question(late_ns / 1e3)).verdict == Outcome.MET,
