@@ -29,8 +29,11 @@ from lstm_trt.config.libraries import special
 #: The share of processes for which `percentile_bound_us` holds.
 SHARE = 0.95
 
-#: It needs this number of processes, and this number of calls above the percentile in each.
-LEAST_PROCESSES, LEAST_ABOVE = 3, 10
+#: It needs this number of processes.
+LEAST_PROCESSES = 3
+
+#: And this number of calls above the percentile in each of them.
+LEAST_ABOVE = 10
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.mode == "stream" and arguments.onnx:
             common.print_progress(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
-        settings |= {"rounds": arguments.rounds, "time_limit_s": arguments.time_limit}
-        return _record(arguments, pool.record(workload, **settings))
+        recording = pool.record(workload, rounds=arguments.rounds, time_limit_s=arguments.time_limit, **settings)
+        return _record(arguments, recording)
     from lstm_trt.recorder import soak  # with what reads recordings; others need none of it
 
     for name in ("trials", "tier", "time_limit", "rounds"):
@@ -76,27 +76,34 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     recordings = [recording]
     if arguments.rounds is not None:
         recordings = pool.recorded_rounds(recording.configuration, arguments.out, arguments.rounds)
-    printed = [_printed(each, arguments.out, arguments.format) for each in recordings]
+    for each in recordings:
+        common.warn(each.provenance["warnings"])
     if arguments.format == "json":
-        common.print_json(printed[0] if arguments.rounds is None else printed)
+        values = [_json_values(each, arguments.out) for each in recordings]
+        common.print_json(values[0] if arguments.rounds is None else values)
+    else:
+        for each in recordings:
+            show("\n".join([latencies_text(each), *pool.remarks(**_checks(each))]))
+            print(arguments.out / each.file_name)
     protocol = recording.configuration.protocol
     return common.verdict_status(recordings, protocol) if protocol.until else 0
 
 
-def _printed(recording: Recording, out: Path, form: str) -> dict | None:
-    """Print the main numbers of one recording, its control run, what a NaN does, and its path; for JSON return them."""
-    provenance, path = recording.provenance, out / recording.file_name
-    checks = {"control": provenance["control"], "clock": provenance["clock"]}
-    checks["nan_reaches_output"] = provenance["parity"]["nan_reaches_output"]
-    common.warn(provenance["warnings"])
-    if form == "json":
-        from lstm_trt.analysis.summary import summarize
+def _json_values(recording: Recording, out: Path) -> dict:
+    """Path, summary, checks and warnings of one recording."""
+    from lstm_trt.analysis.summary import summarize
 
-        (row,) = summarize([recording])
-        return {"path": str(path), "summary": row.as_dict(), **checks, "warnings": provenance["warnings"]}
-    show("\n".join([latencies_text(recording), *pool.remarks(**checks)]))
-    print(path)
-    return None
+    (row,) = summarize([recording])
+    path = str(out / recording.file_name)
+    warnings = recording.provenance["warnings"]
+    return {"path": path, "summary": row.as_dict(), **_checks(recording), "warnings": warnings}
+
+
+def _checks(recording: Recording) -> dict:
+    """Its control run, the costs of its clock, and what a NaN does, as `pool.remarks` takes them."""
+    provenance = recording.provenance
+    nan_reaches_output = provenance["parity"]["nan_reaches_output"]
+    return {"control": provenance["control"], "clock": provenance["clock"], "nan_reaches_output": nan_reaches_output}
 
 
 def latencies_text(recording: Recording) -> str:
@@ -130,7 +137,7 @@ class _Progress:
                 if event["done"] >= event["total"]:
                     self.end_line()
             case "round":
-                common.print_progress(f"{self._name}: round {event['round']} (of rounds 0 to {event['rounds'] - 1})")
+                common.print_progress(f"{self._name}: round {event['round']}")
             case "waiting":
                 common.print_progress(f"{self._name} {pool.waiting_text(event)}")
             case "rest":

@@ -312,8 +312,8 @@ def next_round(configuration: Configuration, folder: Path) -> int:
 def recorded_rounds(configuration: Configuration, folder: Path, rounds: int) -> list[Recording]:
     """The recordings of a configuration in `folder`, of its first so many rounds, in their order."""
     found = []
-    for item in folders.read_many(folder):
-        if isinstance(item, Recording) and item.configuration == configuration and item.round < rounds:
+    for item in folders.read_many(folder, skipped=[]):
+        if isinstance(item, Recording) and item.configuration.id == configuration.id and item.round < rounds:
             found.append(item)
     return sorted(found, key=lambda recording: recording.round)
 
@@ -338,7 +338,7 @@ def record(
     further round if it already contains the configuration. With `rounds`, as in `sweep`, those of so many rounds are
     recorded that `out` does not contain yet, each in a new process, and the last is returned. `wait`: whether to wait
     while another recording uses the same cores, or for how many seconds at most. `listener` gets the process's messages
-    (stages, progress), and of `rounds` before each `{"event": "round", "round": ..., "rounds": ...}`.
+    (stages, progress), and before each of several `rounds` `{"event": "round", "round": ...}`.
     Raises `UsageError`, `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
@@ -355,10 +355,11 @@ def record(
             outcome = pool.record_configuration(configuration, number, folder, listener, control=control)
             outcome.check(kept=out is not None)
             return files.read(outcome.path)
+        folders.tidy(folder)
         recorded, _ = folders.finished(folder)
         for number in range(rounds):
             if (configuration.id, number) not in recorded:
                 pool.begin_series(number)
-                listener({"event": "round", "round": number, "rounds": rounds})
+                listener({"event": "round", "round": number})
                 pool.record_configuration(configuration, number, folder, listener, control=control).check()
         return recorded_rounds(configuration, folder, rounds)[-1]
