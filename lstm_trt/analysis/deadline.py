@@ -32,6 +32,7 @@ from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, asses
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
+from lstm_trt.analysis.processes import Processes, processes_of
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, not_judged, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
@@ -99,8 +100,8 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
 class Question:
     """What is tested; raises `UsageError` if a field is out of range.
 
-    `burst_length`: the mean length of bursts of misses, in calls, for which MET must hold; or `burst_ms`, their
-    duration, which is divided by the mean time from call to call.
+    `burst_length`: MET must hold for bursts of misses of up to this length in calls, averaged over misses (see
+    `bursts.py`); or `burst_ms`, their duration, which is divided by the mean time from call to call.
     """
 
     deadline_us: float
@@ -223,15 +224,19 @@ class Verdict(JsonFields):
     `verdict_if_independent` uses n trials, `verdict_if_effective` the effective sample size; both
     ignore drift. `reasons`: what prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
 
-    `burst_length`: the mean length of bursts of misses, in calls, that MET was tested for. `assumed_burst_length`: the
-    longest for which these trials prove MET; None unless the verdict is MET. `tau`: the number of misses that count as
-    one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
+    `burst_length`: MET was tested for bursts of misses of up to this length in calls, averaged over misses, or of
+    geometric lengths of this mean (`bursts.py`). `assumed_burst_length`: the longest for which these trials prove MET;
+    None unless the verdict is MET. `tau`: the number of misses that count as one, so that
+    `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
     `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
     and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
 
     `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
-    natural logarithms of the e-values of the round with the least, or the most; None otherwise.
+    natural logarithms of the e-values of the round with the least, and of all rounds together; None otherwise.
+
+    `processes`: what these processes say about another one; None for one process, for processes of unequal length, and
+    in a recording that ended when it was decided. All other numbers are of these processes together.
 
     `known_to`: a "bin" of a histogram, which has no order, or a "step" of a clock that shows 0; else None. Then
     `misses` counts the calls that may miss, of which `certain_misses` do, and `max_us` is the most that the longest may
@@ -272,6 +277,7 @@ class Verdict(JsonFields):
     until_decided: bool = False
     log_e_met: float | None = None
     log_e_missed: float | None = None
+    processes: Processes | None = None
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
     known_to: str | None = None
@@ -350,9 +356,9 @@ def verdict(
     """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
     `runs`: the result of `load`, or a path, recordings or groups. MET must hold for bursts of misses of up to
-    `burst_length` calls on average, or of `burst_ms` by the time from call to call. A configuration that failed has the
-    verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2
-    trials after warm-up.
+    `burst_length` calls, averaged over misses, or of `burst_ms` by the time from call to call. A configuration that
+    failed has the verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration
+    has fewer than 2 trials after warm-up.
     """
     question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
     runs = runs_to_judge(runs, bounds=True)
@@ -522,7 +528,7 @@ def _judged(
         likely = planned.trials_for(LIKELY)
         chance = trials_needed and planned.chance(trials_needed)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
-        reasons.append(f"{count(n, 'trial')} did not decide it")
+        reasons += sequential.undecided(evidence, [sample.round for sample in samples])
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
     assumed = None
@@ -558,11 +564,12 @@ def _judged(
         assumed_burst_length=assumed,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
-        log_e_missed=max((seen.log_missed for seen in evidence), default=None),
+        log_e_missed=sequential.pooled(evidence).log_missed if evidence else None,
         tau=tau,
         independent_misses=missed / tau,
         slow_burst_length=slow_length,
         slow_burst_length_low=slow_length_low,
+        processes=None if evidence else processes_of(timed, misses, question.share, question.confidence),
         dependence=dependence,
         firm_statistics=firm,
         known_to=("step" if ordered else "bin") if pooled.edges else None,
