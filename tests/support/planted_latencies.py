@@ -77,7 +77,7 @@ def in_states(generator: np.random.Generator, n: int, run_length: float, states:
 
 
 #: Name -> level of each of n trials, counted from the fastest.
-STATES = {
+ALTERNATIONS = {
     "one level": lambda g, n: np.zeros(n, dtype=int),
     "two levels, independent": lambda g, n: g.integers(0, 2, n),
     "two levels, runs of 50": lambda g, n: in_states(g, n, 50),
