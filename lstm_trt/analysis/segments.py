@@ -172,15 +172,14 @@ def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
             table = np.array([several[place] for place in some], dtype=np.float64)
             steps = [clock_step(row) for row in table]
             logs = np.log([spread_ties(row, step) for row, step in zip(table, steps, strict=True)])
-            levels = [_levels(*row) for row in zip(table, logs, steps, strict=True)]
-            for row, several_levels in enumerate(levels):
-                if several_levels:
-                    over_main = several_levels.multiples[several_levels.kinds]
-                    table[row] /= over_main
-                    logs[row] -= np.log(over_main)
+            levels = _levels(table, logs, steps)
+            for row, several_levels in levels.items():
+                over_main = several_levels.multiples[several_levels.kinds]
+                table[row] /= over_main
+                logs[row] -= np.log(over_main)
             edges, medians, noise = _block_medians(logs)
             for row, partition in enumerate(_partitions(medians, noise)):
-                course = _segments(table[row], logs[row], edges, medians[row], levels[row], *partition)
+                course = _segments(table[row], logs[row], edges, medians[row], levels.get(row), *partition)
                 found[some[row]] = replace(course, step_ns=steps[row])
     return [found[place] for place in range(len(several))]
 
@@ -211,42 +210,50 @@ def _segments(
         segments.append(Segment(start, stop, stop - start, median(latency_ns[start:stop]) / 1e3, change))
     levels = np.exp(levels)
     mean = levels
-    if several:
+    if several and several.shares_last != several.shares_first:
         growth = np.subtract(several.shares_last, several.shares_first) @ np.log(several.medians_us)
         mean = levels * np.exp(growth * np.linspace(0, 1, len(levels)))
     steady = SteadyState.FLAT
-    if len(segments) > 1 or sloped[0] or several:
+    if len(segments) > 1 or sloped[0] or mean is not levels:
         steady = _steady_state(mean)
     return Segments(tuple(segments), steady, float(mean[-1] / mean[0] - 1), levels, several)
 
 
-def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels | None:
-    """The levels between which the trials of a process alternate; None unless there are several.
+def _levels(table: np.ndarray, logs: np.ndarray, steps: Sequence[float]) -> dict[int, Levels]:
+    """The levels between which the trials of each process (row) alternate, without those that have one level.
 
     In windows the mean level must be constant or linear (`_partitions`): a step, or a few long states, are segments.
     The noise of a window is that of the differences between neighbours, which contains the dependence of the trials
     (von Neumann, Annals of Mathematical Statistics 12, 1941), and at least that of independent trials.
     """
-    n = len(logs)
+    n = logs.shape[1]
+    found: dict[int, Levels] = {}
     if n < WINDOWS * BLOCK_TRIALS:
-        return None
+        return found
     # No alternation keeps in step with these places.
-    looked = logs if n <= LOOKED else logs[(n * _golden(LOOKED)).astype(np.int64)]
-    kinds = np.searchsorted(_dips(np.sort(looked), int(LEAST_SHARE * len(looked))), logs)
-    changes = int(np.count_nonzero(np.diff(kinds)))
-    if changes < FEWEST_CHANGES:
-        return None
-    medians_ns = np.array([np.median(latency_ns[kinds == kind]) for kind in range(kinds.max() + 1)])
-    means = np.array([part.mean() for part in np.array_split(kinds, WINDOWS)])
-    noise = math.sqrt(max(kinds.var() * WINDOWS / n, np.mean(np.diff(means) ** 2) / 2))
-    ((bounds, (changing, *_)),) = _partitions(means[None], np.array([noise]))
-    if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * step_ns:
-        return None
-    tenth = n // 10 if changing else n
-    parts = (kinds, kinds[:tenth], kinds[-tenth:])
-    shares, first, last = [(np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist() for part in parts]
-    main = int(np.argmax(np.array(shares) >= MAIN * max(shares)))
-    return Levels((medians_ns / 1e3).tolist(), shares, first, last, n / (changes + 1), main, kinds)
+    looked = np.sort(logs if n <= LOOKED else logs[:, (n * _golden(LOOKED)).astype(np.int64)])
+    least = int(LEAST_SHARE * looked.shape[1])
+    kinds = np.array([np.searchsorted(_dips(ordered, least), row) for ordered, row in zip(looked, logs, strict=True)])
+    changes = np.count_nonzero(np.diff(kinds), axis=1)
+    mixed = np.flatnonzero(changes >= FEWEST_CHANGES).tolist()
+    if not mixed:
+        return found
+    edges = np.linspace(0, n, WINDOWS + 1).astype(np.int64)
+    means = np.add.reduceat(kinds[mixed], edges[:-1], axis=1) / np.diff(edges)
+    between = np.mean(np.diff(means) ** 2, axis=1) / 2
+    noise = np.sqrt(np.maximum(between, kinds[mixed].var(axis=1) * WINDOWS / n))
+    for row, (bounds, (changing, *_)) in zip(mixed, _partitions(means, noise), strict=True):
+        of_trials = kinds[row]
+        medians_ns = np.array([np.median(table[row][of_trials == kind]) for kind in range(of_trials.max() + 1)])
+        if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * steps[row]:
+            continue
+        tenth = n // 10 if changing else n
+        parts = (of_trials, of_trials[:tenth], of_trials[-tenth:])
+        shares, first, last = [(np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist() for part in parts]
+        main = int(np.argmax(np.array(shares) >= MAIN * max(shares)))
+        run_length = n / (int(changes[row]) + 1)
+        found[row] = Levels((medians_ns / 1e3).tolist(), shares, first, last, run_length, main, of_trials)
+    return found
 
 
 def _dips(ordered: np.ndarray, least: int) -> list[float]:
