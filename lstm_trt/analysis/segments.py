@@ -74,8 +74,8 @@ class Levels(JsonFields):
 
     `medians_us` and `shares`: of the trials at each level. `shares_first` and `shares_last`: shares in the first and
     the last tenth of the trials if they change significantly, else in all. `run_length`: mean number of consecutive
-    trials, of those in memory, at one level. `main`: index of the level that `Segments.level_ns` follows. `kinds`: index of the level of each
-    trial, not in JSON.
+    trials, of those in memory, at one level. `main`: index of the level that `Segments.level_ns` follows. `kinds`:
+    index of the level of each trial, not in JSON.
     """
 
     medians_us: Sequence[float]
