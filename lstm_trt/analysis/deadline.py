@@ -27,6 +27,7 @@ import numpy as np
 from lstm_trt import registry
 from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.bounds import FixedTests, SequentialTests
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
@@ -36,7 +37,7 @@ from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import count, short_number, signed_percent
+from lstm_trt.config.format import count, microseconds, short_number, signed_percent
 from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
@@ -49,6 +50,9 @@ EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3
 
 #: A ratio of median to deadline outside these bounds suggests a wrong deadline or unit.
 FAR_ABOVE, FAR_BELOW = 100, 2e-3
+
+#: Bursts of slow calls say nothing about misses if the deadline is so many times as far from the median.
+FAR_FROM_SLOW = 2
 
 #: Window lengths k of the (m,k)-firm statistics, in trials.
 FIRM_WINDOWS = (10, 100, 1000)
@@ -255,6 +259,7 @@ class Verdict(JsonFields):
     assumed_burst_length: float | None = None
     tau: float = 1.0
     independent_misses: float = 0.0
+    slow_above_us: float | None = None
     slow_burst_length: float | None = None
     slow_burst_length_low: float | None = None
     miss_excess: Excess | None = None
@@ -438,6 +443,24 @@ def judged_of(asked: list[Asked]) -> list[Verdict]:
     ]
 
 
+def _in_calls(question: Question, samples: Sequence[Latencies], timed: Sequence[Series]) -> Question:
+    """The question with the length of bursts in calls: their duration by the mean time from call to call."""
+    if question.burst_ms is None:
+        return question
+    spacings_ns = []
+    for sample, process in zip(samples, timed, strict=True):
+        closed_ns = 1e3 * process.statistic("mean_us")
+        spacings_ns.append(closed_ns if sample.start_ns is None else np.diff(sample.start_ns).mean() / process.step)
+    burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(spacings_ns)))
+    return replace(question, burst_length=burst_length, burst_ms=None)
+
+
+def _near(slow: bursts.SlowCalls, question: Question, pooled: Series) -> bool:
+    """Whether the deadline is less than `FAR_FROM_SLOW` times as far from the median as slow calls are."""
+    median_ns = 1e3 * pooled.median_us
+    return 1e3 * question.deadline_us - median_ns < FAR_FROM_SLOW * (slow.above_ns - median_ns)
+
+
 def _judged(
     asked: Asked, timed: Sequence[Series], courses: Sequence[Segments | None], why: str | None = None
 ) -> Verdict:
@@ -447,13 +470,7 @@ def _judged(
     """
     samples, question, until = asked
     ordered = not any(isinstance(process.whole, Bins) for process in timed)
-    if question.burst_ms is not None:
-        spacings_ns = []
-        for sample, process in zip(samples, timed, strict=True):
-            closed_ns = 1e3 * process.statistic("mean_us")
-            spacings_ns.append(closed_ns if sample.start_ns is None else np.diff(sample.start_ns).mean() / process.step)
-        burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(spacings_ns)))
-        question = replace(question, burst_length=burst_length, burst_ms=None)
+    question = _in_calls(question, samples, timed)
     misses, certain = misses_of(timed, question.deadline_us)
     sizes = [process.n for process in timed]
     n, missed = sum(sizes), sum(map(len, misses))
@@ -478,19 +495,24 @@ def _judged(
         effective = Outcome.NOT_ENOUGH_EVIDENCE
     reasons: list[str] = []
     decided = sequential.outcome_of(evidence) if evidence else independent
-    slow_length = slow_length_low = None
+    slow: bursts.SlowCalls | None = None
+    assumed: float | None = None
     if decided == Outcome.MISSED and not (evidence or quantiles.proves_above(certain / tau, n / tau, *question.test)):
         counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
+        assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
         if ordered:
-            slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
+            slow = bursts.slow_calls(timed, pooled.ordered_ns)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
-        if slow_length_low and 1 < burst_length < slow_length_low:
-            length = f"{slow_length_low:.3g}"
-            reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
+        if slow and slow.length_low > assumed and _near(slow, question, pooled):
+            length = f"at least {slow.length_low:.3g} calls on average"
+            held = f"longer than the {assumed:.3g} for which MET holds"
+            reasons.append(
+                f"slow calls, above {microseconds(slow.above_ns / 1e3)} us, come in bursts of {length}, {held}"
+            )
         if not evidence and effective != Outcome.MET:
             clustered = f"slow calls come in bursts: {dependence.how}"
             reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
@@ -509,12 +531,12 @@ def _judged(
         reasons.append(f"{count(n, 'trial')} did not decide it")
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
-    assumed = None
-    if verdict == Outcome.MET:
-        assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
-    least_ns, most_ns = (edge.ordered_ns for edge in pooled.bounds)
-    bounds_ns = quantiles.interval(least_ns, question.share, 2 * question.confidence - 1, effective_n / n, most_ns)
-    low_us, high_us = (None if bound_ns is None else bound_ns / 1e3 for bound_ns in bounds_ns)
+    if evidence:
+        bounds = SequentialTests(1 - question.share, evidence, tau).bounds(pooled, timed)
+    else:
+        tests = FixedTests(*question.test, burst_length, n, effective_n, tau)
+        bounds = tests.bounds(missed, certain, pooled)
+    most_ns = pooled.bounds[1].ordered_ns
     return Verdict(
         verdict=verdict,
         n=n,
@@ -524,12 +546,12 @@ def _judged(
         max_us=quantiles.finite(float(most_ns[-1]) / 1e3),
         max_with_warmup_us=quantiles.finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
         percentile_us=quantiles.finite(quantiles.percentile(pooled.ordered_ns, question.share) / 1e3),
-        percentile_low_us=low_us,
-        percentile_high_us=high_us,
-        certifies=100 * (1 - quantiles.rate_bounds(effective_misses, effective_n, question.confidence)[1]),
-        max_certifies=100 * (1 - quantiles.rate_bounds(0, effective_n, question.confidence)[1]),
-        miss_rate_low=quantiles.rate_bounds(certain / tau, n / tau, question.confidence)[0],
-        miss_rate_high=quantiles.rate_bounds(missed, n, question.confidence)[1],
+        percentile_low_us=bounds.percentile_low_us,
+        percentile_high_us=bounds.percentile_high_us,
+        certifies=100 * (1 - bounds.miss_rate_high),
+        max_certifies=100 * (1 - bounds.exceeds_max_high),
+        miss_rate_low=bounds.miss_rate_low,
+        miss_rate_high=bounds.miss_rate_high,
         trials_needed=trials_needed,
         trials_needed_if_independent=needed,
         verdict_if_independent=independent,
@@ -537,14 +559,15 @@ def _judged(
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=assumed,
+        assumed_burst_length=assumed if verdict == Outcome.MET else None,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=max((seen.log_missed for seen in evidence), default=None),
         tau=tau,
         independent_misses=missed / tau,
-        slow_burst_length=slow_length,
-        slow_burst_length_low=slow_length_low,
+        slow_above_us=slow.above_ns / 1e3 if slow else None,
+        slow_burst_length=slow.length if slow else None,
+        slow_burst_length_low=slow.length_low if slow else None,
         dependence=dependence,
         firm_statistics=firm,
         known_to=("step" if ordered else "bin") if pooled.edges else None,

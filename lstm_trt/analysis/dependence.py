@@ -103,9 +103,9 @@ class Dependence(JsonFields):
     how: str = ""
 
     def effective(self, misses: int, n: int) -> tuple[int, int]:
-        """Effective numbers of misses and of trials."""
+        """Effective numbers of misses and of trials, whole numbers of which the rate is no smaller."""
         trials = max(1, math.floor(n * self.factor + 1e-9))
-        return min(trials, math.ceil(misses * self.factor - 1e-9)), trials
+        return -(-misses * trials // n), trials
 
 
 def assess(timed: Sequence[Series], misses: Places, allowed: float, times: float = 1.0) -> Dependence:
