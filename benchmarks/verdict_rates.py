@@ -12,6 +12,7 @@ and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidenc
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
@@ -22,8 +23,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
 from lstm_trt.analysis import bursts, quantiles
+from lstm_trt.analysis.deadline import Question, judge, judged_of
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import Evidence
+from lstm_trt.analysis.text.verdict import verdict_text
+from lstm_trt.store.samples import Latencies
+from tests.support.agreement import contradictions
+from tests.support.planted_latencies import autoregressive
 from tests.support.planted_misses import KINDS
 
 ALLOWED = Fraction(1, 1000)
@@ -93,6 +99,80 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
+def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Latencies]:
+    """Latencies of about 100 us, with misses of more than 1 ms at these places."""
+    latency_ns = rng.gamma(50, 2e3, n)
+    latency_ns[places] = 1e6 * (1.01 + rng.exponential(0.1, len(places)))
+    return [Latencies.of(latency_ns)]
+
+
+def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for the bounds of miss rate and percentile, at 20 000 trials and the allowed rate."""
+    n = 20_000
+    heads = ("rate at most its upper bound", "at least its lower bound", "bounds and verdict contradict")
+    yield "| misses | " + " | ".join(f"{head}, for bursts of {length}" for length in (1, 20) for head in heads) + " |"
+    yield "| --- |" + 6 * " --- |"
+    for kind in list(KINDS)[:7]:
+        cells = []
+        for length in (1.0, 20.0):
+            question = Question(1000, "99.9", burst_length=length)
+            samples = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
+            found = judged_of([(each, question, None) for each in samples])
+            high = sum(each.miss_rate_high >= float(ALLOWED) for each in found)
+            low = sum(each.miss_rate_low <= float(ALLOWED) for each in found)
+            wrong = sum(bool(list(contradictions(each))) for each in found)
+            cells += [f"{100 * each / recordings:.1f}" for each in (high, low, wrong)]
+        yield f"| {kind} | " + " | ".join(cells) + " |"
+
+
+def levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for a level that varies slowly, with the deadline at the true percentile, or far from it."""
+    yield "| trials | MET at the true p99.9 | independent, at a tenth of the allowed rate | clusters far below it |"
+    yield "| --- | --- | --- | --- |"
+    for n in (3000, 10_000, 30_000):
+        slow, rare, clusters = [], [], []
+        for _ in range(recordings):
+            level = autoregressive(rng, n, math.exp(-1 / 500))
+            latency_ns = 1e5 * np.exp(0.02 * level + 0.02 * rng.standard_normal(n))
+            slow.append((latency_ns, 100 * math.exp(0.02 * math.sqrt(2) * 3.090232306)))
+            rare.append((1e5 * np.exp(0.02 * rng.standard_normal(n)), 100 * math.exp(0.02 * 3.719016485)))
+            latency_ns = 1e5 * np.exp(0.02 * rng.standard_normal(n))
+            latency_ns[KINDS["bursts of 20"](rng, n, 0.01)] *= 1.5
+            clusters.append((latency_ns, 1000.0))
+        cells = []
+        for kind in (slow, rare, clusters):
+            asked = [([Latencies.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
+            met = sum(each.verdict == Outcome.MET for each in judged_of(asked))
+            cells.append(f"{100 * met / recordings:.1f}")
+        yield f"| {n} | " + " | ".join(cells) + " |"
+
+
+def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for the chance that as many new trials contain a longer one than 2000 trials did."""
+    n = 2000
+    rising = np.linspace(1, 1.1, 2 * n)
+    laws = {
+        "independent, clock of 1 ns": lambda: np.round(5e3 * np.exp(0.1 * rng.standard_normal(2 * n))),
+        "independent, calls of 5 us, clock of 1 us": lambda: (
+            1e3 * rng.choice([4, 5, 6, 7], 2 * n, p=[0.1, 0.8, 0.09, 0.01])
+        ),
+        "a slowdown of 5 %": lambda: 5e3 * rising * np.exp(0.01 * rng.standard_normal(2 * n)),
+    }
+    yield "| latencies | chance stated | a longer one, where stated | a longer one |"
+    yield "| --- | --- | --- | --- |"
+    for law, draw_ns in laws.items():
+        stated = said = longer = 0
+        for _ in range(recordings):
+            latency_ns = draw_ns()
+            says = "the next n trials" in verdict_text(judge([Latencies.of(latency_ns[:n])], Question(1000, "99")))
+            more = latency_ns[n:].max() > latency_ns[:n].max()
+            stated += says
+            said += says and more
+            longer += more
+        cells = [f"{100 * each / recordings:.1f}" for each in (stated, longer)]
+        yield f"| {law} | {cells[0]} | {100 * said / max(1, stated):.1f} | {cells[1]} |"
+
+
 def draw(rng: np.random.Generator, path: Path) -> None:
     """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
     from matplotlib.figure import Figure
@@ -125,7 +205,13 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 
 
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
-TABLES = {"fixed": fixed_rates, "until-decided": decided_rates}
+TABLES = {
+    "fixed": fixed_rates,
+    "until-decided": decided_rates,
+    "bounds": bounds_rates,
+    "slow-levels": levels_rates,
+    "next-maximum": maxima_rates,
+}
 
 
 def main() -> int:

@@ -42,10 +42,11 @@ MANY = 5000
 MANY_BURSTS = 1_000_000
 
 #: Slow calls are those above this percentile, or this number of the slowest.
-SLOW, FEW = 0.995, 30
+SLOW, FEW = 0.995, 60
 
-#: Number of parts for the standard error of their time.
-PARTS = 20
+#: Number of parts for the standard error of their time, and the time that independent calls reach by chance: the lower
+#: bound of 60 of them is above that in 1 of 500 recordings.
+PARTS, BY_CHANCE = 20, 1.25
 
 
 def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> float:
@@ -111,9 +112,13 @@ class SlowCalls:
     length: float
     length_low: float
 
+    def longer_than(self, length: float) -> bool:
+        """Whether they come in longer bursts than these, significantly and not by chance."""
+        return self.length_low > max(length, BY_CHANCE)
+
 
 def slow_calls(timed: Sequence[Series], pooled_ns: quantiles.Ordered) -> SlowCalls | None:
-    """The calls above `SLOW`, or the `FEW` slowest if those are fewer than 20; None in less than four times as many.
+    """The calls above `SLOW`, or the `FEW` slowest if those are fewer; None in less than four times as many.
 
     The bound is that of Student's t over `PARTS` equal parts of the recording. `pooled_ns`: the trials of all
     processes, ascending. None too if ties leave fewer than 20 calls above the others.
@@ -124,7 +129,7 @@ def slow_calls(timed: Sequence[Series], pooled_ns: quantiles.Ordered) -> SlowCal
         return None
     threshold = quantiles.quantile(pooled_ns, SLOW)
     places = [process.above(threshold)[0] for process in timed]
-    if sum(map(len, places)) < PARTS:
+    if sum(map(len, places)) < FEW:
         threshold = float(pooled_ns[n - FEW - 1])
         places = [process.above(threshold)[0] for process in timed]
     if sum(map(len, places)) < PARTS:

@@ -205,24 +205,27 @@ def rounds_of(
 class Verdict(JsonFields):
     """The verdict for one configuration, all rounds together; JSON values by `as_dict`.
 
-    `n` and `misses` count the trials after warm-up. `percentile_us` is the measured percentile (an order statistic),
-    `percentile_low_us` and `percentile_high_us` its one-sided bounds, each at the confidence and the effective
-    sample size; None where there is no bound at this n. `miss_rate_low` and `miss_rate_high` are
-    one-sided bounds, each at the confidence. `certifies` is the highest percentile that these
-    trials prove to meet the deadline, `max_certifies` the share in % of calls that they prove not
-    to exceed the observed maximum, both at the effective sample size. `trials_needed` is the
-    length of a new recording that would prove MET, given the observed miss rate and dependence
+    `n` and `misses` count the trials after warm-up. `percentile_us` is the measured percentile (an order statistic).
+    `percentile_low_us`, `percentile_high_us`, `miss_rate_low` and `miss_rate_high` are one-sided bounds, each at the
+    confidence: the tests of the verdict, inverted (`bounds.py`). The upper ones are within the deadline, and the
+    allowed rate, if MET is proven, the lower ones beyond it if MISSED is. A bound of the percentile is None where no
+    number of misses would prove that. `certifies` is the highest percentile that these trials prove to meet the
+    deadline, `max_certifies` the share in % of calls that they prove not to exceed the observed maximum.
+    `trials_needed` is the length of a new recording that would prove MET, given the observed miss rate and dependence
     (only that of misses if there are too few trials to distinguish a drift from bursts);
     `trials_needed_if_independent` ignores the dependence. Both are None if the miss rate is not
     below the allowed rate, the length is above 1e9, or the configuration failed.
     `verdict_if_independent` uses n trials, `verdict_if_effective` the effective sample size; both
     ignore drift. `reasons`: what prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
 
-    `burst_length`: the mean length of bursts of misses, in calls, that MET was tested for. `assumed_burst_length`: the
-    longest for which these trials prove MET; None unless the verdict is MET. `tau`: the number of misses that count as
-    one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
-    `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
-    and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
+    `burst_length`: the mean length of bursts of misses, in calls, that MET and the bounds were tested for.
+    `assumed_burst_length`: the longest for which these trials prove MET; None unless the verdict is MET. `effective_n`
+    and `effective_misses`: as how many trials and misses these count for MET and the upper bounds. `tau`: the number of
+    misses that count as one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and the lower
+    bounds. `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above `slow_above_us` (their
+    99.5th percentile, or what all but the 60 slowest do not exceed), whether they miss or not, and its lower bound at
+    95 %; None unless the misses prove MET, or for fewer than 20 such calls or 240 trials. `slow_longer`: whether that
+    is longer than what MET holds for.
 
     `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
@@ -262,6 +265,7 @@ class Verdict(JsonFields):
     slow_above_us: float | None = None
     slow_burst_length: float | None = None
     slow_burst_length_low: float | None = None
+    slow_longer: bool = False
     miss_excess: Excess | None = None
     until_decided: bool = False
     log_e_met: float | None = None
@@ -507,7 +511,7 @@ def _judged(
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
-        if slow and slow.length_low > assumed and _near(slow, question, pooled):
+        if slow and slow.longer_than(assumed) and _near(slow, question, pooled):
             length = f"at least {slow.length_low:.3g} calls on average"
             held = f"longer than the {assumed:.3g} for which MET holds"
             reasons.append(
@@ -568,6 +572,7 @@ def _judged(
         slow_above_us=slow.above_ns / 1e3 if slow else None,
         slow_burst_length=slow.length if slow else None,
         slow_burst_length_low=slow.length_low if slow else None,
+        slow_longer=bool(slow and assumed and slow.longer_than(assumed)),
         dependence=dependence,
         firm_statistics=firm,
         known_to=("step" if ordered else "bin") if pooled.edges else None,

@@ -164,9 +164,8 @@ def _assumption(verdict: Verdict) -> list[str]:
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
         above = f"calls above {fmt.microseconds(verdict.slow_above_us)} us"
         lines.append(f"for comparison: {above}, most of which meet the deadline, {come}")
-        held = verdict.assumed_burst_length or 1
-        if verdict.slow_burst_length_low is not None and verdict.slow_burst_length_low > held:
-            lines[-1] += f", longer than the {_calls(held)} for which MET holds"
+        if verdict.slow_longer:
+            lines[-1] += f", longer than the {_calls(verdict.assumed_burst_length or 1)} for which MET holds"
     return lines
 
 
