@@ -511,16 +511,16 @@ def _judged(
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
+        if not evidence and effective != Outcome.MET:
+            clustered = f"slow calls come in bursts: {dependence.how}"
+            reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
+        reasons += slow_parts
         if slow and slow.longer_than(assumed) and _near(slow, question, pooled):
             length = f"at least {slow.length_low:.3g} calls on average"
             held = f"longer than the {assumed:.3g} for which MET holds"
             reasons.append(
                 f"slow calls, above {microseconds(slow.above_ns / 1e3)} us, come in bursts of {length}, {held}"
             )
-        if not evidence and effective != Outcome.MET:
-            clustered = f"slow calls come in bursts: {dependence.how}"
-            reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
-        reasons += slow_parts
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
     needed = quantiles.trials_for_share(missed, n, *question.test)
     if evidence:
