@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.suppor
 from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.deadline import Question, judge, judged_of
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.sequential import Evidence
+from lstm_trt.analysis.sequential import Evidence, outcome_of
 from lstm_trt.analysis.text.verdict import verdict_text
+from lstm_trt.config.format import count
 from lstm_trt.store.samples import Latencies
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import autoregressive
@@ -36,6 +37,13 @@ ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
+ROUNDS = (1, 3, 5, 10)
+BOUNDED = ("independent", "bursts of 4", "bursts of 20", "log-normal lengths, mean 10")
+STATES = ("bad states of 1000 calls, 5 % of which miss", "bad states of 5000 calls, 2 % of which miss")
+OF_ROUNDS = (
+    *(("independent", 1), ("bursts of 10", 1), (STATES[0], 1), (STATES[1], 1)),
+    *(("bursts of 10", 2), (STATES[0], 2), (STATES[0], 5)),
+)
 
 
 def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -112,7 +120,7 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     heads = ("rate at most its upper bound", "at least its lower bound", "bounds and verdict contradict")
     yield "| misses | " + " | ".join(f"{head}, for bursts of {length}" for length in (1, 20) for head in heads) + " |"
     yield "| --- |" + 6 * " --- |"
-    for kind in list(KINDS)[:7]:
+    for kind in BOUNDED:
         cells = []
         for length in (1.0, 20.0):
             question = Question(1000, "99.9", burst_length=length)
@@ -173,6 +181,29 @@ def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {law} | {cells[0]} | {100 * said / max(1, stated):.1f} | {cells[1]} |"
 
 
+def ended(rng: np.random.Generator, kind: str, times: float) -> Evidence:
+    """The evidence of one round at its end."""
+    for evidence in looks(rng, kind, times):
+        if evidence.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
+            break
+    return evidence
+
+
+def rounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for recordings of several rounds, each of which stops when it is decided by itself."""
+    yield "| misses | " + " | ".join(count(number, "round") for number in ROUNDS) + " |"
+    yield "| --- |" + " --- |" * len(ROUNDS)
+    for kind, times in OF_ROUNDS:
+        found = [[ended(rng, kind, times) for _ in range(max(ROUNDS))] for _ in range(recordings)]
+        cells = []
+        for number in ROUNDS:
+            some = [rounds[:number] for rounds in found]
+            before = sum(any(each.outcome == Outcome.MISSED for each in rounds) for rounds in some)
+            now = sum(outcome_of(rounds) == Outcome.MISSED for rounds in some)
+            cells.append(f"{100 * before / recordings:.1f} / {100 * now / recordings:.1f}")
+        yield f"| {kind}, {times:g} times the allowed rate | " + " | ".join(cells) + " |"
+
+
 def draw(rng: np.random.Generator, path: Path) -> None:
     """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
     from matplotlib.figure import Figure
@@ -208,6 +239,7 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 TABLES = {
     "fixed": fixed_rates,
     "until-decided": decided_rates,
+    "rounds": rounds_rates,
     "bounds": bounds_rates,
     "slow-levels": levels_rates,
     "next-maximum": maxima_rates,

@@ -229,7 +229,7 @@ class Verdict(JsonFields):
 
     `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
-    natural logarithms of the e-values of the round with the least, or the most; None otherwise.
+    natural logarithms of the e-values of the round with the least, and of all rounds together; None otherwise.
 
     `known_to`: a "bin" of a histogram, which has no order, or a "step" of a clock that shows 0; else None. Then
     `misses` counts the calls that may miss, of which `certain_misses` do, and `max_us` is the most that the longest may
@@ -532,7 +532,7 @@ def _judged(
         factor = 1.0 if drifting else dependence.factor
         trials_needed = _trials_needed(question, needed, timed, misses, None if bursty else factor)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
-        reasons.append(f"{count(n, 'trial')} did not decide it")
+        reasons += sequential.undecided(evidence, [sample.round for sample in samples])
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
     if evidence:
@@ -566,7 +566,7 @@ def _judged(
         assumed_burst_length=assumed if verdict == Outcome.MET else None,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
-        log_e_missed=max((seen.log_missed for seen in evidence), default=None),
+        log_e_missed=sequential.pooled(evidence).log_missed if evidence else None,
         tau=tau,
         independent_misses=missed / tau,
         slow_above_us=slow.above_ns / 1e3 if slow else None,

@@ -10,13 +10,19 @@ as ok calls and bursts in turn: p is the miss rate, p0 the allowed one, m the me
   each miss weighted by z. It is largest for p = p0 and m = B, where it is taken; for rare misses it is
   1 - p0 (1 - z) / (B - (B - 1) z), the value of the compound Poisson law of `bursts.at_most`. Averaged over the values
   of z that are the best for `RATES`. It uses the number of misses and not their pattern, so fewer never decide later.
-  Lengths with the generating function G need not be geometric, if (1 - G(z)) / m is at least (1 - z) / (B - (B - 1) z)
-  for these z: so it is for equal lengths up to B, and for 80 % single misses with 20 % bursts of 20 at B = 20.
+  Lengths L of mean m with the generating function G need not be geometric. What is needed is that (1 - G(z)) / m is at
+  least (1 - z) / (B - (B - 1) z) for these z, and S = E[L^2] / m <= B is enough, where S is the length of the burst in
+  which a miss lies, averaged over misses. For (1 - G(z)) / m is the mean, over misses, of (1 - z^L) / L, which is convex
+  in L; so by Jensen's inequality it is at least (1 - z^S) / S: of all lengths with this S equal ones are the worst. And
+  (1 - z^S) / S is at least (1 - z) / (S - (S - 1) z), by Jensen's inequality for z^j with j = 0 ... S - 1.
 - MISSED tests "p is p0 or less", for geometric bursts of any mean: the likelihood of the transitions, mixed over beta
   laws of both of their rates, over its largest value under the hypothesis (universal inference: Wasserman, Ramdas and
   Balakrishnan, PNAS 117, 2020). In bad states in which only some calls miss, that alone is often false; so the misses
   must also decide as independent ones if each burst counts as one (`bursts.autocorrelation_time`), `LEAST_BURSTS` of
   them at least. docs/evidence.md has the rates of false verdicts that were simulated.
+
+Of several rounds each stops by its own evidence. The verdict (`outcome_of`) is MET if each round is. MISSED is decided
+by all calls together (`pooled`): if one round were enough, R rounds would have R chances of a false MISSED.
 
 It needs no scipy, since the process that records looks with it.
 """
@@ -35,6 +41,7 @@ import numpy as np
 from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.format import count
 
 #: The rates, relative to the allowed one, for which the values of z are the best: z = 0 for the first.
 RATES = (0.0, 0.02, 0.1, 0.4)
@@ -62,6 +69,7 @@ class Evidence:
 
     `allowed`: the allowed miss rate; `burst_length`: B, in calls, at least 1; `late_ns`: above this a call misses.
     `until_ok`: numbers of calls and of misses until the last ok call.
+    `rounds`: what `pooled` was given; such evidence is only for MISSED.
     """
 
     allowed: float
@@ -71,6 +79,7 @@ class Evidence:
     n: int = 0
     misses: int = 0
     looks: int = 0
+    rounds: tuple[Evidence, ...] = ()
     transitions: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), int))
     _last: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     until_ok: tuple[int, int] = (0, 0)
@@ -107,12 +116,19 @@ class Evidence:
     @property
     def outcome(self) -> Outcome:
         """The verdict at this look."""
-        needed = -math.log(1 - self.confidence)
-        if self.log_met >= needed:
+        if self.log_met >= self._needed:
             return Outcome.MET
+        return Outcome.MISSED if self.proves_missed else Outcome.NOT_ENOUGH_EVIDENCE
+
+    @property
+    def proves_missed(self) -> bool:
+        """Whether `log_missed` is enough for MISSED."""
         # The second part takes longer.
-        decided = self._log_transitions >= needed and self.log_missed >= needed
-        return Outcome.MISSED if decided else Outcome.NOT_ENOUGH_EVIDENCE
+        return self._log_transitions >= self._needed and self.log_missed >= self._needed
+
+    @property
+    def _needed(self) -> float:
+        return -math.log(1 - self.confidence)
 
     @property
     def log_met(self) -> float:
@@ -122,8 +138,9 @@ class Evidence:
     @property
     def log_missed(self) -> float:
         """Natural logarithm of the e-value against a miss rate of the allowed one or less; at most 0 for few bursts."""
-        places = np.concatenate([np.empty(0, int), *self._places])
-        tau = bursts.autocorrelation_time([places], [self.n])
+        rounds = self.rounds or (self,)
+        places = [np.concatenate([np.empty(0, int), *each._places]) for each in rounds]
+        tau = bursts.autocorrelation_time(places, [each.n for each in rounds])
         k, n = self.misses / tau, self.n / tau
         prior = BEGIN, BEGIN / self.allowed
         rate = min(self.allowed, k / n) if n else 0.0
@@ -201,12 +218,35 @@ def _log_likelihood(counts: tuple[float, float], chance: float) -> float:
     return sum(count * math.log(each) for count, each in zip(counts, (chance, 1 - chance), strict=True) if count)
 
 
+def pooled(rounds: Sequence[Evidence]) -> Evidence:
+    """The evidence for MISSED of all rounds together: no transition leads from one round to the next."""
+    first = rounds[0]
+    return Evidence(
+        first.allowed,
+        first.burst_length,
+        first.confidence,
+        n=sum(each.n for each in rounds),
+        misses=sum(each.misses for each in rounds),
+        rounds=tuple(rounds),
+        transitions=sum(each.transitions for each in rounds),
+    )
+
+
 def outcome_of(rounds: Sequence[Evidence]) -> Outcome:
-    """The verdict of several processes, each of which decides for itself: MISSED if one is, MET if all are."""
-    outcomes = {evidence.outcome for evidence in rounds}
-    if Outcome.MISSED in outcomes:
-        return Outcome.MISSED
-    return Outcome.MET if outcomes == {Outcome.MET} else Outcome.NOT_ENOUGH_EVIDENCE
+    """The verdict of several processes: MET if each of them is, MISSED if all calls together prove it."""
+    if all(each.outcome == Outcome.MET for each in rounds):
+        return Outcome.MET
+    return Outcome.MISSED if pooled(rounds).proves_missed else Outcome.NOT_ENOUGH_EVIDENCE
+
+
+def undecided(rounds: Sequence[Evidence], numbers: Sequence[int]) -> list[str]:
+    """Why rounds with these numbers are NOT ENOUGH EVIDENCE: those that alone are MISSED, or too few trials."""
+    alone = []
+    for number, each in zip(numbers, rounds, strict=True):
+        if each.outcome == Outcome.MISSED:
+            seen = f"{count(each.misses, 'miss')} in {count(each.n, 'trial')}"
+            alone.append(f"round {number} alone is MISSED ({seen}), but all rounds together do not prove it")
+    return alone or [f"{count(sum(each.n for each in rounds), 'trial')} did not decide it"]
 
 
 def trials_for(misses: int, n: int, allowed: float, burst_length: float, confidence: float) -> int | None:

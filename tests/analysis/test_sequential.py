@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.sequential import BEGIN, RATES, Evidence, log_met, log_rho
+from lstm_trt.analysis.sequential import BEGIN, RATES, Evidence, log_met, log_rho, outcome_of, pooled
 from tests.conftest import sampled
 from tests.support.planted_misses import KINDS
 
@@ -147,8 +147,8 @@ def test_a_recording_in_which_all_calls_miss_is_missed(allowed):
     assert evidence.outcome == Outcome.MISSED
 
 
-def decided(rng, kind: str, times: float, recordings: int, most: int, step: int = 1000) -> list[tuple[Outcome, int]]:
-    """Outcome and number of trials of recordings that look after each block of `step` calls."""
+def ended(rng, kind: str, times: float, recordings: int, most: int, step: int = 1000) -> list[Evidence]:
+    """The evidence of recordings, or rounds, that look after each block of `step` calls, when they end."""
     found = []
     for _ in range(recordings):
         missed = np.zeros(most, bool)
@@ -158,7 +158,7 @@ def decided(rng, kind: str, times: float, recordings: int, most: int, step: int 
             evidence.add(block)
             if evidence.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
                 break
-        found.append((evidence.outcome, evidence.n))
+        found.append(evidence)
     return found
 
 
@@ -174,7 +174,7 @@ OTHERS = ("80 % single, 20 % bursts of 20", "every second call of bursts of 20",
 )
 def test_at_the_allowed_rate_at_most_5_percent_are_decided_in_either_way(rng, kind, recordings):
     """However often one looks. More than 35 of 400 (11 of 60) is less likely than 1 in 1000 at a rate of 5 %."""
-    outcomes = [outcome for outcome, _ in decided(rng, kind, 1, recordings, 100_000)]
+    outcomes = [each.outcome for each in ended(rng, kind, 1, recordings, 100_000)]
     most = 35 if recordings == 400 else 11
     assert outcomes.count(Outcome.MET) <= most
     assert outcomes.count(Outcome.MISSED) <= most
@@ -184,19 +184,41 @@ def test_at_the_allowed_rate_at_most_5_percent_are_decided_in_either_way(rng, ki
 @pytest.mark.parametrize(("kind", "least"), [("independent", 380), ("bursts of 4", 270)])
 def test_twice_the_allowed_rate_is_decided_as_missed(rng, kind, least):
     """Independent misses in 24 000 trials on average, bursts of 4 in 84 % of recordings of 200 000."""
-    outcomes = [outcome for outcome, _ in decided(rng, kind, 2, 400, 200_000)]
+    outcomes = [each.outcome for each in ended(rng, kind, 2, 400, 200_000)]
     assert outcomes.count(Outcome.MISSED) >= least
     assert Outcome.MET not in outcomes
 
 
 def test_five_times_the_allowed_rate_is_soon_decided_as_missed(rng):
-    found = decided(rng, "independent", 5, 30, 20_000)
-    assert all(outcome == Outcome.MISSED for outcome, _ in found)
-    assert np.mean([trials for _, trials in found]) < 6000
+    found = ended(rng, "independent", 5, 30, 20_000)
+    assert all(each.outcome == Outcome.MISSED for each in found)
+    assert np.mean([each.n for each in found]) < 6000
 
 
 @heavy
 @pytest.mark.parametrize("kind", ["independent", "bursts of 20"])
 def test_a_hundredth_of_the_allowed_rate_is_decided_as_met(rng, kind):
-    found = decided(rng, kind, 0.01, 400, 300_000)
-    assert sum(outcome == Outcome.MET for outcome, _ in found) >= 360
+    found = ended(rng, kind, 0.01, 400, 300_000)
+    assert sum(each.outcome == Outcome.MET for each in found) >= 360
+
+
+@heavy
+@pytest.mark.parametrize(("times", "least", "most"), [(1, 0, 8), (5, 30, 40)])
+def test_five_rounds_in_bad_states_are_missed_together_or_not_at_all(rng, times, least, most):
+    """At the allowed rate one round of five alone is MISSED in a quarter of recordings."""
+    rounds = ended(rng, "bad states of 1000 calls, 5 % of which miss", times, 200, 100_000)
+    outcomes = [outcome_of(rounds[first : first + 5]) for first in range(0, 200, 5)]
+    assert least <= outcomes.count(Outcome.MISSED) <= most
+
+
+def test_the_evidence_of_rounds_is_that_of_one_chain_without_the_transitions_between_them(rng):
+    rounds = []
+    for n in (3000, 1, 2000):
+        evidence = Evidence(ALLOWED, BURSTS, CONFIDENCE)
+        evidence.add(rng.random(n) < 0.01)
+        rounds.append(evidence)
+    together = pooled(rounds)
+    assert (together.n, together.misses) == (5001, sum(each.misses for each in rounds))
+    assert together.transitions.sum() == 2999 + 0 + 1999
+    assert pooled(rounds[:1]).log_missed == rounds[0].log_missed
+    assert outcome_of(rounds[:1]) == rounds[0].outcome

@@ -119,7 +119,7 @@ def of(*rounds: np.ndarray) -> list[Latencies]:
 
 
 def test_rounds_decide_for_themselves():
-    """Two rounds that are each too short are not decided together; one that is MISSED decides."""
+    """Two rounds that are each too short are not MET together; one that alone is MISSED denies MET, and is named."""
     good, short = (1e5 + np.arange(n) % 7 for n in (4000, 2000))
     bad = good.copy()
     bad[::50] = 1e7
@@ -127,5 +127,9 @@ def test_rounds_decide_for_themselves():
     assert judge(of(good, good), question, 1.0).verdict == Outcome.MET
     assert judge(of(good, short), question, 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
     assert judge(of(short, short), question, 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
-    assert judge(of(good, bad), question, 1.0).verdict == Outcome.MISSED
+    assert judge(of(bad, bad), question, 1.0).verdict == Outcome.MISSED
+    mixed = judge(of(good, bad), question, 1.0)
+    assert mixed.verdict == Outcome.NOT_ENOUGH_EVIDENCE
+    alone = "round 1 alone is MISSED (80 misses in 4000 trials), but all rounds together do not prove it"
+    assert mixed.reasons == (alone,)
     assert judge(of(good), Question(1000, burst_length=4), 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
