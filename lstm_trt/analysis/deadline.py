@@ -8,8 +8,10 @@ short; the length that is assumed can be given. Where the bins of a histogram or
 call misses, it does for MET, and does not for MISSED. Only these findings turn MET into NOT ENOUGH
 EVIDENCE: dependence, which reduces the effective sample size (`dependence.py`); bursts as long as
 was given; a round or a segment that by itself misses more than allowed; a drift that would carry
-the tail over the deadline. The last two matter because all trials together can meet a deadline
-that one process, or its end, misses.
+the tail over the deadline; long bursts of slow calls near the deadline. Parts and drift matter because all trials
+together can meet a deadline that one process, or its end, misses.
+
+Bounds of percentile and miss rate are these tests, inverted (`bounds.py`).
 """
 
 from __future__ import annotations

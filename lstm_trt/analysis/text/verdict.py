@@ -2,6 +2,7 @@
 
 import math
 
+from lstm_trt.analysis.bursts import BY_CHANCE
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parts import PARTS, Excess
@@ -160,7 +161,7 @@ def _assumption(verdict: Verdict) -> list[str]:
         return []
     lines = [f"assumes that {_assumed(verdict)}{'; no miss was seen' * (verdict.misses == 0)}"]
     if verdict.slow_burst_length is not None:
-        alone = verdict.slow_burst_length < 1.05
+        alone = verdict.slow_burst_length < BY_CHANCE
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
         above = f"calls above {fmt.microseconds(verdict.slow_above_us)} us"
         lines.append(f"for comparison: {above}, most of which meet the deadline, {come}")
