@@ -26,6 +26,8 @@ from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.deadline import Question, judge, judged_of
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import Evidence, outcome_of
+from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.summary import statistics_of
 from lstm_trt.analysis.text.verdict import verdict_text
 from lstm_trt.config.format import count
 from lstm_trt.store.samples import Latencies
@@ -155,6 +157,28 @@ def levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {n} | " + " | ".join(cells) + " |"
 
 
+def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for the intervals of percentiles of 10 000 trials that depend on those before them."""
+    n = 10_000
+    asked = (("50", "median_us", 0.0), ("90", "p90_us", 1.2815515655), ("99", "p99_us", 2.3263478740))
+    heads = [f"{name[:-3]} in {answer}" for answer in ("summarize", "verdict") for _, name, _ in asked]
+    yield "| coefficient | " + " | ".join(heads) + " |"
+    yield "| --- |" + " --- |" * len(heads)
+    for rho in (0.0, 0.5, 0.9, 0.99):
+        inside = dict.fromkeys(heads, 0)
+        for _ in range(recordings):
+            latency_ns = 1e5 * np.exp(0.05 * autoregressive(rng, n, rho))
+            row = statistics_of(Series(latency_ns))
+            for percentile, name, at in asked:
+                true_us = 100 * math.exp(0.05 * at)
+                answer = judge([Latencies.of(latency_ns)], Question(true_us, percentile))
+                found = {"summarize": (row[f"{name}_low"], row[f"{name}_high"])}
+                found["verdict"] = answer.percentile_low_us, answer.percentile_high_us
+                for kind, (low_us, high_us) in found.items():
+                    inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)
+        yield f"| {rho:g} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in inside.values()) + " |"
+
+
 def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table for the chance that as many new trials contain a longer one than 2000 trials did."""
     n = 2000
@@ -243,6 +267,7 @@ TABLES = {
     "bounds": bounds_rates,
     "slow-levels": levels_rates,
     "next-maximum": maxima_rates,
+    "intervals": intervals_rates,
 }
 
 
