@@ -54,7 +54,7 @@ def effective_n(events: np.ndarray) -> float:
     return n / dispersion
 
 
-#: At most this number of blocks, in which exceedances are counted: few, since every configuration of a summary has them.
+#: At most this number of blocks, in which exceedances are counted: few, since each configuration of a summary has them.
 MOST_BLOCKS = 256
 
 #: Autocorrelation times that independent trials reach by chance.
