@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -189,9 +190,8 @@ class SequentialTests:
         changed = transitions * misses / seen if seen else np.array([[0.0, 1.0], [1.0, 0.0]]) * misses
         changed[0, 0] = max(0.0, transitions.sum() - changed[0, 1] - changed[1].sum())
         # These have no places: each counts as one.
-        counted = replace(self.rounds[0], allowed=allowed, transitions=changed, _places=[])
-        counted.n, counted.misses = n / self.tau, misses / self.tau
-        return self._decides(counted.log_missed)
+        sizes: dict[str, Any] = {"n": n / self.tau, "misses": misses / self.tau, "transitions": changed}
+        return self._decides(replace(self.rounds[0], allowed=allowed, _places=[], **sizes).log_missed)
 
     def rate_high(self, seen: Evidence, misses: int) -> float:
         """The smallest allowed rate for which so many misses in a round decide MET; 1 if there is none."""

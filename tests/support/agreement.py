@@ -20,22 +20,24 @@ def contradictions(verdict: Verdict) -> Iterator[str]:
     beyond it exactly if the verdict is MISSED.
     """
     low_us, high_us = verdict.percentile_low_us, verdict.percentile_high_us
+    low, high = verdict.miss_rate_low, verdict.miss_rate_high
+    assert low is not None and high is not None
     allowed = float(1 - Fraction(f"{verdict.percentile:.12g}") / 100)
     limit_us = limit_ns(verdict.deadline_us) / 1e3
     within = high_us is not None and high_us <= limit_us
     beyond = low_us is not None and low_us > limit_us
-    if within != (verdict.miss_rate_high <= allowed):
+    if within != (high <= allowed):
         yield "one upper bound is within what is allowed, the other is not"
-    if beyond != (verdict.miss_rate_low > allowed):
+    if beyond != (low > allowed):
         yield "one lower bound is beyond what is allowed, the other is not"
     if beyond != (verdict.verdict == Outcome.MISSED):
         yield f"{verdict.verdict} beside a percentile of at least {low_us} us"
     denied = any(part in reason for reason in verdict.reasons for part in DENIED)
     if within != (verdict.verdict == Outcome.MET) and not (within and denied):
         yield f"{verdict.verdict} beside a percentile of at most {high_us} us"
-    if not verdict.miss_rate_low <= verdict.certain_misses / verdict.n:
+    if not low <= verdict.certain_misses / verdict.n:
         yield "the lower bound of the miss rate is above the rate"
-    if not verdict.misses / verdict.n <= verdict.miss_rate_high:
+    if not verdict.misses / verdict.n <= high:
         yield "the upper bound of the miss rate is below the rate"
     if verdict.percentile_us is not None and low_us is not None and low_us > verdict.percentile_us:
         yield "the lower bound of the percentile is above the percentile"

@@ -36,9 +36,7 @@ def text(rows: Rows) -> str:
     _, columns, lines = shown(rows)
     headings = [column.heading for column in columns]
     star = any("*" in cell for cells in lines for cell in cells)
-    legends = [column.legend for column in columns] + [
-        "*: n too small for an upper bound, or slow calls come in bursts"
-    ] * star
+    legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
     if any(row.below_floor for row in rows):
         legends.append("!: the median is below the bound")
     counts = headings.index("outliers")
