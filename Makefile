@@ -73,13 +73,13 @@ PYCUDA_OPTIONS = --config-settings='--global-option=--conf:CUDA_ENABLE_CURAND=Fa
 PYCUDA_WHEEL = $*/bin/python -m pip wheel --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt --no-deps
 %/.pycuda: constraints.txt | %/bin/python
 	@wheel="$(WHEELS)/pycuda-$$({ $*/bin/python -VV; uname -m; $(CC) --version; grep -i '^pycuda==' constraints.txt; \
-	    echo '$(HEADERS)'; } | sha256sum | cut -c1-16)"; \
+	    echo '$(HEADERS) $(PYCUDA_CFLAGS)'; } | sha256sum | cut -c1-16)"; \
 	{ ls "$$wheel"/*.whl > /dev/null 2>&1 \
 	  || { echo "building PyCUDA for $*, two to four minutes, once" \
 	    && $*/bin/python $(PIP_INSTALL) --no-deps --upgrade --target $*/cuda $(HEADERS) \
 	    && echo 'int cuInit(unsigned flags) { return flags; }' \
 	      | $(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $*/cuda/libcuda.so -x c - \
-	    && LIBRARY_PATH="$(abspath $*)/cuda" \
+	    && CFLAGS="$$CFLAGS $(PYCUDA_CFLAGS)" LIBRARY_PATH="$(abspath $*)/cuda" \
 	      CPATH="$$(printf '%s:' "$(abspath $*)"/cuda/nvidia/*/include)" \
 	      $(PYCUDA_WHEEL) --no-cache-dir $(PYCUDA_OPTIONS) --wheel-dir "$$wheel.new" pycuda \
 	    && rm -rf "$$wheel" && mv "$$wheel.new" "$$wheel"; }; } \
@@ -162,6 +162,8 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 	@$(FRAMEWORKS_PIP) 'lstm-trt[frameworks,cluster]'
 	@touch $@
 
+# For tests, which no optimization would make faster.
+$(FRAMEWORKS)/.pycuda: PYCUDA_CFLAGS = -O0 -g0
 $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
 
 # What `make test-frameworks` needs; `.ci/run` installs it beside the first tests.

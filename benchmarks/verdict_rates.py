@@ -5,24 +5,30 @@ are judged at 95 % confidence. The table has the percentage that is called MISSE
 the verdict, which counts a burst as one; and at 100 000 trials the percentage called MET for bursts of up to 20 calls.
 
 `--table until-decided`: each recording looks after every 1000 trials and stops when it is decided for bursts of up to
-calls, at the latest after 200 000. It has, for multiples of the allowed rate, the percentage that is called MET
-and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidence of some recordings over their trials.
+20 calls, at the latest after 200 000. It has, for multiples of the allowed rate, the percentage that is called MET
+and MISSED, and the mean number of trials.
+
+`--table rounds`: MISSED of several rounds, if one that is MISSED were enough / by all of them together.
+`--table lengths`: MET for laws of the lengths of bursts. `--table processes`: what is said of another process.
+`--figure FILE.png` draws the evidence of some recordings over their trials.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_trt.analysis import bursts, quantiles
+from lstm_trt.analysis import bursts, processes, quantiles
 from lstm_trt.analysis.deadline import Question, judge, judged_of
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import Evidence, outcome_of
@@ -33,14 +39,26 @@ from lstm_trt.config.format import count
 from lstm_trt.store.samples import Latencies
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import autoregressive
-from tests.support.planted_misses import KINDS
+from tests.support.planted_misses import (
+    KINDS,
+    LENGTHS_20,
+    OUTSIDE_20,
+    chance_of_at_most,
+    in_bursts,
+    means,
+    process_latencies,
+)
+
+Places = Callable[[np.random.Generator, int, float], np.ndarray]
 
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
 RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
+QUESTION = Question(deadline_us=200)
 ROUNDS = (1, 3, 5, 10)
 BOUNDED = ("independent", "bursts of 4", "bursts of 20", "log-normal lengths, mean 10")
+PROCESS_TRIALS = 3000
 STATES = ("bad states of 1000 calls, 5 % of which miss", "bad states of 5000 calls, 2 % of which miss")
 OF_ROUNDS = (
     *(("independent", 1), ("bursts of 10", 1), (STATES[0], 1), (STATES[1], 1)),
@@ -75,23 +93,23 @@ def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join([*cells, f"{100 * met / recordings:.1f}"]) + " |"
 
 
-def looks(rng: np.random.Generator, kind: str, times: float) -> Iterator[Evidence]:
+def looks(rng: np.random.Generator, places: Places, times: float) -> Iterator[Evidence]:
     """The evidence of one recording after each block."""
     missed = np.zeros(MOST, bool)
     if times:
-        missed[KINDS[kind](rng, MOST, times * float(ALLOWED))] = True
+        missed[places(rng, MOST, times * float(ALLOWED))] = True
     evidence = Evidence(float(ALLOWED), BURSTS, CONFIDENCE)
     for block in missed.reshape(-1, LOOK):
         evidence.add(block)
         yield evidence
 
 
-def decided(rng: np.random.Generator, kind: str, times: float) -> tuple[Outcome, int]:
-    """The verdict of one recording, and after how many trials."""
-    for evidence in looks(rng, kind, times):
-        if (outcome := evidence.outcome) != Outcome.NOT_ENOUGH_EVIDENCE:
+def ended(rng: np.random.Generator, places: Places, times: float) -> Evidence:
+    """The evidence of one recording, or one round, at its end."""
+    for evidence in looks(rng, places, times):
+        if evidence.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
             break
-    return outcome, evidence.n
+    return evidence
 
 
 def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -101,10 +119,11 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     for kind in KINDS:
         cells = []
         for times in RATES[1:]:
-            found = [decided(rng, kind, times) for _ in range(recordings)]
-            shares = [100 * sum(outcome == each for outcome, _ in found) / recordings for each in Outcome]
+            found = [ended(rng, KINDS[kind], times) for _ in range(recordings)]
+            outcomes = [evidence.outcome for evidence in found]
+            shares = [100 * outcomes.count(each) / recordings for each in Outcome]
             named = dict(zip(Outcome, shares, strict=True))
-            mean = np.mean([trials for _, trials in found]) / 1000
+            mean = np.mean([evidence.n for evidence in found]) / 1000
             cells.append(f"{named[Outcome.MET]:.1f} / {named[Outcome.MISSED]:.1f} / {mean:.0f} 000")
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
@@ -205,20 +224,12 @@ def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {law} | {cells[0]} | {100 * said / max(1, stated):.1f} | {cells[1]} |"
 
 
-def ended(rng: np.random.Generator, kind: str, times: float) -> Evidence:
-    """The evidence of one round at its end."""
-    for evidence in looks(rng, kind, times):
-        if evidence.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
-            break
-    return evidence
-
-
 def rounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table for recordings of several rounds, each of which stops when it is decided by itself."""
     yield "| misses | " + " | ".join(count(number, "round") for number in ROUNDS) + " |"
     yield "| --- |" + " --- |" * len(ROUNDS)
     for kind, times in OF_ROUNDS:
-        found = [[ended(rng, kind, times) for _ in range(max(ROUNDS))] for _ in range(recordings)]
+        found = [[ended(rng, KINDS[kind], times) for _ in range(max(ROUNDS))] for _ in range(recordings)]
         cells = []
         for number in ROUNDS:
             some = [rounds[:number] for rounds in found]
@@ -226,6 +237,55 @@ def rounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             now = sum(outcome_of(rounds) == Outcome.MISSED for rounds in some)
             cells.append(f"{100 * before / recordings:.1f} / {100 * now / recordings:.1f}")
         yield f"| {kind}, {times:g} times the allowed rate | " + " | ".join(cells) + " |"
+
+
+def drawn(rng: np.random.Generator, number: int, law: np.ndarray) -> np.ndarray:
+    """Lengths of bursts with this law."""
+    return rng.choice(len(law), number, p=law)
+
+
+def lengths_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for laws of the lengths of bursts, at the allowed rate, for `--burst-length 20`."""
+    heads = ("mean", "averaged over misses", "MET, fixed number of trials, the worst", "MET, until decided")
+    yield "| lengths of bursts of misses | " + " | ".join(heads) + " |"
+    yield "| --- |" + " --- |" * len(heads)
+    needed = {misses: bursts.trials_for(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)}
+    for name, law in (LENGTHS_20 | OUTSIDE_20).items():
+        mean, of_misses = means(law)
+        worst = max(chance_of_at_most(misses, n * float(ALLOWED), law) for misses, n in needed.items())
+        places = in_bursts(mean, partial(drawn, law=law))
+        met = sum(ended(rng, places, 1).outcome == Outcome.MET for _ in range(recordings))
+        cells = (f"{mean:.1f}", f"{of_misses:.0f}", f"{100 * worst:.1f}", f"{100 * met / recordings:.1f}")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for processes whose medians differ; the deadline is the p99.9 of the calls of all of them."""
+    heads = ("MET", "another has a larger maximum", "fewer have no more misses", "the bound of p99 is too low")
+    yield "| processes | " + " | ".join(heads) + " |"
+    yield "| --- |" + " --- |" * len(heads)
+    for differ, number in itertools.product((0.01, 0.03), (3, 5, 10)):
+        others = np.sort(process_latencies(rng, (4000, PROCESS_TRIALS), differ).astype(np.float32))
+        late_ns = np.quantile(others, 0.999)
+        misses = np.count_nonzero(others > late_ns, axis=1)
+        percentiles_us = others[:, math.ceil(0.99 * PROCESS_TRIALS) - 1] / 1e3
+        found = []
+        for latency_ns in process_latencies(rng, (recordings, number, PROCESS_TRIALS), differ):
+            samples = [Latencies.of(each, round=place) for place, each in enumerate(latency_ns)]
+            timed = [Series(each) for each in latency_ns]
+            places = [process.above(late_ns)[0] for process in timed]
+            another = processes.processes_of(timed, places, quantiles.share_of(99), CONFIDENCE)
+            found.append(
+                [
+                    judge(samples, Question(late_ns / 1e3)).verdict == Outcome.MET,
+                    np.mean(others[:, -1] > latency_ns.max()),
+                    np.mean(misses <= another.worst_misses) < another.no_more_misses_share,
+                    np.mean(percentiles_us <= another.percentile_bound_us) < processes.SHARE,
+                ]
+            )
+        cells = [f"{100 * share:.1f}" for share in np.mean(found, axis=0)]
+        cells[1] += f" (at most {100 / (number + 1):.1f})"
+        yield f"| {number}, medians differ by {100 * differ:.0f} % | " + " | ".join(cells) + " |"
 
 
 def draw(rng: np.random.Generator, path: Path) -> None:
@@ -242,7 +302,7 @@ def draw(rng: np.random.Generator, path: Path) -> None:
     axes = figure.subplots(1, 2, sharey=True)
     for label, kind, times, color in shown:
         for repeat in range(1 if times == 0 else 3):
-            points = [(seen.n / 1000, seen.log_met, seen.log_missed) for seen in looks(rng, kind, times)]
+            points = [(seen.n / 1000, seen.log_met, seen.log_missed) for seen in looks(rng, KINDS[kind], times)]
             trials, *both = np.array(points).T
             for ax, logs in zip(axes, both, strict=True):
                 name = label if repeat == 0 else None
@@ -259,6 +319,30 @@ def draw(rng: np.random.Generator, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table of new recordings, of the lengths that a verdict without enough evidence states."""
+    yield "| miss rate / allowed | decided by `trials_needed` | chance stated | decided by `trials_for_80_percent` |"
+    yield "| --- | --- | --- | --- |"
+    for times in (0.1, 0.3, 0.5, 0.7, 0.9):
+        rate = times * float(ALLOWED)
+        stated, decided = [], {"trials_needed": [], "trials_for_80_percent": []}
+        while len(stated) < recordings:
+            latency_ns = np.where(rng.random(5000) < rate, 3e5, 1e5)
+            verdict = judge([Latencies.of(latency_ns)], QUESTION)
+            if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_for_80_percent is None:
+                continue
+            stated.append(verdict.trials_needed_chance)
+            for name, outcomes in decided.items():
+                trials = getattr(verdict, name)
+                misses = int(rng.binomial(trials, rate))
+                outcomes.append(QUESTION.decide(misses, trials) == Outcome.MET)
+        shares = [
+            f"{100 * np.mean(each):.0f} %"
+            for each in (decided["trials_needed"], stated, decided["trials_for_80_percent"])
+        ]
+        yield f"| {times:g} | " + " | ".join(shares) + " |"
+
+
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
 TABLES = {
     "fixed": fixed_rates,
@@ -268,6 +352,9 @@ TABLES = {
     "slow-levels": levels_rates,
     "next-maximum": maxima_rates,
     "intervals": intervals_rates,
+    "lengths": lengths_rates,
+    "processes": processes_rates,
+    "new-trials": new_trials_rates,
 }
 
 

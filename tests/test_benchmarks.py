@@ -17,6 +17,7 @@ from tests.conftest import ROOT, sampled
     [
         ("recorder.py --pairs 1 --trials 50", "pooled ratio"),
         ("verdict_rates.py --recordings 1", "| bursts of 4 | "),
+        ("answer_rates.py --table breaks --recordings 1", "| 10 | "),
         ("reference_limit.py --seeds 1", "| a gate swapped | 1 |"),
         ("start_up.py", "--help"),
         ("telemetry.py --rounds 1 --trials 50 --shape 1 8 4 --runtimes onnxruntime", "other threads' CPU"),

@@ -319,6 +319,7 @@ def printed() -> list[str]:
     return [found for text in texts for found in re.findall(r"lstm-trt rerun ([^`\n]+)", text)]
 
 
+@pytest.mark.heavy
 def test_examples_run_as_printed(monkeypatch):
     """The parameters are those of the notebooks, and the data that ships has recordings for their values."""
     monkeypatch.chdir(ROOT / "notebooks")

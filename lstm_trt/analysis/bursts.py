@@ -6,8 +6,17 @@ Misses that come in bursts say less about their rate than as many single ones. T
   rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of log-normal lengths, at most 5 % of
   recordings are called MISSED; in bad states of thousands of calls, of which few miss, up to 9 % (docs/evidence.md).
 - MET: misses cannot prove that bursts do not exist that were not seen. `proves_below` tests the rate against every
-  compound Poisson law of bursts with geometric lengths up to a mean that the user states, and `longest_assumed` is
-  the mean up to which the test still holds.
+  compound Poisson law of bursts with geometric lengths up to a mean B that the user states, and `longest_assumed` is
+  the B up to which the test still holds.
+
+What MET assumes of lengths L that are not geometric is E[L^2] / E[L] <= B. This number, S, is the mean over misses of
+the length of the burst in which a miss lies. Such bursts come at the rate p / m for a miss rate p and lengths of mean
+m, so the chance of few misses depends on (1 - G(z)) / m, where G is the generating function of the lengths and 0 <= z
+< 1: the larger it is, the smaller that chance. It is the mean over misses of (1 - z^L) / L, a convex function of L, so
+it is at least (1 - z^S) / S (Jensen's inequality): of all lengths with the same S, equal ones are the worst. And (1 -
+z^S) / S is at least (1 - z) / (S - (S - 1) z), the value of geometric lengths of mean S, since (1 - z^S) / (1 - z) is
+S times the mean of z^j over j = 0 ... S - 1, which is convex in j. The mean length alone says nothing: with 97 %
+single misses and 3 % bursts of 300 it is 10, S is 271, and MET is false in up to 73 % (docs/evidence.md).
 """
 
 from __future__ import annotations
@@ -179,8 +188,13 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longe
     return all(at_most(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
 
 
+def assumption(longest: float) -> str:
+    """What MET assumes, in words; `longest`: see `longest_assumed`."""
+    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} call{'' if longest == 1 else 's'}"
+
+
 def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) -> float:
-    """The mean length of bursts up to which `count` misses in n trials prove MET, to three digits; at least 1.
+    """The length B of bursts up to which `count` misses in n trials prove MET, to three digits; at least 1.
 
     Without a miss n times the allowed rate over ln(1 / (1 - confidence)).
     """

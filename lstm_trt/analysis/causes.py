@@ -10,10 +10,13 @@ a whole number of trials, so the windows are as wide as the spacing of the trial
 number in a window is estimated from trials drawn at random.
 
 Causes: odds ratios, exact tests, and Holm's correction over all of them. Counters that are read at
-every trial are tested by trials (Fisher's exact test, one-sided). Counters that are read between
-blocks have one value for all trials of a block, so the test counts blocks. The control run, an
-empty step with the same arrivals, shows the noise of the machine itself. An association is not
-proof of a cause.
+every trial are tested by runs of slow trials, within short parts of each round: both may be more
+frequent at its start without one causing the other. Circular shifts of the events within a round
+would not show this, because they move that start too. Where a state lasts longer than a part, its
+slow trials and their events have little to be compared with, and the cause may stay unnamed
+(docs/evidence.md). Counters that are read between blocks have one value for all trials of a block,
+so the test counts blocks (Fisher's exact test). The control run, an empty step with the same
+arrivals, shows the noise of the machine itself. An association is not proof of a cause.
 """
 
 import itertools
@@ -184,6 +187,12 @@ ODDS_CONFIDENCE = 0.95
 #: exceeded with 95 % confidence.
 EXPLAINS, SURELY = 0.5, 0.25
 
+#: Parts of a round within which slow calls are compared with calls of the bulk, because both change with time.
+STRATA = 20
+
+#: Maximum number of values of a sum of counts whose law is computed exactly.
+EXACT = 5000
+
 #: Slow calls at most so many calls apart are one run.
 APART = 2
 
@@ -274,16 +283,10 @@ def find_causes(
     return {kind: tuple(causes) for kind, causes in found.items()}
 
 
-def _cause(name: str, table: Table, parts: Table, by: CountedBy) -> Cause:
-    """A cause with its uncorrected p-value; `table` counts trials, `parts` runs of trials or blocks.
-
-    p is P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided.
-    """
-    from scipy.stats import fisher_exact
-
+def _cause(name: str, table: Table, parts: np.ndarray, by: CountedBy) -> Cause:
+    """A cause with its uncorrected p-value; `table` counts trials, the rows of `parts` runs of trials or blocks."""
     a, b, c, d = table
-    test: Any = fisher_exact([parts[:2], parts[2:]], alternative="greater")
-    return Cause(name, *odds(*table), float(test.pvalue), a / (a + b), c / (c + d), by)
+    return Cause(name, *odds(*table), chance_of(parts), a / (a + b), c / (c + d), by)
 
 
 def _present(counts: np.ndarray) -> np.ndarray:
@@ -297,39 +300,80 @@ def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> Table:
     return tuple(int(np.count_nonzero(part & present)) for part, present in cells)
 
 
-def _by_run(counted: Counted, kind: int) -> Table | None:
-    """The table of runs of slow calls, and of as many neighbouring calls of the bulk; None without an event in both.
+def _by_run(counted: Counted, kind: int) -> np.ndarray | None:
+    """A row for each stratum: the table of runs of slow calls and of runs of the bulk; None without an event in both.
 
     A burst of slow calls, and one of events, so count once each: as many parts of the bulk count as one as their
     autocorrelation time says (`bursts.py`). The parts have the median length of the runs, of which no more is looked
-    at, so that a long run is not likelier to contain an event than a part.
+    at, so that a long run is not likelier to contain an event than a part. What is compared is near in time: each round
+    has `STRATA` equal parts.
     """
     if not any(np.isin(label[has], (kind, BULK)).any() for _, has, label in counted):
         return None
-    runs: list[np.ndarray] = []
-    for _, has, label in counted:
-        places = np.flatnonzero(label == kind)
-        apart = np.split(places, np.flatnonzero(np.diff(places) > APART) + 1)
-        runs += [has[run[0] : run[-1] + 1] for run in apart if len(run)]
-    length = int(np.median([len(run) for run in runs]))
-    parts, sizes = [], []
-    for _, has, label in counted:
+    runs = [_runs(label == kind) for _, _, label in counted]
+    length = int(np.median(np.concatenate([sizes for _, sizes in runs])))
+    inside, outside, events, sizes = [], [], [], []
+    for (_, has, label), (starts, lengths) in zip(counted, runs, strict=True):
+        ends = starts + np.minimum(lengths, length)
+        marked = np.array([has[start:end].any() for start, end in zip(starts, ends, strict=True)], dtype=bool)
+        inside.append(_in_strata(starts, marked, len(label)))
         whole = len(label) // length * length
         bulk = (label[:whole] == BULK).reshape(-1, length)
-        kept = 2 * bulk.sum(axis=1) >= length
-        parts.append(np.flatnonzero((has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]))
-        sizes.append(int(np.count_nonzero(kept)))
-    tau, inside = autocorrelation_time(parts, sizes), sum(int(run[:length].any()) for run in runs)
-    outside = sum(map(len, parts))
-    return inside, len(runs) - inside, round(outside / tau), round((sum(sizes) - outside) / tau)
+        kept = np.flatnonzero(2 * bulk.sum(axis=1) >= length)
+        marked = (has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]
+        outside.append(_in_strata(kept * length, marked, len(label)))
+        events.append(np.flatnonzero(marked))
+        sizes.append(len(kept))
+    # Divided and rounded so that the sums over the strata are right.
+    total = np.cumsum(np.concatenate(outside), axis=0)
+    scaled = np.diff(np.rint(total / autocorrelation_time(events, sizes)), axis=0, prepend=0)
+    return np.hstack([np.concatenate(inside), scaled.astype(int)])
 
 
-def _by_block(counted: Counted, kind: int) -> Table | None:
-    """The table of blocks, with many or few of the kind; None if all are, or none is, with the cause."""
+def _runs(slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the runs of slow calls, which are at most `APART` calls apart."""
+    places = np.flatnonzero(slow)
+    first = np.diff(places, prepend=-np.inf) > APART
+    last = np.diff(places, append=np.inf) > APART
+    return places[first], places[last] - places[first] + 1
+
+
+def _in_strata(places: np.ndarray, marked: np.ndarray, n: int) -> np.ndarray:
+    """How many of these places among n calls are marked, and how many are not, in each of `STRATA` equal parts."""
+    cells = 2 * (places * STRATA // n) + ~marked
+    return np.bincount(cells, minlength=2 * STRATA).reshape(-1, 2)
+
+
+def chance_of(tables: np.ndarray) -> float:
+    """P(A >= a) of tables [[a, b], [c, d]], rows of `tables`, with the margins of each fixed; A is the sum of their a.
+
+    The exact test of Mantel and Haenszel (Birch, Journal of the Royal Statistical Society B 26, 1964), of one table
+    Fisher's. Where more than `EXACT` values of A are possible, its normal approximation.
+    """
+    a, b, c, d = tables.T
+    runs, events, n = a + b, a + c, a + b + c + d
+    least = np.maximum(0, runs + events - n)
+    most = np.minimum(runs, events)
+    if int((most - least).sum()) > EXACT:
+        mean = runs * events / np.maximum(n, 1)
+        spread = mean * (n - runs) * (n - events) / np.maximum(n * (n - 1.0), 1)
+        return float(special.ndtr((mean.sum() - a.sum() + 0.5) / math.sqrt(spread.sum())))
+    law = np.ones(1)
+    for low, high, row, column, total in zip(least, most, runs, events, n, strict=True):
+        values = np.arange(low, high + 1)
+        rest = total - row - column + values
+        cells = np.array([values, row - values, column - values, rest])
+        log_ways = -special.gammaln(cells + 1.0).sum(axis=0)
+        law = np.convolve(law, np.exp(log_ways - log_ways.max()))
+    return float(law[a.sum() - least.sum() :].sum() / law.sum())
+
+
+def _by_block(counted: Counted, kind: int) -> np.ndarray | None:
+    """The table of blocks, as one row, with many or few of the kind; None if all are, or none is, with the cause."""
     blocks = [(has[start], label[start:stop]) for sample, has, label in counted for start, stop in _blocks(sample)]
     marked, shares = np.array([has for has, _ in blocks]), [np.mean(label == kind) for _, label in blocks]
     many = np.array(shares) > np.median(shares)
-    return _table(marked, many, ~many) if marked.any() and not marked.all() else None
+    return np.array([_table(marked, many, ~many)]) if marked.any() and not marked.all() else None
 
 
 def _blocks(sample: Latencies) -> list[tuple[int, int]]:

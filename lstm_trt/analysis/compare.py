@@ -1,4 +1,4 @@
-"""Compare two recordings: is B faster than A, slower, or the same, by median, tail and clusters.
+"""Compare two recordings: is B faster than A, slower, or the same, by median, tail, misses of a deadline and clusters.
 
 The unit of replication is the process. The same script in ten processes had medians that were
 known to 0.07 % each but differed by 3 %, so disjoint intervals of two processes prove nothing.
@@ -21,12 +21,14 @@ from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
 from lstm_trt.analysis.outliers import Cluster, Outliers, quick_of
-from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
+from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, recorded_first, shared
 from lstm_trt.analysis.parallel import computed
+from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.labels import record_both_command
+from lstm_trt.config.format import short_number
+from lstm_trt.config.labels import can_alternate, record_both_command
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Latencies
@@ -36,6 +38,59 @@ Sides = Sequence[Sequence[Series]]
 
 #: For A and B a bool array per round: whether a trial is in a band of multiples.
 Inside = Sequence[Sequence[np.ndarray]]
+
+
+#: The tail is compared at the highest of these percentiles that has an exact upper bound in every process.
+TAILS = {percentile: quantiles.share_of(percentile) for percentile in (99.99, 99.9, 99.0, 90.0)}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared, and what counts as a difference.
+
+    `effect`: the smallest relative difference that is relevant; of miss rates at least `RATE_EFFECT`. `confidence`: of
+    all comparisons of a pair jointly. `deadline_us`: the miss rates at this deadline are compared too. `percentile`:
+    that of the tail; None for the highest of `TAILS` that the trials can bound. Raises `UsageError` if one is out of
+    range.
+    """
+
+    effect: float = quantiles.EFFECT
+    confidence: float = quantiles.DEFAULT_CONFIDENCE
+    deadline_us: float | None = None
+    percentile: str | float | None = None
+
+    def __post_init__(self) -> None:
+        quantiles.check_confidence(self.confidence)
+        must = "the effect must be a share such as 0.02, at least 0 and below 1"
+        check_number(must, self.effect, lambda share: 0 <= share < 1)
+        if self.deadline_us is not None:
+            check_number("the deadline must be a positive time in us", self.deadline_us, lambda us: us > 0)
+        if self.percentile is not None:
+            quantiles.share_of(self.percentile)
+
+    @property
+    def each(self) -> float:
+        """The confidence of each comparison over rounds: all of a pair hold jointly at `confidence` (Bonferroni)."""
+        comparisons = 2 if self.deadline_us is None else 3
+        return 1 - (1 - self.confidence) / comparisons
+
+    @property
+    def tails(self) -> dict[float, Fraction]:
+        """Percentiles at which the tail may be compared, the preferred one first."""
+        if self.percentile is None:
+            return TAILS
+        share = quantiles.share_of(self.percentile)
+        return {float(100 * share): share}
+
+    @property
+    def flags(self) -> str:
+        """What a command `compare` needs for this deadline and percentile."""
+        text = ""
+        if self.deadline_us is not None:
+            text += f" --deadline-us {self.deadline_us:.15g}"
+        if self.percentile is not None:
+            text += f" --percentile {self.percentile}"
+        return text
 
 
 # New clusters and clusters that are gone
@@ -147,59 +202,84 @@ def _fields(name: str, change: Change, rounds_us: Sequence[tuple[float, ...]], *
     return {name + end: value for end, value in zip(ends, (change, *rounds_us, *ratios), strict=True)}
 
 
-@dataclass(frozen=True)
-class _Question:
-    """The processes of both sides, and when they differ: by more than `effect`, at this confidence.
+def _middle(ratios: np.ndarray) -> float:
+    """The median of ascending ratios; of two middle ones their geometric mean."""
+    return math.sqrt(float(ratios[(len(ratios) - 1) // 2]) * float(ratios[len(ratios) // 2]))
 
-    `confidence` applies to the intervals within processes. The intervals over rounds of median and tail have this
-    confidence jointly. `machine`: the ratio B / A of the control runs, or 1.
+
+def _decided(low: float, high: float, effect: float, less: Change, more: Change) -> tuple[Change, str]:
+    """Whether a ratio B / A between these bounds is the same, less or more; and why."""
+    bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
+    if math.isinf(high):
+        bounds = f"the ratio over rounds is at least {low:.4g}, without an upper bound"
+    if math.isinf(low):
+        bounds = "the ratio over rounds has no bound, because processes of A have no miss"
+    least = 1 / (1 + effect)
+    most = 1 + effect
+    if high < least or low > most:
+        change = less if high < least else more
+        return change, f"{bounds}, which differs from 1 by more than {100 * effect:g} %"
+    if least <= low and high <= most:
+        return Change.SAME, f"{bounds}, which is within {100 * effect:g} % of 1"
+    return Change.AMBIGUOUS, f"{bounds}, neither entirely within {100 * effect:g} % of 1 nor entirely beyond"
+
+
+def _fewest_rounds(confidence: float) -> int:
+    """Rounds per side that give an interval of the ratio over rounds, at least `ROUNDS` and at most 100."""
+    enough = (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, confidence))
+    return next(enough, 100)
+
+
+def _no_interval(m: int, n: int, question: Question) -> str:
+    given = f"{m} and {n} rounds give no interval at {100 * question.confidence:g} % confidence"
+    return f"{given}; record {_fewest_rounds(question.each)} per side"
+
+
+def _processes(m: int, n: int) -> str:
+    if m == n == 1:
+        return "one process per side"
+    return f"{m} processes per side" if m == n else f"{m} and {n} processes"
+
+
+@dataclass(frozen=True)
+class _Percentiles:
+    """Comparison of the percentiles of the processes of both sides.
+
+    The confidence of the question applies to the intervals within processes. `machine`: the ratio B / A of the control
+    runs, or 1.
     """
 
     sides: Sides
-    effect: float
-    confidence: float
+    question: Question
     machine: float
 
     def compare(self, name: str, heading: str, share: Fraction) -> OnePercentile:
         """Compare the percentile `share` of A's and B's processes; `name`: "median" or "tail"."""
-        each = 1 - (1 - self.confidence) / 2
+        each = self.question.each
         values = [np.array([quantiles.percentile(part.ordered_ns, share) for part in side]) for side in self.sides]
         ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
-        ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
+        ratio = _middle(ratios)
         m, n = map(len, values)
         rank = quantiles.ratio_rank(m, n, each)
         bounds = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
-        enough = (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each))
-        needed = next(enough, 100)
+        needed = _fewest_rounds(each)
         if min(m, n) < quantiles.ROUNDS:
             change, reason = self._by_processes(share, values, ratio)
         elif bounds:
             needed = 2 * max(m, n)
-            change, reason = self._by_rounds(*bounds)
+            change, reason = _decided(*bounds, self.question.effect, Change.FASTER, Change.SLOWER)
         else:
             change = Change.AMBIGUOUS
-            reason = f"{m} and {n} rounds give no interval at {100 * self.confidence:g} % confidence"
-            reason += f"; record {needed} per side"
+            reason = _no_interval(m, n, self.question)
         rounds_us = [tuple((value / 1e3).tolist()) for value in values]
         fields = _fields(name, change, rounds_us, ratio, *(bounds or (None, None)))
         return fields, f"{heading}: {reason}", needed if change == Change.AMBIGUOUS else 0
 
-    def _by_rounds(self, low: float, high: float) -> tuple[Change, str]:
-        least, most, effect = 1 / (1 + self.effect), 1 + self.effect, f"{100 * self.effect:g} %"
-        bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
-        if high < least or low > most:
-            change = Change.FASTER if high < least else Change.SLOWER
-            return change, f"{bounds}, which differs from 1 by more than {effect}"
-        if least <= low and high <= most:
-            return Change.SAME, f"{bounds}, which is within {effect} of 1"
-        return Change.AMBIGUOUS, f"{bounds}, neither entirely within {effect} of 1 nor entirely beyond"
-
     def _by_processes(self, share: Fraction, values: list[np.ndarray], ratio: float) -> tuple[Change, str]:
         """The comparison with fewer than 5 rounds per side."""
-        smallest = max(quantiles.ONE_PROCESS_RATIO, 1 + self.effect)
+        smallest = max(quantiles.ONE_PROCESS_RATIO, 1 + self.question.effect)
         m, n = map(len, values)
-        rounds = f"{m} processes per side" if m == n else f"{m} and {n} processes"
-        rounds = "one process per side" if m == n == 1 else rounds
+        rounds = _processes(m, n)
         apart = max(ratio, 1 / ratio)
         if apart <= smallest:
             inconclusive = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive"
@@ -214,7 +294,10 @@ class _Question:
             return Change.AMBIGUOUS, f"{also}, with {rounds}"
         part = self._effective_share(share, values)
         lows, highs = (
-            [quantiles.interval(process.ordered_ns, share, self.confidence, part)[end] for process in self.sides[side]]
+            [
+                quantiles.interval(process.ordered_ns, share, self.question.confidence, part)[end]
+                for process in self.sides[side]
+            ]
             for side, end in ((slow, 0), (1 - slow, 1))
         )
         if None in (*lows, *highs):
@@ -251,8 +334,83 @@ class _Question:
         return min(shares)
 
 
-#: The tail is compared at the highest of these percentiles that has an exact upper bound in every process.
-TAILS = {percentile: quantiles.share_of(percentile) for percentile in (99.99, 99.9, 99.0, 90.0)}
+# Comparison of miss rates
+
+#: Miss rates whose ratio is between 1 / 1.25 and 1.25 are the same: a margin of 2 % would need 10 000 misses a process.
+RATE_EFFECT = 0.25
+
+
+@dataclass(frozen=True)
+class MissRates(JsonFields):
+    """Miss rates of B compared with those of A; the unit is the process, and a rate that of its first `calls`.
+
+    `change`: B has FEWER misses, MORE, the SAME, or AMBIGUOUS. `calls`: the trials of the shortest process, because the
+    rates of shorter and longer processes do not have the same distribution. `miss_rate_rounds_`: the rate of each
+    process. `miss_rate_ratio`: the median of the ratios of all rates of B to all rates of A; `_low` and `_high`: its
+    exact interval over rounds. They are None where they are unbounded, or not known because of 0 / 0.
+    """
+
+    change: Change
+    deadline_us: float
+    calls: int
+    miss_rate_rounds_a: tuple[float, ...]
+    miss_rate_rounds_b: tuple[float, ...]
+    miss_rate_ratio: float | None
+    miss_rate_ratio_low: float | None
+    miss_rate_ratio_high: float | None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Its columns in a table with a row per configuration."""
+        names = ("deadline_us", "miss_rate_ratio", "miss_rate_ratio_low", "miss_rate_ratio_high")
+        return {"misses": self.change, **{name: getattr(self, name) for name in names}}
+
+
+def _miss_rates(sides: Sides, deadline_us: float, question: Question) -> tuple[MissRates, str, int]:
+    """The comparison of miss rates, its reason, and the rounds per side that may decide it if it is AMBIGUOUS.
+
+    The interval of the ratio is that of the Mann-Whitney test, inverted. A pair of rates that are both 0 has any ratio:
+    it counts against either direction, so that with ties the interval has at least its confidence.
+    """
+    calls = min(process.n for side in sides for process in side)
+    limit = limit_ns(deadline_us)
+    rates = [np.array([np.sum(process.above(limit)[0] < calls) / calls for process in side]) for side in sides]
+    m, n = map(len, rates)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.divide.outer(rates[1], rates[0]).ravel()
+    lows = np.sort(np.where(np.isnan(ratios), 0, ratios))
+    highs = np.sort(np.where(np.isnan(ratios), math.inf, ratios))
+    ratio = _middle(lows) if _middle(lows) == _middle(highs) else math.inf
+    rank = quantiles.ratio_rank(m, n, question.each)
+    low, high = (float(lows[rank - 1]), float(highs[-rank])) if rank else (0.0, math.inf)
+    change = Change.AMBIGUOUS
+    needed = _fewest_rounds(question.each)
+    if not rates[0].any() and not rates[1].any():
+        reason = "no call of either side missed, so no number of processes tells how the miss rates compare"
+        reason += "; a shorter deadline can be compared"
+        needed = 0
+    elif min(m, n) < quantiles.ROUNDS:
+        reason = f"inconclusive with {_processes(m, n)}; record {quantiles.ROUNDS} per side"
+    elif not rank:
+        reason = _no_interval(m, n, question)
+    else:
+        change, reason = _decided(low, high, max(question.effect, RATE_EFFECT), Change.FEWER, Change.MORE)
+        needed = 2 * max(m, n)
+    reason = f"misses of {short_number(deadline_us)} us in the first {calls} calls of each process: {reason}"
+    found = MissRates(
+        change=change,
+        deadline_us=deadline_us,
+        calls=calls,
+        miss_rate_rounds_a=tuple(rates[0].tolist()),
+        miss_rate_rounds_b=tuple(rates[1].tolist()),
+        miss_rate_ratio=quantiles.finite(ratio),
+        miss_rate_ratio_low=quantiles.finite(low) if rank else None,
+        miss_rate_ratio_high=quantiles.finite(high),
+    )
+    return found, reason, needed if change == Change.AMBIGUOUS else 0
+
+
+# Comparison of two sides
 
 
 @dataclass(frozen=True)
@@ -264,9 +422,10 @@ class Comparison(JsonFields):
     are its exact interval over rounds, None if there are too few rounds. `_us_rounds` have the
     percentile of each process. `clusters_` are None if they were not searched. `rounds_needed`:
     rounds per side that may decide an AMBIGUOUS result; 0 if nothing is ambiguous, or if the
-    processes are too short for a tail. `command`: shell commands, on several lines, that record
-    these rounds and compare them; None if none are
-    needed, or if it is not known how the sides were recorded.
+    processes are too short for a tail. `misses`: the miss rates, None if no deadline was given. `command`: shell
+    commands, on several lines, that record these rounds and compare them; also if nothing is ambiguous, but all of one
+    side was recorded before the other and both can be recorded alternately. None if none are needed, or if it is not
+    known how the sides were recorded.
     """
 
     median: Change
@@ -292,6 +451,7 @@ class Comparison(JsonFields):
     median_us_rounds_b: tuple[float, ...] = field(repr=False)
     tail_us_rounds_a: tuple[float, ...] = field(repr=False)
     tail_us_rounds_b: tuple[float, ...] = field(repr=False)
+    misses: MissRates | None
     reasons: tuple[str, ...]
     differences: tuple[str, ...]
     command: str | None
@@ -299,6 +459,11 @@ class Comparison(JsonFields):
     one_configuration: bool
     effect: float
     confidence: float
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The results: of the median, of the tail, and of the miss rates if they were compared."""
+        return (self.median, self.tail) if self.misses is None else (self.median, self.tail, self.misses.change)
 
 
 #: Columns of a comparison in tables.
@@ -309,56 +474,71 @@ COMPARED = (
 
 
 def compare_groups(
-    a: Group, b: Group, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
+    a: Group,
+    b: Group,
+    effect: float = quantiles.EFFECT,
+    confidence: float = quantiles.DEFAULT_CONFIDENCE,
+    deadline_us: float | None = None,
+    percentile: str | float | None = None,
 ) -> Comparison:
     """Compare B with A; the unit of replication is the process.
 
     With at least 5 rounds per side: FASTER or SLOWER if the interval of the ratio over rounds is
     entirely outside the range from 1 / (1 + effect) to 1 + effect, SAME if it is entirely inside,
     else AMBIGUOUS. The interval is exact (Hodges-Lehmann interval of the Mann-Whitney test). The
-    intervals of median and tail have the confidence 1 - (1 - confidence) / 2 each, and `confidence`
-    jointly. Processes are assumed to be independent; nothing is assumed within a process.
+    intervals of median, tail and miss rates have `confidence` jointly (`Question.each`). Processes
+    are assumed to be independent; nothing is assumed within a process.
 
     With fewer rounds the result is AMBIGUOUS, unless two conditions hold. The ratio exceeds 1.10,
     the ratio of any two rounds of one side, and the uncertainty of the percentile. And the
     order-statistic intervals (at the effective sample size) of all processes of one side are
     disjoint from those of the other. This assumes that two processes of one configuration differ
-    by less than 10 %; on a machine where they differ by more, record 5 rounds.
+    by less than 10 %; on a machine where they differ by more, record 5 rounds. Miss rates are then
+    AMBIGUOUS.
 
-    Raises `UsageError` if a side has no trials, a latency is not positive, or the effect or the
-    confidence is out of range.
+    Raises `UsageError` if a side has no trials, a latency is not positive, or an argument is out of
+    range.
     """
-    check_question(effect, confidence)
-    return compared([(a, b, effect, confidence)])[0]
+    return compared([(a, b, Question(effect, confidence, deadline_us, percentile))])[0]
 
 
-def compared(asked: Sequence[tuple[Group, Group, float, float]], clusters: bool = True) -> list[Comparison]:
+def compared(asked: Sequence[tuple[Group, Group, Question]], clusters: bool = True) -> list[Comparison]:
     """`compare_groups` of several pairs, which takes less time together; `clusters`: whether to search for them."""
-    sides = [tuple(_timed(side) for side in both) for *both, _, _ in asked]
+    sides = [tuple(_timed(side) for side in both) for *both, _ in asked]
     samples = [[Latencies.of(process.latency_ns) for process in side] for both in sides for side in both if clusters]
     found = iter(quick_of(samples))
     return [_comparison(*each, both, list(itertools.islice(found, 2))) for each, both in zip(asked, sides, strict=True)]
 
 
-def _comparison(
-    a: Group, b: Group, effect: float, confidence: float, sides: Sides, outliers: Sequence[Outliers]
-) -> Comparison:
+def _comparison(a: Group, b: Group, question: Question, sides: Sides, outliers: Sequence[Outliers]) -> Comparison:
     """`compare_groups` of a pair, whose processes are known, and their outliers if clusters are to be compared."""
-    question = _Question(sides, effect, confidence, control_ratio(a, b))
-    by_median, median_reason, rounds = question.compare("median", "median", quantiles.MEDIAN)
+    percentiles = _Percentiles(sides, question, control_ratio(a, b))
+    by_median, median_reason, rounds = percentiles.compare("median", "median", quantiles.MEDIAN)
     least = min(process.n for side in sides for process in side)
-    tail = next((name for name, share in TAILS.items() if quantiles.interval_ranks(least, share, confidence)[1]), None)
+    bounded = (
+        name for name, share in question.tails.items() if quantiles.interval_ranks(least, share, question.confidence)[1]
+    )
+    tail = next(bounded, None)
     if tail is None:
-        tail_reason = f"tail: n = {least} is too small for an upper bound of p{min(TAILS):g}"
+        tail_reason = f"tail: n = {least} is too small for an upper bound of p{min(question.tails):g}"
         by_tail = _fields("tail", Change.AMBIGUOUS, ((), ()), None, None, None)
     else:
-        by_tail, tail_reason, tail_rounds = question.compare("tail", f"p{tail:g}", TAILS[tail])
+        by_tail, tail_reason, tail_rounds = percentiles.compare("tail", f"p{tail:.15g}", question.tails[tail])
         rounds = max(rounds, tail_rounds)
+    reasons = [*_on_both_sides(shared(a, b), sides), median_reason, tail_reason]
+    misses = None
+    if question.deadline_us is not None:
+        misses, reason, more = _miss_rates(sides, float(question.deadline_us), question)
+        reasons.append(reason)
+        rounds = max(rounds, more)
     command = None
-    if rounds and a.configuration is not None and b.configuration is not None:
-        command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
+    if a.configuration is not None and b.configuration is not None:
+        alternate = recorded_first(a, b) and can_alternate(a.configuration, b.configuration)
+        more = rounds or (max(quantiles.ROUNDS, *map(len, sides)) if alternate else 0)
+        command = record_both_command(a.configuration, b.configuration, "rounds", more) if more else None
+        command = command and command + question.flags
     found = by_median | by_tail
-    clusters = changes(sides, confidence, outliers) if outliers else dict.fromkeys(ClusterChange)
+    clusters = changes(sides, question.confidence, outliers) if outliers else dict.fromkeys(ClusterChange)
     found |= {f"clusters_{kind}": pairs for kind, pairs in clusters.items()}
     for letter, side in zip("ab", sides, strict=True):
         found |= {f"rounds_{letter}": len(side), f"n_{letter}": sum(process.n for process in side)}
@@ -366,21 +546,15 @@ def _comparison(
     return Comparison(
         **found,
         tail_percentile=tail,
-        reasons=(*_on_both_sides(shared(a, b), sides), median_reason, tail_reason),
+        misses=misses,
+        reasons=tuple(reasons),
         differences=tuple(differences(a, b)),
         command=command,
         rounds_needed=rounds,
         one_configuration=a.configuration is not None and a.configuration == b.configuration,
-        effect=effect,
-        confidence=confidence,
+        effect=question.effect,
+        confidence=question.confidence,
     )
-
-
-def check_question(effect: float, confidence: float) -> None:
-    """Raise `UsageError` if the effect is not at least 0 and below 1, or the confidence is out of range."""
-    quantiles.check_confidence(confidence)
-    must = "the effect must be a share such as 0.02, at least 0 and below 1"
-    check_number(must, effect, lambda share: 0 <= share < 1)
 
 
 def _timed(side: Group) -> tuple[Series, ...]:
@@ -409,7 +583,8 @@ class NotCompared:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        return {"median": None, "tail": None, "clusters_gone": [], "clusters_new": [], "reasons": [self.reason]}
+        nothing = dict.fromkeys(("median", "tail", "misses"))
+        return {**nothing, "clusters_gone": [], "clusters_new": [], "reasons": [self.reason]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,13 +599,14 @@ class Comparisons(Answers):
 
     @property
     def exit_status(self) -> int:
-        """1 if any median or tail is SLOWER, else 3 if any is AMBIGUOUS or a side failed, else 0.
+        """1 if any is SLOWER or has MORE misses, else 3 if any is AMBIGUOUS or a side failed, else 0.
 
         Configurations that are on one side only do not count.
         """
-        names = ("median", "tail")
-        found = {getattr(answer, name, Change.AMBIGUOUS) for _, answer in self._compared() for name in names}
-        return 1 if Change.SLOWER in found else 3 if Change.AMBIGUOUS in found else 0
+        found: set[Change] = set()
+        for _, answer in self._compared():
+            found |= {Change.AMBIGUOUS} if isinstance(answer, NotCompared) else set(answer.changes)
+        return 1 if found & {Change.SLOWER, Change.MORE} else 3 if Change.AMBIGUOUS in found else 0
 
     def as_dict(self) -> dict | list:
         sides = {name: {"source": runs.source, **runs.how} for name, runs in (("a", self.runs), ("b", self.other))}
@@ -441,7 +617,10 @@ class Comparisons(Answers):
 
     def _rows(self) -> Iterator[dict]:
         for fields, answer in self._compared():
-            yield fields | {name: getattr(answer, name, None) for name in (*COMPARED, "rounds_a", "rounds_b")}
+            row = fields | {name: getattr(answer, name, None) for name in (*COMPARED, "rounds_a", "rounds_b")}
+            if isinstance(answer, Comparison) and answer.misses is not None:
+                row |= answer.misses.columns
+            yield row
 
     def _compared(self) -> Iterator[tuple[dict, Comparison | NotCompared]]:
         """Fields and answer of each configuration that is on both sides."""
@@ -478,23 +657,29 @@ def compare(
     effect: float = quantiles.EFFECT,
     confidence: float = quantiles.DEFAULT_CONFIDENCE,
     clusters: bool = True,
+    deadline_us: float | None = None,
+    percentile: str | float | None = None,
 ) -> Any:
     """`Comparisons` of each configuration of B with the matching one of A (see `pairing.py`).
 
     Of several others each is compared with A; the result is then a `ComparisonSeries`.
 
     `a` and `others`: results of `load`, or paths, recordings or groups. `effect` is the smallest relative difference
-    that is relevant. Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after
-    warm-up, or no configurations match.
+    that is relevant. With `deadline_us` their miss rates at this deadline are compared too; `percentile` is that of the
+    tail, by default the highest that has an exact upper bound. Raises `UsageError` if an argument is out of range, a
+    configuration has fewer than 2 trials after warm-up, or no configurations match.
     """
-    check_question(effect, confidence)
+    question = Question(effect, confidence, deadline_us, percentile)
     a = runs_to_judge(a)
     if len(others) > 1:
-        return ComparisonSeries(compare(a, b, effect=effect, confidence=confidence, clusters=clusters) for b in others)
-    b = runs_to_judge(*others)
+        return ComparisonSeries(_compared_runs(a, runs_to_judge(b), question, clusters) for b in others)
+    return _compared_runs(a, runs_to_judge(*others), question, clusters)
+
+
+def _compared_runs(a: Runs, b: Runs, question: Question, clusters: bool) -> Comparisons:
     pairs = pair(a, b)
     answers: list[Comparison | NotCompared | None] = []
-    asked: list[tuple[Group, Group, float, float]] = []
+    asked: list[tuple[Group, Group, Question]] = []
     for _, *both in pairs.pairs:
         sides = [(runs.source, group) for runs, group in zip((a, b), both, strict=True) if group is not None]
         failed = [f"{source}: {group.failure}" for source, group in sides if group.failure is not None]
@@ -504,9 +689,9 @@ def compare(
         elif failed:
             answers.append(NotCompared(f"{group.name}: not compared", failed[0]))
         else:
-            asked.append((group.plain, sides[1][1].plain, effect, confidence))
+            asked.append((group.plain, sides[1][1].plain, question))
             answers.append(None)
-    trials = [x.n + y.n for x, y, _, _ in asked]
+    trials = [x.n + y.n for x, y, _ in asked]
     found = iter(computed(partial(compared, clusters=clusters), asked, trials))
     answers = [answer or next(found) for answer in answers]
     return Comparisons(a, tuple(answers), (*a.remarks, *b.remarks), other=b, pairs=pairs)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,13 +35,14 @@ from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, asses
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
 from lstm_trt.analysis.parts import Excess, Spent
+from lstm_trt.analysis.processes import Processes, processes_of
 from lstm_trt.analysis.segments import SAME_LEVEL, Segments, not_judged, segments_of
 from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, microseconds, short_number, signed_percent
-from lstm_trt.config.libraries import pd
+from lstm_trt.config.libraries import pd, special
 from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs, as_runs
@@ -55,6 +57,10 @@ FAR_ABOVE, FAR_BELOW = 100, 2e-3
 
 #: Bursts of slow calls say nothing about misses if the deadline is so many times as far from the median.
 FAR_FROM_SLOW = 2
+
+#: Chance of deciding with the length that is recommended. Above this number of misses that may occur, their law is that
+#: of their rate.
+LIKELY, MANY_MISSES = 0.8, 100_000
 
 #: Window lengths k of the (m,k)-firm statistics, in trials.
 FIRM_WINDOWS = (10, 100, 1000)
@@ -100,8 +106,8 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
 class Question:
     """What is tested; raises `UsageError` if a field is out of range.
 
-    `burst_length`: the mean length of bursts of misses, in calls, for which MET must hold; or `burst_ms`, their
-    duration, which is divided by the mean time from call to call.
+    `burst_length`: MET must hold for bursts of misses of up to this length in calls, averaged over misses (see
+    `bursts.py`); or `burst_ms`, their duration, which is divided by the mean time from call to call.
     """
 
     deadline_us: float
@@ -217,11 +223,16 @@ class Verdict(JsonFields):
     (only that of misses if there are too few trials to distinguish a drift from bursts);
     `trials_needed_if_independent` ignores the dependence. Both are None if the miss rate is not
     below the allowed rate, the length is above 1e9, or the configuration failed.
+    Such a recording may have more misses than expected: `trials_needed_chance` is the chance that it proves MET, given
+    the observed misses (beta-binomial law with the prior of Jeffreys), and `trials_for_80_percent` the length that
+    proves it with a chance of 80 % at the miss rate (misses + 1/2) / n, None if that is not below the allowed rate.
+    Misses of a burst count as one for both. Both are None unless the verdict is NOT ENOUGH EVIDENCE.
     `verdict_if_independent` uses n trials, `verdict_if_effective` the effective sample size; both
     ignore drift. `reasons`: what prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
 
-    `burst_length`: the mean length of bursts of misses, in calls, that MET and the bounds were tested for.
-    `assumed_burst_length`: the longest for which these trials prove MET; None unless the verdict is MET. `effective_n`
+    `burst_length`: MET and the bounds were tested for bursts of misses of up to this length in calls, averaged over
+    misses, or of geometric lengths of this mean (`bursts.py`). `assumed_burst_length`: the longest for which these
+    trials prove MET; None unless the verdict is MET. `effective_n`
     and `effective_misses`: as how many trials and misses these count for MET and the upper bounds. `tau`: the number of
     misses that count as one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and the lower
     bounds. `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above `slow_above_us` (their
@@ -232,6 +243,9 @@ class Verdict(JsonFields):
     `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
     natural logarithms of the e-values of the round with the least, and of all rounds together; None otherwise.
+
+    `processes`: what these processes say about another one; None for one process, for processes of unequal length, and
+    in a recording that ended when it was decided. All other numbers are of these processes together.
 
     `known_to`: a "bin" of a histogram, which has no order, or a "step" of a clock that shows 0; else None. Then
     `misses` counts the calls that may miss, of which `certain_misses` do, and `max_us` is the most that the longest may
@@ -256,6 +270,8 @@ class Verdict(JsonFields):
     miss_rate_high: float | None = None
     trials_needed: int | None = None
     trials_needed_if_independent: int | None = None
+    trials_needed_chance: float | None = None
+    trials_for_80_percent: int | None = None
     verdict_if_independent: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
     verdict_if_effective: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
     effective_n: int = 0
@@ -272,6 +288,7 @@ class Verdict(JsonFields):
     until_decided: bool = False
     log_e_met: float | None = None
     log_e_missed: float | None = None
+    processes: Processes | None = None
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
     known_to: str | None = None
@@ -350,9 +367,9 @@ def verdict(
     """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
     `runs`: the result of `load`, or a path, recordings or groups. MET must hold for bursts of misses of up to
-    `burst_length` calls on average, or of `burst_ms` by the time from call to call. A configuration that failed has the
-    verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2
-    trials after warm-up.
+    `burst_length` calls, averaged over misses, or of `burst_ms` by the time from call to call. A configuration that
+    failed has the verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration
+    has fewer than 2 trials after warm-up.
     """
     question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
     runs = runs_to_judge(runs, bounds=True)
@@ -533,6 +550,11 @@ def _judged(
         drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
         factor = 1.0 if drifting else dependence.factor
         trials_needed = _trials_needed(question, needed, timed, misses, None if bursty else factor)
+    chance = likely = None
+    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and not evidence and needed is not None:
+        planned = _Planned(question, missed, n, dependence.factor, tau)
+        likely = planned.trials_for(LIKELY)
+        chance = trials_needed and planned.chance(trials_needed)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
         reasons += sequential.undecided(evidence, [sample.round for sample in samples])
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
@@ -560,6 +582,8 @@ def _judged(
         miss_rate_high=bounds.miss_rate_high,
         trials_needed=trials_needed,
         trials_needed_if_independent=needed,
+        trials_needed_chance=chance,
+        trials_for_80_percent=likely,
         verdict_if_independent=independent,
         verdict_if_effective=effective,
         effective_n=effective_n,
@@ -575,6 +599,7 @@ def _judged(
         slow_burst_length=slow.length if slow else None,
         slow_burst_length_low=slow.length_low if slow else None,
         slow_longer=bool(slow and assumed and slow.longer_than(assumed)),
+        processes=None if evidence else processes_of(timed, misses, question.share, question.confidence),
         dependence=dependence,
         firm_statistics=firm,
         known_to=("step" if ordered else "bin") if pooled.edges else None,
@@ -633,20 +658,80 @@ def _trials_needed(
 
     `factor`: effective sample size over n; None if the recording itself has to be repeated to know it.
     """
+    if needed is None:
+        return None
     n, missed = sum(process.n for process in timed), sum(map(len, misses))
-    trials = needed
-    if needed is not None and factor is None:
-        trials = _repeated(question, needed, timed, misses)
-    elif needed is not None and factor is not None:
-
-        def dependent(expected: int) -> int:
-            return math.ceil(quantiles.trials_for(math.ceil(factor * expected - 1e-9), *question.test) / factor)
-
-        trials = _settled(math.ceil(needed / factor), missed, n, dependent)
+    if factor is not None:
+        first = math.ceil(needed / factor)
+        return _settled(first, missed, n, lambda expected: _trials_for(question, expected, factor))
+    trials = _repeated(question, needed, timed, misses)
     if trials is None or question.burst_length == 1:
         return trials
     tested = (*question.test, question.burst_length)
     return _settled(trials, missed, n, lambda expected: bursts.trials_for(expected, *tested))
+
+
+def _trials_for(question: Question, misses: int, factor: float) -> int:
+    """Minimum number of trials in which so many misses prove MET; above 1e9 if none does."""
+    effective = quantiles.trials_for(math.ceil(factor * misses - 1e-9), *question.test)
+    trials = math.ceil(effective / factor)
+    if question.burst_length > 1:
+        trials = max(trials, bursts.trials_for(misses, *question.test, question.burst_length))
+    return trials
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A new recording like one of n trials with so many misses, of which `tau` count as one."""
+
+    question: Question
+    misses: int
+    n: int
+    factor: float
+    tau: float
+
+    def chance(self, trials: int) -> float:
+        """The chance that so many new trials prove MET, whose misses have a beta-binomial law (prior of Jeffreys)."""
+        most = self._most_misses(trials)
+        if most < 0:
+            return 0.0
+        seen = self.misses / self.tau + 0.5
+        others = (self.n - self.misses) / self.tau + 0.5
+        drawn = trials / self.tau
+        if most > MANY_MISSES:  # their rate is known as well as it is drawn
+            return float(special.betainc(seen, others, most / trials))
+        count = np.arange(math.floor(most / self.tau) + 1)
+        log_ways = special.gammaln(drawn + 1) - special.gammaln(count + 1) - special.gammaln(drawn - count + 1)
+        log_chances = log_ways + special.betaln(seen + count, others + drawn - count) - special.betaln(seen, others)
+        return min(1.0, float(np.exp(log_chances).sum()))
+
+    def trials_for(self, chance: float) -> int | None:
+        """The length that proves MET with this chance at the miss rate (misses + 1/2) / n; None above 1e9."""
+        rate = (self.misses + 0.5) / self.n
+        if rate >= float(1 - self.question.share):
+            return None
+
+        def enough(misses: int) -> bool:
+            trials = _trials_for(self.question, misses, self.factor)
+            if trials > quantiles.LONGEST:
+                return True
+            if self.tau == 1:
+                return quantiles.at_most(misses, trials, rate) >= chance
+            return bursts.at_most(misses, trials * rate, self.tau) >= chance
+
+        most = math.ceil(quantiles.LONGEST * rate)
+        fewest = bisect_left(range(most), True, key=enough)
+        trials = _trials_for(self.question, fewest, self.factor)
+        return trials if trials <= quantiles.LONGEST else None
+
+    def _most_misses(self, trials: int) -> int:
+        """The largest number of misses that proves MET in so many trials, -1 if none does."""
+        most = math.ceil(trials * float(1 - self.question.share))
+
+        def too_many(misses: int) -> bool:
+            return _trials_for(self.question, misses, self.factor) > trials
+
+        return bisect_left(range(most), True, key=too_many) - 1
 
 
 def _settled(trials: int, misses: int, n: int, least: Callable[[int], int]) -> int | None:

@@ -15,11 +15,13 @@ class Outcome(StrEnum):
 
 
 class Change(StrEnum):
-    """B compared with A."""
+    """B compared with A; FASTER and SLOWER are of times, FEWER and MORE of misses."""
 
     SAME = "SAME"
     FASTER = "FASTER"
     SLOWER = "SLOWER"
+    FEWER = "FEWER"
+    MORE = "MORE"
     AMBIGUOUS = "AMBIGUOUS"
 
 

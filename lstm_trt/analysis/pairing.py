@@ -111,7 +111,10 @@ def differences(a: Group, b: Group) -> list[str]:
         found.append(f"control run (an empty step): B / A {ratio:.2f}")
     first = recorded_first(a, b)
     if first is not None:
-        found.append(f"order: all rounds of {first} were recorded before those of {'B' if first == 'A' else 'A'}")
+        last = "B" if first == "A" else "A"
+        found.append(
+            f"order: all of {first} was recorded before {last}: a drift of the machine would look like a difference"
+        )
     return found
 
 
@@ -156,10 +159,10 @@ def _text(values: Iterable[str] | None) -> str:
 def recorded_first(a: Group, b: Group) -> str | None:
     """The side, "A" or "B", that was recorded before the other; None if they alternated or it is not known.
 
-    A change of the machine between the two then looks like a difference.
+    A change of the machine then looks like a difference: also with one process per side.
     """
     started: list[list[Any]] = [[sample.started_unix_ns for sample in side.samples] for side in (a, b)]
-    if None in started[0] + started[1] or min(map(len, started)) < 2:
+    if None in started[0] + started[1] or not all(started):
         return None
     if max(started[0]) < min(started[1]):
         return "A"

@@ -68,7 +68,7 @@ POINTS_BEFORE = 2
 POINTS = 3
 
 #: What is stated of a series.
-FITTED = ("slope_us", "r2", "exponent", "exponent_low", "exponent_high", "departure", "breaks_at")
+FITTED = ("slope_us", "r2", "exponent", "exponent_low", "exponent_high", "departure", "breaks_at", "breaks_tested")
 
 #: Batching is almost free while doubling the batch increases the time by at most this factor.
 FREE_DOUBLING = 1.10
@@ -77,6 +77,9 @@ FREE_DOUBLING = 1.10
 @dataclass(frozen=True)
 class Line:
     """Latency along one axis with the others `fixed`: the fitted line, and the first size that leaves it.
+
+    `breaks_at`: the first size whose time is more than 10 % off the line through the smaller ones. `breaks_tested`:
+    whether every size has at least 5 processes; the break is then significant, otherwise it may be noise.
 
     `exponent`: the power of the size with which the time grows, with its interval (`power`). `departure`: the largest
     distance of a time from the fitted line, relative to that time.
@@ -95,6 +98,12 @@ class Line:
     exponent_low: float
     exponent_high: float
     departure: float
+    breaks_tested: bool
+
+    @property
+    def untested_break(self) -> bool:
+        """Whether there is a break that was not tested against noise."""
+        return self.breaks_at is not None and not self.breaks_tested
 
 
 @dataclass(frozen=True)
@@ -294,26 +303,55 @@ def power(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, flo
     return exponent, exponent - reach, exponent + reach
 
 
-def break_of(sizes: Sequence[int], times_us: Sequence[float]) -> int | None:
+def break_of(
+    sizes: Sequence[int], times_us: Sequence[float], rounds_us: Sequence[np.ndarray] | None = None
+) -> int | None:
     """First size whose time deviates by more than 10 % from the line fitted to the sizes before it, or None.
 
     The deviation is relative to the prediction. At least two sizes come before it. If sizes double,
-    the noise of the first two is amplified three times in the prediction of the third.
+    the noise of the first two is amplified three times in the prediction of the third. With
+    `rounds_us`, the times of the processes of each size, the deviation must be significant.
     """
     for place in range(POINTS_BEFORE, len(sizes)):
         slope, intercept, _ = fit(sizes[:place], times_us[:place])
         expected = intercept + slope * sizes[place]
-        if abs(times_us[place] - expected) > DEPARTURE * abs(expected) * (1 + 1e-9):
+        if abs(times_us[place] - expected) <= DEPARTURE * abs(expected) * (1 + 1e-9):
+            continue
+        if rounds_us is None or _beyond_noise(sizes[: place + 1], rounds_us[: place + 1]):
             return int(sizes[place])
     return None
+
+
+def _beyond_noise(sizes: Sequence[int], rounds_us: Sequence[np.ndarray]) -> bool:
+    """Whether the last size is significantly more than 10 % off the line through the sizes before it.
+
+    The distance to the nearer edge of the 10 % is a linear combination of the mean times, whose standard error is that
+    of processes. Student's t with the degrees of freedom of Welch and Satterthwaite (Biometrika 34, 1947), two-sided at
+    99 % as for inversions.
+    """
+    before = np.asarray(sizes[:-1], dtype=float)
+    apart = before - before.mean()
+    weights = 1 / len(before) + (sizes[-1] - before.mean()) * apart / (apart @ apart)
+    means = np.array([times.mean() for times in rounds_us])
+    expected = float(weights @ means[:-1])
+    side = np.sign(means[-1] - expected)
+    factors = np.append(-weights * (side + DEPARTURE * np.sign(expected)), side)
+    distance = float(factors @ means)
+    parts = np.array([times.var(ddof=1) / len(times) for times in rounds_us]) * factors**2
+    if not parts.any():
+        return distance > 0
+    freedom = parts.sum() ** 2 / sum(part**2 / (len(times) - 1) for part, times in zip(parts, rounds_us, strict=True))
+    return distance > float(special.stdtrit(freedom, (1 + PAIR_CONFIDENCE) / 2)) * math.sqrt(parts.sum())
 
 
 def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:
     sizes, times_us = tuple(line), tuple(cell.latency_us for cell in line.values())
     slope, intercept, r2 = fit(sizes, times_us)
     departure = float(np.max(np.abs(1 - (intercept + slope * np.array(sizes)) / np.array(times_us))))
-    found = (slope, intercept, r2, break_of(sizes, times_us), sizes, times_us)
-    return Line(axis, fixed, *found, system, *power(sizes, times_us), departure)
+    tested = all(len(cell.rounds) >= ROUNDS for cell in line.values())
+    rounds_us = [np.array([part.median_us for part in cell.rounds]) for cell in line.values()] if tested else None
+    found = (slope, intercept, r2, break_of(sizes, times_us, rounds_us), sizes, times_us)
+    return Line(axis, fixed, *found, system, *power(sizes, times_us), departure, tested)
 
 
 def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Batching:

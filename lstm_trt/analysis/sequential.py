@@ -12,9 +12,7 @@ as ok calls and bursts in turn: p is the miss rate, p0 the allowed one, m the me
   of z that are the best for `RATES`. It uses the number of misses and not their pattern, so fewer never decide later.
   Lengths L of mean m with the generating function G need not be geometric. What is needed is that (1 - G(z)) / m is at
   least (1 - z) / (B - (B - 1) z) for these z, and S = E[L^2] / m <= B is enough, where S is the length of the burst in
-  which a miss lies, averaged over misses. For (1 - G(z)) / m is the mean, over misses, of (1 - z^L) / L, which is convex
-  in L; so by Jensen's inequality it is at least (1 - z^S) / S: of all lengths with this S equal ones are the worst. And
-  (1 - z^S) / S is at least (1 - z) / (S - (S - 1) z), by Jensen's inequality for z^j with j = 0 ... S - 1.
+  which a miss lies, averaged over misses: `bursts.py` has the reason, (1 - G(z)) / m >= (1 - z^S) / S.
 - MISSED tests "p is p0 or less", for geometric bursts of any mean: the likelihood of the transitions, mixed over beta
   laws of both of their rates, over its largest value under the hypothesis (universal inference: Wasserman, Ramdas and
   Balakrishnan, PNAS 117, 2020). In bad states in which only some calls miss, that alone is often false; so the misses
@@ -228,7 +226,7 @@ def pooled(rounds: Sequence[Evidence]) -> Evidence:
         n=sum(each.n for each in rounds),
         misses=sum(each.misses for each in rounds),
         rounds=tuple(rounds),
-        transitions=sum(each.transitions for each in rounds),
+        transitions=np.sum([each.transitions for each in rounds], axis=0),
     )
 
 

@@ -3,15 +3,18 @@
 import argparse
 from pathlib import Path
 
-from lstm_trt.analysis.compare import check_question, compare
+from lstm_trt.analysis.compare import Question, compare
 from lstm_trt.analysis.quantiles import EFFECT
 from lstm_trt.cli import common
 from lstm_trt.config.errors import NotATable
 from lstm_trt.store.runs import Runs, load
 
 EXAMPLE = """lstm-trt compare before after another
+  lstm-trt compare before after --deadline-us 1000 --percentile 99.9
   lstm-trt compare before.csv after.csv --column latency --unit us
-exit status: 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS (the worst of median and tail), 2 invalid input"""
+exit status: 0 SAME, FASTER or FEWER misses, 1 SLOWER or MORE misses, 3 AMBIGUOUS (the worst of all), 2 invalid input"""
+
+QUESTION = ("effect", "confidence", "deadline_us", "percentile")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,15 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others = "recordings or tables that are compared with A, each by itself"
     parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
     comparison_arguments(parser)
+    common.deadline_argument(parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25")
+    percentile = "percentile of the tail (default: the highest that all processes have enough trials for)"
+    parser.add_argument("--percentile", metavar="P", help=percentile)
     common.clusters_argument(parser, "compare clusters")
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
-    check_question(arguments.effect, arguments.confidence)  # before the recordings are loaded, which may take long
-    question = {"effect": arguments.effect, "confidence": arguments.confidence, "clusters": arguments.clusters == "yes"}
-    return common.print_answers(arguments, compare(*_sides(arguments), **question))
+    """Run `compare`; returns 1 SLOWER or MORE misses, 3 AMBIGUOUS, else 0; of several the worst, 1 first."""
+    question = {name: getattr(arguments, name) for name in QUESTION}
+    Question(**question)  # refused before the recordings are loaded, which may take long
+    answers = compare(*_sides(arguments), **question, clusters=arguments.clusters == "yes")
+    return common.print_answers(arguments, answers)
 
 
 def _sides(arguments: argparse.Namespace) -> list[Runs]:

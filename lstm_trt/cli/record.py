@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length = "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
     add("--for", dest="for_time", metavar="TIME", help=length)
     control = "do not also time an empty step, which measures the delays of the machine itself"
+    rounds = "rounds, each in a new process; resumes if interrupted (default: one more than the folder has)"
+    add("--rounds", type=int, metavar="N", help=rounds)
     add("--no-control", dest="control", action="store_false", help=control)
     common.wait_argument(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
@@ -53,10 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.mode == "stream" and arguments.onnx:
             common.print_progress(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
-        return _record(arguments, pool.record(workload, time_limit_s=arguments.time_limit, **settings))
+        recording = pool.record(workload, rounds=arguments.rounds, time_limit_s=arguments.time_limit, **settings)
+        return _record(arguments, recording)
     from lstm_trt.recorder import soak  # with what reads recordings; others need none of it
 
-    for name in ("trials", "tier", "time_limit"):
+    for name in ("trials", "tier", "time_limit", "rounds"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--for and --{name.replace('_', '-')} exclude each other: give one of them")
     try:
@@ -69,21 +72,38 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace, recording: Recording) -> int:
-    """Print the main numbers of one recording, its control run, what a NaN does, and its path."""
-    provenance, path = recording.provenance, arguments.out / recording.file_name
-    checks = {"control": provenance["control"], "clock": provenance["clock"]}
-    checks["nan_reaches_output"] = provenance["parity"]["nan_reaches_output"]
-    common.warn(provenance["warnings"])
-    protocol = recording.configuration.protocol
+    """Print what was recorded; with --rounds each of them, in JSON as a list."""
+    recordings = [recording]
+    if arguments.rounds is not None:
+        recordings = pool.recorded_rounds(recording.configuration, arguments.out, arguments.rounds)
+    for each in recordings:
+        common.warn(each.provenance["warnings"])
     if arguments.format == "json":
-        from lstm_trt.analysis.summary import summarize
-
-        (row,) = summarize([recording])
-        common.print_json({"path": str(path), "summary": row.as_dict(), **checks, "warnings": provenance["warnings"]})
+        values = [_json_values(each, arguments.out) for each in recordings]
+        common.print_json(values[0] if arguments.rounds is None else values)
     else:
-        show("\n".join([latencies_text(recording), *pool.remarks(**checks)]))
-        print(path)
-    return common.verdict_status(recording, protocol) if protocol.until else 0
+        for each in recordings:
+            show("\n".join([latencies_text(each), *pool.remarks(**_checks(each))]))
+            print(arguments.out / each.file_name)
+    protocol = recording.configuration.protocol
+    return common.verdict_status(recordings, protocol) if protocol.until else 0
+
+
+def _json_values(recording: Recording, out: Path) -> dict:
+    """Path, summary, checks and warnings of one recording."""
+    from lstm_trt.analysis.summary import summarize
+
+    (row,) = summarize([recording])
+    path = str(out / recording.file_name)
+    warnings = recording.provenance["warnings"]
+    return {"path": path, "summary": row.as_dict(), **_checks(recording), "warnings": warnings}
+
+
+def _checks(recording: Recording) -> dict:
+    """Its control run, the costs of its clock, and what a NaN does, as `pool.remarks` takes them."""
+    provenance = recording.provenance
+    nan_reaches_output = provenance["parity"]["nan_reaches_output"]
+    return {"control": provenance["control"], "clock": provenance["clock"], "nan_reaches_output": nan_reaches_output}
 
 
 def latencies_text(recording: Recording) -> str:
@@ -116,6 +136,8 @@ class _Progress:
                 self._rewrite(f"{event['done']}/{event['total']} trials")
                 if event["done"] >= event["total"]:
                     self.end_line()
+            case "round":
+                common.print_progress(f"{self._name}: round {event['round']}")
             case "waiting":
                 common.print_progress(f"{self._name} {pool.waiting_text(event)}")
             case "rest":

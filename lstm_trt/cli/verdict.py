@@ -27,7 +27,7 @@ def question_arguments(parser: argparse.ArgumentParser) -> None:
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
-    bursts = "mean length of bursts of misses for which MET must hold"
+    bursts = "MET must hold if a miss lies, averaged over misses, in a burst of up to this length"
     add("--burst-length", type=float, default=1.0, metavar="B", help=f"{bursts}, in calls (default 1)")
     add("--burst-ms", type=float, metavar="T", help=f"{bursts}, in ms: divided by the time of a call")
 

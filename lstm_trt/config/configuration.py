@@ -115,8 +115,8 @@ class Protocol:
     every `period_us` and waits by `wait`: "spin", "sleep" (sleep, then spin for the last
     200 us) or "os" (sleep only). "paused" sleeps `pause_ms` before each call. With `for_s`
     the recording ends after that time, and `trials` is the maximum for one part of it. With `until` "decided" it ends
-    when the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length` calls on
-    average, is MET or MISSED (`analysis/sequential.py`), and `trials` is the maximum.
+    when the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length` calls,
+    averaged over misses, is MET or MISSED (`analysis/sequential.py`), and `trials` is the maximum.
 
     With `after_warmup` "zeros" all inputs of floating point are zero from the first call after the warm-up on, so that
     the k-th timed call of a stream is the k-th of silence.
@@ -146,7 +146,7 @@ class Protocol:
     deadline_us: float | None = _of_until(help="deadline of --until decided", unit="us")
     percentile: float | None = _of_until(help="percentile that must meet the deadline (default 99.9)", unit="p")
     burst_length: float | None = _of_until(
-        help="mean length of bursts of misses for which MET must hold, in calls", unit="b"
+        help="MET must hold if a miss lies, averaged over misses, in a burst of up to this length, in calls", unit="b"
     )
     after_warmup: str | None = described(
         None, help="inputs of the timed calls of a stream: silence after usual ones", choices=("zeros",), added=True

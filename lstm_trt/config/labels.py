@@ -81,6 +81,11 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
     return command_line([program, command, *_flags(configuration)], out, rounds)
 
 
+def can_alternate(a: Configuration, b: Configuration) -> bool:
+    """Whether rounds of both can alternate: one command each records them, without a change by hand in between."""
+    return record_command(a, "") != record_command(b, "")
+
+
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
     """The shell commands, on several lines, that record rounds of both and compare them.
 
@@ -88,7 +93,7 @@ def record_both_command(a: Configuration, b: Configuration, out: str | Path, rou
     that the user has to change in between, and one side is recorded after the other. None if no command records one
     of them.
     """
-    alternate = record_command(a, out, rounds) != record_command(b, out, rounds)
+    alternate = can_alternate(a, b)
     folders = [str(Path(out) / side) for side in "ab"]
     number = "$round" if alternate else rounds
     first, second = (record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True))

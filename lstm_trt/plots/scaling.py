@@ -148,6 +148,8 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed 
     broken = sum(line.breaks_at is not None for line in here)
     reading = f"{growth_text(here)}. Break in {broken} of {len(here)}: a point lies more than 10 % off the line through"
     reading = reading[0].upper() + reading[1:] + " the points before it."
+    if untested := sum(line.untested_break for line in here):
+        reading += f" Not tested against noise: {untested}, which takes 5 processes."
     marks = {
         "measured": {"color": GREY, "marker": "o", "markersize": 3.5, "linestyle": "none"},
         "least squares": {"color": GREY, "linewidth": 1.2},

@@ -309,12 +309,22 @@ def next_round(configuration: Configuration, folder: Path) -> int:
     return min(again, default=max(done, default=-1) + 1)
 
 
+def recorded_rounds(configuration: Configuration, folder: Path, rounds: int) -> list[Recording]:
+    """The recordings of a configuration in `folder`, of its first so many rounds, in their order."""
+    found = []
+    for item in folders.read_many(folder, skipped=[]):
+        if isinstance(item, Recording) and item.configuration.id == configuration.id and item.round < rounds:
+            found.append(item)
+    return sorted(found, key=lambda recording: recording.round)
+
+
 def record(
     workload: Workload,
     runtime: str | None = None,
     protocol: Protocol | None = None,
     options: Options | None = None,
     *,
+    rounds: int | None = None,
     mode: str | None = None,
     control: bool = True,
     out: str | os.PathLike | None = None,
@@ -325,18 +335,31 @@ def record(
     """Record one workload on one runtime in a fresh, pinned process.
 
     `control` adds a control run of an empty step. With `out`, the recording is written to this folder, as a
-    further round if it already contains the configuration. `wait`: whether to wait while another recording uses
-    the same cores, or for how many seconds at most. `listener` gets the process's messages (stages, progress).
+    further round if it already contains the configuration. With `rounds`, as in `sweep`, those of so many rounds are
+    recorded that `out` does not contain yet, each in a new process, and the last is returned. `wait`: whether to wait
+    while another recording uses the same cores, or for how many seconds at most. `listener` gets the process's messages
+    (stages, progress), and before each of several `rounds` `{"event": "round", "round": ...}`.
     Raises `UsageError`, `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
-    check_limits(time_limit_s)
+    check_limits(time_limit_s, 1 if rounds is None else rounds)
+    if rounds is not None and out is None:
+        raise UsageError("rounds are recorded into a folder: give out as well")
     with ExitStack() as stack:
         kept = stack.enter_context(temporary_folder()) if out is None else out
         folder = files.make_folder(Path(kept))
         stack.enter_context(folder_lock(folder))
         pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait, single=True))
-        number = next_round(configuration, folder)
-        outcome = pool.record_configuration(configuration, number, folder, listener, control=control)
-        outcome.check(kept=out is not None)
-        return files.read(outcome.path)
+        if rounds is None:
+            number = next_round(configuration, folder)
+            outcome = pool.record_configuration(configuration, number, folder, listener, control=control)
+            outcome.check(kept=out is not None)
+            return files.read(outcome.path)
+        folders.tidy(folder)
+        recorded, _ = folders.finished(folder)
+        for number in range(rounds):
+            if (configuration.id, number) not in recorded:
+                pool.begin_series(number)
+                listener({"event": "round", "round": number})
+                pool.record_configuration(configuration, number, folder, listener, control=control).check()
+        return recorded_rounds(configuration, folder, rounds)[-1]

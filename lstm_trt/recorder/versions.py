@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
+from lstm_trt.analysis.compare import COMPARED, Comparison, Question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
 from lstm_trt.analysis.series import rounds_of
@@ -74,7 +74,7 @@ class Answer:
     @property
     def not_in_turns(self) -> list[str]:
         """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
-        compared = [version for version, found in self.comparisons.items() if found]
+        compared = [version for version, found in self.comparisons.items() if found and found.rounds_b > 1]
         return [each for each in compared if recorded_first(self.groups[self.first], self.groups[each])]
 
     @property
@@ -185,7 +185,7 @@ def record_versions(
     if len(versions) < 2:
         raise UsageError(f"give at least two different versions to compare, not {len(versions)}")
     preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
-    check_question(effect, confidence)  # before anything is installed
+    Question(effect, confidence)  # refused before anything is installed
     check_limits(sweep.get("time_limit_s"), rounds)
     protocol, options, name = protocol or preparer.protocol(workload), options or Options(), runtime or module.NAME
     missing = installed_version(library) is None  # otherwise another version would not run here either
@@ -215,7 +215,8 @@ def record_versions(
         if a and b and a.n and b.n:
             found = compare_groups(a, b, effect, confidence)
             if found.command:  # that of `sweep` cannot select the version, which is all that differs
-                how = ((versions[0], version), b.configuration, "rounds", found.rounds_needed)
+                again = found.rounds_needed or max(rounds, ROUNDS)
+                how = ((versions[0], version), b.configuration, "rounds", again)
                 found = replace(found, command=versions_command(library, *how))
             comparisons[version] = found
     return Answer(library, versions[0], sides[0][1], rows, groups, comparisons, report)

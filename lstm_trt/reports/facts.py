@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis import compare, deadline, outliers, pairing, parallel, summary
+from lstm_trt.analysis import bursts, compare, deadline, outliers, pairing, parallel, summary
 from lstm_trt.analysis.answers import runs_to_judge
 from lstm_trt.analysis.outcomes import Change, Outcome
 from lstm_trt.analysis.quantiles import shares_of
@@ -110,7 +110,7 @@ class Report:
         """What MET assumes, or why a configuration is not MET."""
         verdict = self.verdicts[place]
         assumed = verdict.assumed_burst_length
-        return f"assumes bursts of at most {assumed:.3g} calls" if assumed else "; ".join(verdict.reasons)
+        return f"assumes that {bursts.assumption(assumed)}" if assumed else "; ".join(verdict.reasons)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -199,8 +199,8 @@ class Report:
             alone = f"Each verdict holds at {confidence} for its configuration alone"
             lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
         if assumed := list(filter(None, (each.assumed_burst_length for each in self.verdicts))):
-            bursts = f"misses that were not seen come in bursts of at most {min(assumed):.3g} calls on average"
-            lines.append(f"MET assumes that {bursts} (its remark states it for each), and that nothing else changes.")
+            least = bursts.assumption(min(assumed))
+            lines.append(f"MET assumes that {least} (its remark states it for each), and that nothing else changes.")
         if self.comparisons:
             _, rows = self.compared
             for column, name in enumerate(("Median", "Tail"), start=1):

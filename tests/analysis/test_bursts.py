@@ -18,7 +18,7 @@ from lstm_trt.store.samples import Latencies
 from tests.conftest import sampled
 from tests.store.test_samples import put
 from tests.support.planted_latencies import judge
-from tests.support.planted_misses import KINDS, geometric
+from tests.support.planted_misses import KINDS, LENGTHS_20, OUTSIDE_20, chance_of_at_most, geometric, means
 
 ALLOWED = Fraction(1, 1000)
 DEADLINE_US = 1000.0
@@ -184,6 +184,25 @@ def test_the_longest_bursts_that_are_assumed():
         assert not bursts.proves_below(k, 60_000, ALLOWED, 0.95, 1.01 * longest)
 
 
+@pytest.mark.parametrize("name", [*LENGTHS_20, *OUTSIDE_20])
+def test_met_is_false_in_at_most_5_percent_where_a_miss_lies_in_a_burst_of_the_assumed_length(name):
+    """Exactly, at the lengths of recordings in which so many misses are just enough; and why, for each z."""
+    law = (LENGTHS_20 | OUTSIDE_20)[name]
+    mean, of_misses = means(law)
+    inside = name in LENGTHS_20
+    assert mean <= 20.001 and (of_misses <= 20.001) == inside
+    chances = []
+    for k in (0, 1, 4, 17, 40):
+        n = bursts.trials_for(k, ALLOWED, 0.95, 20)
+        chances.append(chance_of_at_most(k, n * float(ALLOWED), law))
+    z = np.linspace(0, 0.999, 50)
+    least = (1 - z**of_misses) / of_misses
+    assert np.all((1 - np.polynomial.polynomial.polyval(z, law)) / mean >= least - 1e-12)
+    assert np.all(least >= (1 - z) / (of_misses - (of_misses - 1) * z) - 1e-12)
+    # Geometric lengths of this mean are those of the test itself.
+    assert (max(chances) <= 0.0501) == (inside or name == "geometric, mean 20")
+
+
 def test_fewer_misses_never_prove_less():
     for longest in (1, 4, 20):
         for n in (3000, 60_000, 150_000):
@@ -234,7 +253,7 @@ def test_a_length_in_milliseconds_is_divided_by_the_time_of_a_call(lab, refused,
     done = lab("verdict", path, "--deadline-us", DEADLINE_US, "--burst-ms", 0.5, "--format", "json")
     assert done.returncode == 0 and json.loads(done.stdout)["burst_length"] == found[0].burst_length
     text = lab("verdict", path, "--deadline-us", DEADLINE_US).stdout
-    assert "assumes that bursts of misses average at most 6.68 calls; no miss was seen" in text
+    assert "assumes that a miss lies, averaged over misses, in a burst of at most 6.68 calls (E[L^2] / E[L]" in text
     for flags, message in (
         (("--burst-length", 0.5), "at least 1 call"),
         (("--burst-ms", -1), "positive time"),

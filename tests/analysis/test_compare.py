@@ -26,7 +26,14 @@ from lstm_trt.store.samples import Group, Latencies, NoTrials
 from tests.conftest import rest_is_heavy, sampled
 from tests.support.planted_latencies import autoregressive, check_rate
 
-MIRROR = {"SAME": "SAME", "AMBIGUOUS": "AMBIGUOUS", "FASTER": "SLOWER", "SLOWER": "FASTER"}
+MIRROR = {
+    "SAME": "SAME",
+    "AMBIGUOUS": "AMBIGUOUS",
+    "FASTER": "SLOWER",
+    "SLOWER": "FASTER",
+    "FEWER": "MORE",
+    "MORE": "FEWER",
+}
 CALLED = ("FASTER", "SLOWER")
 
 
@@ -232,6 +239,83 @@ def test_a_high_confidence_asks_for_more_rounds(no_clusters):
     assert compare(*(side(*[flat(100 * ratio)] * needed) for ratio in (1, 1.3)), confidence=0.999).median == "SLOWER"
 
 
+# Misses of a deadline
+
+
+def missing(rates, n=500, generator=None) -> Group:
+    """A process for each rate, in which this share of n calls misses 1 ms: at random, or the first ones."""
+    places = [np.arange(n) / n if generator is None else generator.random(n) for _ in rates]
+    late = [place < rate for place, rate in zip(places, rates, strict=True)]
+    return side(*(np.where(missed, 2e6, 1e5 + np.arange(n)) for missed in late))
+
+
+def misses(a: Group, b: Group):
+    (found,) = analysis_compare.compared([(a, b, analysis_compare.Question(deadline_us=1000))], clusters=False)
+    return found
+
+
+@pytest.mark.parametrize("spread", [0, 1])
+def test_equal_miss_rates_are_rarely_more_or_fewer_and_a_tenfold_one_is_found(spread, rng):
+    wrong = found = 0
+    for _ in range(100):
+        a, b, c = (missing(0.01 * times * rng.lognormal(0, spread, 6), 500, rng) for times in (1, 1, 10))
+        wrong += misses(a, b).misses.change in ("FEWER", "MORE")
+        found += misses(a, c).misses.change == "MORE"
+    check_rate(wrong, 100, 0.05)
+    check_rate(100 - found, 100, 0.01 if spread == 0 else 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rates_a", "rates_b", "word", "ratio"),
+    [([0.02] * 5, [0.04] * 5, "MORE", 2), ([0.04] * 5, [0.02] * 5, "FEWER", 0.5), ([0.1] * 5, [0.12] * 5, "SAME", 1.2),
+     ([0.02] * 4, [0.2] * 9, "AMBIGUOUS", 10), ([0] * 5, [0] * 5, "AMBIGUOUS", None),
+     ([0] * 5, [0.01] * 5, "MORE", None), ([1] * 5, [1] * 5, "SAME", 1),
+     ([0, 0, 0, 0, 0.01], [0, 0, 0, 0, 0.02], "AMBIGUOUS", None)],
+)  # fmt: skip
+def test_miss_rates_of_processes_decide(rates_a, rates_b, word, ratio):
+    a, b = missing(rates_a), missing(rates_b)
+    result = misses(a, b)
+    assert (result.misses.change, result.misses.miss_rate_ratio) == (word, ratio and pytest.approx(ratio))
+    assert result.misses.miss_rate_rounds_b == pytest.approx(rates_b) and result.changes[-1] == word
+    assert f"misses {word}: B" in comparison_text(result)
+    assert misses(b, a).misses.change == MIRROR[word]
+    plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert plain["misses"]["change"] == word and plain["misses"]["deadline_us"] == 1000
+
+
+def test_no_miss_on_both_sides_says_that_it_cannot_be_told():
+    result = misses(missing([0] * 20), missing([0] * 20))
+    assert result.median == "SAME" and result.misses.change == "AMBIGUOUS" and result.rounds_needed == 0
+    assert "no number of processes tells" in result.reasons[-1]
+    assert not comparison_text(result).endswith("each process")  # more trials are not what decides it
+
+
+def test_processes_of_different_lengths_are_compared_in_as_many_calls():
+    """At one rate the shorter processes would have no miss, and the longer ones one each."""
+    rare = np.full(20_000, 1e5)
+    rare[15_000] = 2e6
+    result = misses(missing([0] * 5, 1000), side(*[rare] * 5))
+    assert (result.misses.change, result.misses.calls) == ("AMBIGUOUS", 1000)
+    assert result.misses.miss_rate_rounds_b == (0,) * 5
+
+
+def test_the_percentile_of_the_tail_can_be_chosen(no_clusters):
+    sides = side(*[flat(100)] * 5), side(*[flat(130)] * 5)
+    for percentile, found in (("99", 99), (75, 75), (99.9, None)):
+        result = compare(*sides, percentile=percentile)
+        assert (result.tail_percentile, result.tail) == (found, "SLOWER" if found else "AMBIGUOUS")
+    assert "too small for an upper bound of p99.9" in " ".join(result.reasons)
+    for bad in ({"percentile": 0.99}, {"percentile": "high"}, {"deadline_us": 0}, {"deadline_us": float("nan")}):
+        with pytest.raises(UsageError):
+            compare(*sides, **bad)
+
+
+def test_the_printed_command_asks_the_same_question(no_clusters, tmp_path):
+    sides = recorded(configured(), flat(100)), recorded(configured(options=Options(threads=2)), flat(101))
+    *_, last = commands(compare(*sides, deadline_us=250.5, percentile="99"), tmp_path)
+    assert (last.deadline_us, last.percentile) == (250.5, "99")
+
+
 # Differences and commands
 
 
@@ -296,6 +380,27 @@ def test_the_same_configuration_is_recorded_once_for_each_side(no_clusters, tmp_
     assert commands(more, tmp_path)[0].rounds == 12  # six a side did not suffice
 
 
+@pytest.mark.parametrize(("in_turns", "rounds"), [(False, 6), (True, 6), (False, 1)])
+def test_sides_that_were_recorded_one_after_the_other_get_the_commands_to_alternate(
+    no_clusters, tmp_path, in_turns, rounds
+):
+    """The difference may be that of the machine, also where it is decided."""
+    sides = []
+    for place, (threads, median_us) in enumerate(((1, 100), (2, 130))):
+        first, step = (place, 2) if in_turns else (100 * place, 1)
+        samples = tuple(Latencies.of(flat(median_us), started_unix_ns=first + step * each) for each in range(rounds))
+        sides.append(Group("one", samples, configuration=configured(options=Options(threads=threads))))
+    result = compare(*sides)
+    assert (result.median, result.rounds_needed) == ("SLOWER", 0)
+    assert any("order: all of A" in line for line in result.differences) != in_turns
+    assert (result.command is None) == in_turns
+    if not in_turns:
+        assert "to rule out that the machine changed in between, record" in comparison_text(result)
+        assert len(commands(result, tmp_path)) == 2 * max(rounds, 5) + 1
+        same = [replace(group, configuration=configured()) for group in sides]
+        assert compare(*same).command is None  # nothing can alternate by itself
+
+
 # It records ten times, each time in a process of its own.
 @pytest.mark.heavy
 @sampled(2)
@@ -336,8 +441,11 @@ def test_different_machines_versions_and_options_are_named(no_clusters):
     assert "trials per process: 1000 -> 900" in compare(side(flat(100)), side(flat(100, 900))).differences
     assert compare(first, recorded(configured(), flat(99), flat(100))).differences == ()
     later = recorded(configured(), flat(99), flat(100), started_unix_ns=10**18)
-    assert compare(first, later).differences == ("order: all rounds of A were recorded before those of B",)
-    assert compare(later, first).differences == ("order: all rounds of B were recorded before those of A",)
+    order = "order: all of {} was recorded before {}: a drift of the machine would look like a difference"
+    assert compare(first, later).differences == (order.format("A", "B"),)
+    assert compare(later, first).differences == (order.format("B", "A"),)
+    alone = [recorded(configured(), flat(100), started_unix_ns=start) for start in (1, 2)]
+    assert compare(*alone).differences == (order.format("A", "B"),)
     foreign = [side(flat(100), group={"model": name, "batch": 1}) for name in ("small", "large")]
     assert compare(*foreign).differences == ("model: small -> large",)
 

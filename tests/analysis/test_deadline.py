@@ -88,6 +88,43 @@ def test_clean_trials_needed_are_those_of_the_table(percentile, confidence, n):
         assert (verdict.verdict, verdict.trials_needed, verdict.effective_n) == (expected, n, trials)
 
 
+@pytest.mark.parametrize("misses", [0, 1, 2, 4])
+@pytest.mark.parametrize(("percentile", "n"), [("99.9", 2500), ("99.9", 6000), ("99", 500), ("90", 60)])
+def test_new_trials_decide_as_often_as_is_said(percentile, n, misses):
+    """By scipy's laws of the misses: 80 % at the rate (misses + 1/2) / n, and the chance with an unknown rate."""
+    verdict = judge(of(with_misses(n, spread(n, misses))), 200, percentile)
+    question = Question(200, percentile)
+    rate = (misses + 0.5) / n
+
+    def most_misses(trials: int) -> int:
+        return next(count for count in range(trials) if question.decide(count, trials) != MET) - 1
+
+    if verdict.verdict != NOT_ENOUGH or verdict.trials_needed is None:
+        assert verdict.trials_needed_chance is verdict.trials_for_80_percent is None
+        return
+    law = stats.betabinom(verdict.trials_needed, misses + 0.5, n - misses + 0.5)
+    assert verdict.trials_needed_chance == pytest.approx(law.cdf(most_misses(verdict.trials_needed)), rel=1e-6)
+    likely = verdict.trials_for_80_percent
+    if rate >= float(1 - share_of(percentile)):
+        assert likely is None
+        return
+    chances = [stats.binom(trials, rate).cdf(most_misses(trials)) for trials in (likely // 2, likely)]
+    assert chances[0] < 0.8 <= chances[1]
+
+
+def test_at_nearly_the_allowed_rate_no_number_of_trials_is_likely_to_decide():
+    verdict, text = judged(with_misses(6000, spread(6000, 5)), 200)
+    assert verdict.verdict == NOT_ENOUGH and verdict.trials_needed is not None
+    assert 0.4 < verdict.trials_needed_chance < 0.6 and verdict.trials_for_80_percent > 4 * verdict.trials_needed
+    near, text = judged(with_misses(10_000, spread(10_000, 9)), 200)
+    assert near.trials_for_80_percent > 2e6
+    closer, text = judged(with_misses(100_000, spread(100_000, 99)), 200)
+    assert closer.trials_needed is not None and closer.trials_for_80_percent > 2e8
+    short, text = judged(with_misses(1500, spread(1500, 1)), 200)
+    assert short.trials_needed is not None and short.trials_for_80_percent is None
+    assert "and no number of trials is likely to; do not append" in text
+
+
 @pytest.mark.parametrize(("percentile", "n"), [("99", 1000), ("99", 5000), ("99.9", 10_000), ("99.9", 30_000)])
 def test_the_outcome_is_that_of_scipys_tests(percentile, n):
     """With misses apart from each other: `quantile_test` and `binomtest` at every count, bounds as scipy's."""
@@ -628,7 +665,8 @@ def test_verdict_text():
     assert "no misses in 3000 trials: miss rate at most 0.0999 %" in text and "record" not in text
     _, text = judged(np.full(1000, 9e4), 100)
     assert text.startswith("NOT ENOUGH EVIDENCE") and "99.7 % of calls meet the deadline" in text
-    assert "record 2995 new trials; do not append" in text
+    assert "record 2995 new trials: they prove MET with a chance of 50 %, 19439 with 80 %; do not append" in text
+    assert "the longest call took 90 % of the deadline; a margin is no evidence of calls that were not seen" in text
     verdict, text = judged(with_misses(10**6, spread(10**6, 2)), 200)
     assert verdict.verdict == MET and "2 misses in 1000000 trials: miss rate 0.00020 %" in text
     assert "1 in any 10, 1 in any 100, 1 in any 1000" in text and "longest run of misses 1" in text

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, find_period
+from lstm_trt.analysis import causes
+from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, chance_of, find_causes, find_period
 from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line, explain_of, quick_of
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import segments_of
@@ -633,6 +634,44 @@ def test_bursts_of_an_unrelated_counter_are_no_cause_of_bursts_of_slow_calls(sam
         slow, events = in_bursts(rng, n, 20, 6, single=rng.choice([0, 40])), in_bursts(rng, n, 30, 8)
         recordings.append(with_faults(rng, n, slow, events))
     check_rate(named_of(recordings), samples, 0.005)
+
+
+def early(rng, n: int, count: int) -> np.ndarray:
+    """About `count` marked calls, most of them among the first tenth."""
+    chance = np.exp(-10 * np.arange(n) / n)
+    return rng.random(n) < count * chance / chance.sum()
+
+
+@pytest.mark.parametrize("caused", [False, True])
+def test_events_that_are_early_as_slow_calls_are_no_cause_unless_they_meet(caused, rng):
+    wrong = 0
+    for _ in range(50):
+        samples, labels = [], []
+        for _ in range(3):
+            slow = early(rng, 5000, 60)
+            events = early(rng, 5000, 60) | (slow & (rng.random(5000) < 0.3) & caused)
+            samples.append(Latencies.of(np.where(slow, 1.25e5, 1e5), causes={"minor_faults": events.astype(np.int64)}))
+            labels.append(np.where(slow, 0, BULK))
+        named = bool(find_causes(samples, labels, {0: (2e4, 3e4)})[0])
+        wrong += named != caused
+    check_rate(wrong, 50, 0.02)
+
+
+def test_the_test_of_one_table_is_fishers_and_of_more_that_of_their_sum(monkeypatch, fixed):
+    from scipy.stats import fisher_exact, hypergeom
+
+    for _ in range(50):
+        table = fixed.integers(0, 30, 4)
+        expected = fisher_exact(table.reshape(2, 2), alternative="greater").pvalue
+        assert chance_of(table[None]) == pytest.approx(expected, rel=1e-7)
+    tables = np.array([[3, 1, 5, 100], [0, 2, 1, 7], [0, 0, 3, 40]])
+    laws = [hypergeom(row.sum(), row[0] + row[2], row[0] + row[1]).pmf(range(5)) for row in tables]
+    expected = sum(laws[0][i] * laws[1][j] for i in range(5) for j in range(5) if i + j >= 3)
+    assert chance_of(tables) == pytest.approx(expected)
+    many = np.array([[30, 25, 250, 270]] * 8)
+    exact = chance_of(many)
+    monkeypatch.setattr(causes, "EXACT", 0)  # then by the normal law
+    assert 0.001 < exact < 0.1 and chance_of(many) == pytest.approx(exact, rel=0.1)
 
 
 def test_bursts_of_events_that_slow_calls_down_are_their_cause(rng):

@@ -41,6 +41,7 @@ from lstm_trt.store.runs import Runs
 from lstm_trt.store.tables import Table
 from tests.conftest import ROOT
 from tests.support.pictures import lines
+from tests.support.planted_latencies import check_rate
 
 LAYERS, HIDDEN, SEQUENCE, BATCH = (1, 2, 3, 4, 6), (32, 64, 128, 200, 256), (32, 64, 128, 200, 256), (1, 2, 4, 8)
 RENAMED = [
@@ -163,6 +164,36 @@ def test_a_break_needs_two_points_before_it():
     assert break_of((1, 2), (10, 100)) is None
     assert break_of((1, 2, 3), (10, 20, 60)) == 3
     assert break_of((1, 2, 4), (100, 50, 10)) == 4  # the line falls to zero: all is far from it
+
+
+@pytest.mark.parametrize(("rise", "word"), [(1.0, None), (1.6, 200)])
+def test_a_break_must_be_larger_than_the_noise_of_processes(rise, word, rng):
+    """Processes differ by 5 %: single ones leave a straight line in every second series."""
+    wrong = 0
+    for _ in range(50):
+        times_us = [(100 + 3 * size) * (rise if size >= 200 else 1) for size in SEQUENCE]
+        rounds_us = np.multiply.outer(times_us, np.ones(6)) * rng.lognormal(0, 0.05, (5, 6))
+        wrong += break_of(SEQUENCE, np.sort(rounds_us, axis=1)[:, 2], rounds_us) != word
+    check_rate(wrong, 50, 0.02)
+
+
+def test_a_break_of_equal_processes_is_significant():
+    times_us = [(100 + 3 * size) * (1.11 if size == 256 else 1) for size in SEQUENCE]
+    assert break_of(SEQUENCE, times_us, [np.full(5, time_us) for time_us in times_us]) == 256
+
+
+def test_breaks_of_few_processes_are_said_to_be_untested():
+    for rounds, tested in ((1, False), (4, False), (5, True)):
+        cells = {}
+        for size in HIDDEN:
+            time_us = (100 + 3 * size) * (1.6 if size == 256 else 1)
+            series = tuple(Series(1e3 * np.array([time_us - 0.1, time_us, time_us + 0.1])) for _ in range(rounds))
+            cells[1, size, 1, 1] = ShapeTime(time_us, series)
+        found = find_scaling(replace(from_columns(grid()), cells={"all": cells}))
+        (line,) = (line for line in found.linearity if line.axis == "hidden")
+        assert (line.breaks_at, line.breaks_tested, line.untested_break) == (256, tested, not tested)
+        assert ("1 not tested against noise, which takes 5 processes" in scaling_text(found)) != tested
+        assert found.as_dict()["linearity"][0]["breaks_tested"] == tested
 
 
 def test_flat_times_are_a_line():

@@ -134,6 +134,7 @@ def test_the_shell_gets_status_and_message_of_a_mistake(refused):
     assert "invalid choice: 'recrod'" in refused("recrod", process=True)
 
 
+@pytest.mark.heavy
 def test_a_closed_pipe_is_not_an_error(tmp_path, lab):
     command = f"{sys.executable} -m lstm_trt doctor --format json | head -c 10"
     result = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT)

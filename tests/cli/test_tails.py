@@ -497,6 +497,27 @@ def test_groups_are_matched_and_the_others_named(tmp_path, answer, run, mistake)
     assert "nothing to compare" in mistake("compare", a, c, "--group-by", "hidden")
 
 
+def test_miss_rates_and_the_percentile_of_the_tail_are_compared(tmp_path, answer, run, mistake):
+    a = rounds(tmp_path / "a.csv", {32: 100, 64: 200})
+    b = rounds(tmp_path / "b.csv", {32: 150, 64: 200})
+    question = ("compare", a, b, "--group-by", "hidden", "--percentile", "90", "--clusters", "no")
+    found, status = answer(*question, "--deadline-ms", 0.12, "--effect", 0.9)
+    assert [row["misses"]["change"] for row in found] == ["MORE", "SAME"]
+    assert {row["misses"]["deadline_us"] for row in found} == {120} and {row["tail_percentile"] for row in found} == {
+        90
+    }
+    assert [row["median"] for row in found] == ["SAME", "SAME"] and status == 1
+    header, *rows = csv.reader(run(*question, "--deadline-us", 120, "--format", "csv")[1].splitlines())
+    assert {"misses", "deadline_us", "miss_rate_ratio", "miss_rate_ratio_low", "miss_rate_ratio_high"} <= {*header}
+    assert [row[header.index("misses")] for row in rows] == ["MORE", "SAME"]
+    status, text, _ = run(*question, "--deadline-us", 1000)
+    assert status == 1 and "misses AMBIGUOUS" in text and "no call of either side missed" in text
+    assert "misses" not in run(*question)[1]
+    assert "MORE" in run(*question, "--deadline-us", 120, "--format", "md")[1]
+    assert "positive" in mistake(*question, "--deadline-us", 0)
+    assert "0.999 is a share" in mistake("compare", a, b, "--group-by", "hidden", "--percentile", "0.999")
+
+
 def recorded(folder, sizes, rounds=1, scale=1.0, **changes):
     """Recordings of several hidden sizes; `changes` are of the configuration."""
     from dataclasses import replace

@@ -117,7 +117,7 @@ def test_weights_of_fewer_bits(edge, target, precision, bound, rng):
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", rest_is_heavy(["bf16", "int8"], lambda precision: precision == "int8"))
 @pytest.mark.parametrize("row", rest_is_heavy([0, 4], lambda row: row == 4))
 def test_a_nan_reaches_the_answer_in_each_precision(row, precision, rng):
     plan = replace(EDGES["two vectors"][0], precision=precision)
@@ -211,6 +211,7 @@ def test_the_code_has_no_warnings(target, tmp_path):
         assert (done.returncode, done.stderr) == (0, ""), edge
 
 
+@pytest.mark.heavy
 @needs_gcc
 @pytest.mark.parametrize("statement", ["int whole = 2.5; (void)whole;", "int first; net->prepared = first;"])
 def test_a_planted_warning_is_found(statement, monkeypatch):
@@ -822,7 +823,12 @@ def normal(suffix: str, channels: int) -> list[onnx.TensorProto]:
 
 @needs_compiler
 @pytest.mark.parametrize("precision", rest_is_heavy(["fp32", "bf16"], lambda precision: precision == "fp32"))
-@pytest.mark.parametrize(("transposed", "has"), [(0, {}), (1, {"alpha": 0.3}), (0, {"beta": 2.0}), (1, {"used": True})])
+@pytest.mark.parametrize(
+    ("transposed", "has"),
+    rest_is_heavy(
+        [(1, {"alpha": 0.3}), (0, {"beta": 2.0}), (0, {}), (1, {"used": True})], lambda _, has: "alpha" in has
+    ),
+)
 def test_a_normalization_goes_into_the_product_before_it(transposed, has, precision, rng):
     """Unless something else needs the product, or its bias has a factor: then it is computed by itself."""
     used, has = has.get("used", False), {key: number for key, number in has.items() if key != "used"}
@@ -1085,7 +1091,7 @@ LENGTHS = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", rest_is_heavy(LENGTHS, lambda name: name in list(LENGTHS)[:2]))
+@pytest.mark.parametrize("name", rest_is_heavy(LENGTHS, lambda name: name == next(iter(LENGTHS))))
 def test_any_number_of_samples(name, rng, tmp_path):
     """`run_n` gives what the module does; it is absent where that is not sample after sample in the order of memory."""
     function, possible = LENGTHS[name]
@@ -1246,6 +1252,7 @@ def test_a_strided_convolution_takes_several_samples_a_step(rng, tmp_path):
     assert steps_differ_by(written.file, rng.standard_normal((4, 9)).astype(np.float32)) < 2e-6
 
 
+@pytest.mark.heavy
 @needs_compiler
 def test_a_step_that_computes_something_else_is_found(tmp_path, monkeypatch):
     """When it is written, and by the self-test: a step that forgets its state is right for the first sample only."""

@@ -42,6 +42,7 @@ PLANS = {
 CORES = (sorted(os.sched_getaffinity(0)) * 4)[:4]
 
 
+@pytest.mark.heavy
 @needs_compiler
 @pytest.mark.parametrize(
     ("case", "precision", "threads"),

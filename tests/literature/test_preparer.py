@@ -113,6 +113,7 @@ def by_name(folder: Path) -> dict[str, Recording]:
     return {item.configuration.workload.name: item for item in folders.read_many(folder)}
 
 
+@pytest.mark.heavy
 def test_a_forward_workload_is_a_recording_like_any_other(folder):
     recording = by_name(folder)["layer"]
     assert recording.configuration.mode == "forward" and recording.configuration.runtime == "onnxruntime"
@@ -476,6 +477,7 @@ def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
         assert (given.library, given.versions, given.rounds) == ("a-library", ["1.0", "2.0"], 3)
 
 
+@pytest.mark.heavy
 def test_every_implementation_starts_from_the_given_weights(folder):
     """The gate relies on this: `prepare` restores the weights."""
     weights, batch = make_weights(TEXT, 0), make_batch(TEXT, 1)

@@ -369,7 +369,7 @@ def test_computing_gradients_changes_nothing():
         assert with_gradients.loss() == without.loss()
 
 
-@pytest.mark.parametrize("mode", ["forward", "training"])
+@pytest.mark.parametrize("mode", rest_is_heavy(["forward", "training"], lambda mode: mode == "training"))
 @pytest.mark.parametrize("name", EAGER_FIRST)
 def test_a_step_takes_longer_with_more_work(name, mode):
     """32 times the steps take more than 3 times as long (minimum times): the work is complete when a step returns."""

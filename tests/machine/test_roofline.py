@@ -342,6 +342,7 @@ def _floors_over_latencies(core: int) -> dict[str, float]:
     return shares
 
 
+@pytest.mark.heavy
 def test_the_bound_is_below_the_latencies_of_runtimes(probe):
     """The bound was 0.3 to 0.6 of the latency: only rates measured too low by half would fail this.
 

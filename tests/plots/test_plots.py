@@ -950,6 +950,7 @@ def test_more_than_four_rows_become_pages():
     assert all(sum(name in text.splitlines() for text in drawn) == 1 for name in runtimes)
 
 
+@pytest.mark.heavy
 def test_jupyter_displays_figures_and_imports_are_fast(sweep):
     assert image_bytes(plots.curves(sweep, "sequence")).startswith(b"\x89PNG")
     code = "import sys, lstm_trt.plots; print('matplotlib' in sys.modules); import lstm_trt.plots.sweep\n"

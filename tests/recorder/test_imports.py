@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, rest_is_heavy
 
 #: Written by each process of this package when it ends: its modules, and the large libraries among them.
 HOOK = """
@@ -73,7 +73,7 @@ def test_runtimes_on_a_cpu_load_no_cuda():
 
 
 @pytest.mark.parametrize("arguments", [("verdict", "--deadline-us", "1000"), ("outliers",)])
-@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("table", rest_is_heavy([False, True], bool))
 def test_an_answer_in_text_loads_no_data_frames(tmp_path, arguments, table):
     (tmp_path / "t.csv").write_text("latency_us,slow\n" + "\n".join(f"{100 + 7 * k % 40},{k % 3}" for k in range(400)))
     path = tmp_path / "t.csv" if table else ROOT / "data/epyc/confirm"

@@ -101,6 +101,7 @@ def test_fields_of_a_later_version_are_unknown(installed):
 # Recorded in real workers
 
 
+@pytest.mark.heavy
 def test_recordings_are_read_back_whole(recorded):
     items = gru_recordings(recorded)
     assert sorted((item.configuration.mode, item.round) for item in items) == [

@@ -451,6 +451,7 @@ def test_time_between_calls_without_a_measurement_has_no_cause():
     assert text == "30 % of the time passed between calls"
 
 
+@pytest.mark.heavy
 def test_compiling_leaves_no_thread_that_runs_now_and_then(monkeypatch):
     """Inductor shows its progress with tqdm, whose monitor runs every 10 s from then on."""
     for name, value in (("monitor", None), ("monitor_interval", 10)):

@@ -133,3 +133,21 @@ def test_rounds_decide_for_themselves():
     alone = "round 1 alone is MISSED (80 misses in 4000 trials), but all rounds together do not prove it"
     assert mixed.reasons == (alone,)
     assert judge(of(good), Question(1000, burst_length=4), 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
+
+
+def test_rounds_are_recorded_as_far_as_they_are_missing(tmp_path, capsys):
+    lab.record(STEP, protocol=Protocol(trials=20), rounds=1, control=False, out=tmp_path)
+    (first,) = tmp_path.glob("*-r0.parquet")
+    kept = first.stat().st_mtime_ns
+    line = f"record --step {STEP.function} --trials 20 --no-control --rounds 2 --out {tmp_path}"
+    assert main(shlex.split(f"{line} --format json")) == 0
+    second = first.with_name(first.name.replace("-r0", "-r1"))
+    assert [row["path"] for row in json.loads(capsys.readouterr().out)] == [str(first), str(second)]
+    assert first.stat().st_mtime_ns == kept and second.exists()
+    assert main(shlex.split(line)) == 0
+    assert capsys.readouterr().out.count("20 trials after warm-up") == 2
+    for wrong, message in (("--rounds 0", "at least 1"), ("--rounds 2 --for 9s", "exclude each other")):
+        assert main(shlex.split(f"record --step {STEP.function} --no-control --out {tmp_path} {wrong}")) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(UsageError, match="give out as well"):
+        lab.record(STEP, rounds=2)

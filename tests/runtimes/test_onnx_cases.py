@@ -19,7 +19,7 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.recorder.parity import relative_error
 from lstm_trt.runtimes.base import Request
-from tests.conftest import sampled
+from tests.conftest import rest_is_heavy, sampled
 from tests.support import network_in_numpy
 from tests.support.planted_graphs import backend_cases, feeds, own_cases
 
@@ -29,7 +29,7 @@ CASES = {
 }
 
 #: One for each activation in each gate takes long.
-PARAMETERS = [pytest.param(case, marks=pytest.mark.heavy if "activation" in case else ()) for case in CASES]
+PARAMETERS = rest_is_heavy(CASES, lambda case: "activation" not in case and list(CASES).index(case) % 3 == 0)
 
 READERS = ("onnxruntime", "openvino", "tensorrt-rtx")
 

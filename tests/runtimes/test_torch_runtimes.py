@@ -204,6 +204,7 @@ def test_torch_compile_refuses_where_compilation_is_disabled(monkeypatch):
         prepare("torch-compile", LstmShape(1, 8, 4))
 
 
+@pytest.mark.heavy
 def test_torch_compile_fails_if_dynamo_skips_the_lstm(monkeypatch):
     import torch
 

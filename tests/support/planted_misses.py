@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import ndtr
 
 Lengths = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -56,6 +57,64 @@ def periodic(length: int):
 
     return places
 
+
+def process_latencies(rng: np.random.Generator, shape: tuple[int, ...], differ: float = 0.03) -> np.ndarray:
+    """Latencies in ns around 100 us: the last axis is calls, which vary by 1 %, of processes, whose medians differ."""
+    medians = differ * rng.standard_normal((*shape[:-1], 1))
+    return 1e5 * np.exp(medians + 0.01 * rng.standard_normal(shape))
+
+
+def probabilities(**of_lengths: float) -> np.ndarray:
+    """The law of lengths 0, 1, ... from weights such as `of_300=0.03`."""
+    weights = {int(name.removeprefix("of_")): weight for name, weight in of_lengths.items()}
+    law = np.zeros(max(weights) + 1)
+    law[list(weights)] = list(weights.values())
+    return law / law.sum()
+
+
+def log_normal(mean: float, deviation: float, longest: int = 2000) -> np.ndarray:
+    """Lengths rounded up to whole calls; `mean` and `deviation` of the logarithm."""
+    below = ndtr((np.log(np.arange(1, longest + 1)) - mean) / deviation)
+    return np.diff(below, prepend=[0, 0]) / below[-1]
+
+
+def pareto(exponent: float, longest: int) -> np.ndarray:
+    law = np.r_[0, np.arange(1.0, longest + 1) ** -(exponent + 1)]
+    return law / law.sum()
+
+
+def means(law: np.ndarray) -> tuple[float, float]:
+    """The mean length of bursts, and the mean over misses of the length of their burst, E[L^2] / E[L]."""
+    lengths = np.arange(len(law))
+    mean = float(lengths @ law)
+    return mean, float(lengths**2 @ law) / mean
+
+
+def chance_of_at_most(count: int, expected: float, law: np.ndarray) -> float:
+    """P(at most `count` misses) if `expected` come in a Poisson number of bursts: exact (Panjer, ASTIN 12, 1981)."""
+    rates = np.arange(len(law)) * law * expected / means(law)[0]
+    chances = np.zeros(count + 1)
+    chances[0] = math.exp(-expected / means(law)[0])
+    for number in range(1, count + 1):
+        longest = min(number, len(law) - 1)
+        chances[number] = rates[1 : longest + 1] @ chances[number - longest : number][::-1] / number
+    return float(chances.sum())
+
+
+#: Laws of the lengths of bursts in which a miss lies, averaged over misses, in a burst of 20 calls.
+LENGTHS_20 = {
+    "all of 20": probabilities(of_20=1),
+    "singles, 2.3 % of 40": probabilities(of_1=1 - 19 / 819, of_40=19 / 819),
+    "log-normal": log_normal(0.8836, 1.2),
+    "Pareto, cut at 680": pareto(1.5, 680),
+}
+
+#: Laws with a mean length of at most 20 that are outside of this.
+OUTSIDE_20 = {
+    "geometric, mean 20": np.r_[0, (1 - 1 / 20) ** np.arange(1500) / 20],
+    "log-normal, mean 20": log_normal(2.251, 1.2),
+    "97 % single, 3 % of 300": probabilities(of_1=0.97, of_300=0.03),
+}
 
 KINDS = {
     "independent": independent,

@@ -1,10 +1,9 @@
 """Comparisons as text. No code parses it."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lstm_trt.analysis.compare import ClusterPair, Comparison, Comparisons, ComparisonSeries, NotCompared
-from lstm_trt.analysis.outcomes import Change
 from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.config.format import count, listed, microseconds, multiple, percent, table, value_text
 
@@ -32,9 +31,14 @@ def cells(answers: Comparisons | ComparisonSeries) -> tuple[list[str], list[list
             if isinstance(answer, NotCompared):
                 rows.append([*row, "-", "-", "-", "-", answer.reason])
                 continue
-            values = (answer.median, answer.median_ratio, answer.tail, answer.tail_ratio, answer.tail_percentile)
+            values = [answer.median, answer.median_ratio, answer.tail, answer.tail_ratio, answer.tail_percentile]
+            if answer.misses is not None:
+                values += [answer.misses.change, answer.misses.miss_rate_ratio]
             rows.append([*row, *map(value_text, values)])
-    return ["configuration", "B", "median", "B / A", "tail", "B / A", "percentile"], rows
+    header = ["configuration", "B", "median", "B / A", "tail", "B / A", "percentile"]
+    if any(len(row) > len(header) for row in rows):
+        header += ["misses", "B / A"]
+    return header, [row + [""] * (len(header) - len(row)) for row in rows]
 
 
 def _at(comparisons: Comparisons, place: int) -> str:
@@ -50,10 +54,17 @@ def _at(comparisons: Comparisons, place: int) -> str:
 def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B") -> str:
     """Several lines: the two results, ratios, reasons, clusters, other differences, and what to record."""
     sides = [letter if name == letter else f"{letter} ({name})" for letter, name in (("B", b_name), ("A", a_name))]
-    lines = [f"median {comparison.median}, tail {comparison.tail}: {sides[0]} compared with {sides[1]}"]
+    results = f"median {comparison.median}, tail {comparison.tail}"
+    if comparison.misses is not None:
+        results += f", misses {comparison.misses.change}"
+    lines = [f"{results}: {sides[0]} compared with {sides[1]}"]
     of_a, of_b = (count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b))
     lines += [_ratios(comparison), f"  {of_a} of A, n = {comparison.n_a}; {of_b} of B, n = {comparison.n_b}"]
     lines += [f"  {reason}" for reason in comparison.reasons]
+    if comparison.misses is not None:
+        rates = (comparison.misses.miss_rate_rounds_a, comparison.misses.miss_rate_rounds_b)
+        of_a, of_b = (_middle(each, percent) for each in rates)
+        lines.append(f"  miss rate: {of_a} in A, {of_b} in B")
     lines += _changed_clusters(comparison)
     if comparison.differences:
         lines.append("other differences, which may be the cause:")
@@ -71,9 +82,10 @@ def _ratios(comparison: Comparison) -> str:
     return table(("us", "A", "B", "B / A"), cells, right=("A", "B"), indent=2)
 
 
-def _middle(rounds_us: Sequence[float]) -> str:
-    middle, least, most = map(microseconds, (statistics.median_low(rounds_us), min(rounds_us), max(rounds_us)))
-    return middle if len(rounds_us) == 1 else f"{middle} ({least} to {most})"
+def _middle(values: Sequence[float], text: Callable[[float], str] = microseconds) -> str:
+    """The middle one of the processes, and the range of several."""
+    middle, least, most = map(text, (statistics.median_low(values), min(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} ({least} to {most})"
 
 
 def _changed_clusters(comparison: Comparison) -> list[str]:
@@ -98,12 +110,11 @@ def _pair(pair: ClusterPair) -> str:
 
 
 def _rounds_to_record(comparison: Comparison) -> list[str]:
-    if Change.AMBIGUOUS not in (comparison.median, comparison.tail):
-        return []
-    if not comparison.rounds_needed:
-        return ["to decide the tail, record more trials in each process"]
+    if not comparison.rounds_needed and comparison.command is None:
+        too_short = comparison.tail_percentile is None
+        return ["to decide the tail, record more trials in each process"] if too_short else []
     if comparison.command is None:
         more = f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating"
         return [f"{more}, with the number of the process in a column `round`, or a file for each and --one-group"]
-    lines = comparison.command.splitlines()
-    return ["to decide it, record new rounds and compare those:", *(f"  {line}" for line in lines)]
+    why = "to decide it" if comparison.rounds_needed else "to rule out that the machine changed in between"
+    return [f"{why}, record new rounds and compare those:", *(f"  {line}" for line in comparison.command.splitlines())]

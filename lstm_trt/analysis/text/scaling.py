@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
+from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.analysis.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
 from lstm_trt.analysis.times import Times
 from lstm_trt.config.format import count, multiple, percent
@@ -63,6 +64,8 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
         leave = "leave" if breaks.total() > 1 else "leaves"
         text += f"{breaks.total() or 'no'} series {leave} the line through the smaller sizes by more than 10 %"
+        if untested := sum(line.untested_break for line in series):
+            places += f"; {untested} not tested against noise, which takes {ROUNDS} processes"
         text += f" ({places})" if breaks else ""
     else:
         longest = max(map(len, findings.lines(system, axis)), default=0)

@@ -2,10 +2,11 @@
 
 import math
 
-from lstm_trt.analysis.bursts import BY_CHANCE
+from lstm_trt.analysis import bursts
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parts import PARTS, Excess
+from lstm_trt.analysis.processes import SHARE
 from lstm_trt.config import format as fmt
 
 
@@ -58,7 +59,8 @@ def _fared(verdict: Verdict) -> str:
 def verdict_text(verdict: Verdict, name: str = "") -> str:
     """The verdict on several lines: the verdict first, then the maximum."""
     means = {Outcome.MET: ": at least", Outcome.MISSED: ": fewer than", Outcome.NOT_ENOUGH_EVIDENCE: " for"}
-    lines = [f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}" + (f"  {name}" if name else "")]
+    first = f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}{_these(verdict)}"
+    lines = [first + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     proven = f"proven at {_confidence(verdict)} confidence"
@@ -66,11 +68,13 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _maximum(verdict),
         _percentile(verdict),
         _misses(verdict),
+        *_margin(verdict),
         *_excess(verdict.miss_excess),
         f"at least {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
         f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven}"
         + _next_maximum(verdict),
         _bounds(verdict),
+        *_processes(verdict),
         *_evidence(verdict),
         *_assumption(verdict),
         *(f"because {reason}" for reason in verdict.reasons),
@@ -78,7 +82,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     ]
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
         decided = f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"
-        record = f"{_recommendation(verdict)}; do not append to this recording"
+        record = f"{_recommendation(verdict)}{_chances(verdict)}; do not append to this recording"
         lines.append(decided if verdict.until_decided else record)
     return "\n  ".join(lines)
 
@@ -88,7 +92,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     end = f"  {name}" if name else ""
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}"
+    text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}{_these(verdict)}"
     if verdict.verdict == Outcome.MET:
         text += f", assuming that {_assumed(verdict)}"
     else:
@@ -103,7 +107,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
 def sentence(verdict: Verdict) -> str:
     """The verdict in one or two sentences, for figures."""
     percentile, deadline_us = fmt.short_number(verdict.percentile), fmt.short_number(verdict.deadline_us)
-    confidence = f"{_confidence(verdict)} confidence"
+    confidence = f"{_confidence(verdict)} confidence{_these(verdict)}"
     if verdict.n == 0:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
     observed = f"{_missed(verdict)}, maximum {fmt.microseconds(verdict.max_us)} us"
@@ -121,9 +125,9 @@ def sentence(verdict: Verdict) -> str:
 
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
-    bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
+    of_bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
     within = f"{fmt.short_number(verdict.percentile)} % of calls within {fmt.short_number(verdict.deadline_us)} us"
-    return f"{within}, at {_confidence(verdict)} confidence{bursts}"
+    return f"{within}, at {_confidence(verdict)} confidence{of_bursts}"
 
 
 def _calls(length: float) -> str:
@@ -132,7 +136,7 @@ def _calls(length: float) -> str:
 
 def _assumed(verdict: Verdict) -> str:
     """What MET assumes about bursts of misses."""
-    return f"bursts of misses average at most {_calls(verdict.assumed_burst_length or 1)}"
+    return bursts.assumption(verdict.assumed_burst_length or 1)
 
 
 def _next_maximum(verdict: Verdict) -> str:
@@ -144,10 +148,10 @@ def _next_maximum(verdict: Verdict) -> str:
 
 def _bounds(verdict: Verdict) -> str:
     """What the bounds assume about bursts of misses, and as how many independent trials they count all."""
-    come = "come singly"
+    text = "all bounds hold if misses come singly"
     if verdict.burst_length > 1:
-        come = f"come in bursts of at most {_calls(verdict.burst_length)} on average"
-    text = f"all bounds hold if misses {come}"
+        burst = f"a burst of at most {_calls(verdict.burst_length)}"
+        text = f"all bounds hold if a miss lies, averaged over misses, in {burst}"
     if verdict.until_decided:
         return f"{text}, however often the recording was looked at: beyond them the e-value decides"
     independent = verdict.n / verdict.tau
@@ -159,9 +163,11 @@ def _bounds(verdict: Verdict) -> str:
 def _assumption(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.MET:
         return []
-    lines = [f"assumes that {_assumed(verdict)}{'; no miss was seen' * (verdict.misses == 0)}"]
+    lines = [f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"]
+    if verdict.misses == 0:
+        lines[0] += "; no miss was seen"
     if verdict.slow_burst_length is not None:
-        alone = verdict.slow_burst_length < BY_CHANCE
+        alone = verdict.slow_burst_length < bursts.BY_CHANCE
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
         above = f"calls above {fmt.microseconds(verdict.slow_above_us)} us"
         lines.append(f"for comparison: {above}, most of which meet the deadline, {come}")
@@ -177,6 +183,31 @@ def _evidence(verdict: Verdict) -> list[str]:
     logs = (verdict.log_e_met, verdict.log_e_missed)
     met, missed = ("below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}" for log in logs)
     return [f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.confidence):.3g} decides"]
+
+
+def _these(verdict: Verdict) -> str:
+    """Of several processes: that the verdict is on these, and on no other."""
+    return f", in these {len(verdict.rounds)} processes" if len(verdict.rounds) > 1 else ""
+
+
+def _processes(verdict: Verdict) -> list[str]:
+    """What several processes say about another one."""
+    found = verdict.processes
+    if found is None:
+        return []
+    name = f"p{fmt.short_number(verdict.percentile)}"
+    low_us, high_us = map(fmt.microseconds, (found.percentile_low_us, found.percentile_high_us))
+    no_more = f"at least {fmt.percent_at_least(found.no_more_misses_share)} of processes have no more misses"
+    worst = f"than the worst of these ({found.worst_misses} of {found.trials})"
+    larger = (
+        f"another process of {found.trials} calls has a larger maximum with a chance of at most 1/{found.count + 1}"
+    )
+    proven = f"at {_confidence(verdict)} confidence"
+    lines = [f"processes: {name} {low_us} to {high_us} us; {larger}; {proven} {no_more} {worst}"]
+    if found.percentile_bound_us is not None:
+        at_most = f"a {name} of at most {fmt.microseconds(found.percentile_bound_us)} us"
+        lines.append(f"processes, if log-normal: {100 * SHARE:.0f} % of them have {at_most}, {proven}")
+    return lines
 
 
 def _maximum(verdict: Verdict) -> str:
@@ -214,6 +245,14 @@ def _misses(verdict: Verdict) -> str:
     bound = "one-sided bounds" if verdict.misses else "one-sided bound"
     text += f"at most {fmt.percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
     return f"{text}; allowed {_allowed(verdict)}"
+
+
+def _margin(verdict: Verdict) -> list[str]:
+    """That a large margin proves nothing, where no call missed and that does not suffice."""
+    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.misses or verdict.max_us is None:
+        return []
+    share = f"{100 * verdict.max_us / verdict.deadline_us:.3g} %"
+    return [f"the longest call took {share} of the deadline; a margin is no evidence of calls that were not seen"]
 
 
 def _excess(excess: Excess | None) -> list[str]:
@@ -269,6 +308,16 @@ def _recommendation(verdict: Verdict) -> str:
     if verdict.trials_needed == verdict.trials_needed_if_independent:
         return text
     return f"{text} ({verdict.trials_needed_if_independent} if slow calls did not come in bursts)"
+
+
+def _chances(verdict: Verdict) -> str:
+    """How likely the new trials decide it, and how many are likely to."""
+    if verdict.trials_needed_chance is None:
+        return ""
+    text = f": they prove MET with a chance of {100 * verdict.trials_needed_chance:.0f} %"
+    if verdict.trials_for_80_percent is not None:
+        return f"{text}, {verdict.trials_for_80_percent} with 80 %"
+    return f"{text}, and no number of trials is likely to" if verdict.misses else text
 
 
 def _trials_needed(verdict: Verdict, kind: str = "") -> str:

@@ -1,0 +1,207 @@
+"""How often other answers than verdicts are false: `.venv/bin/python benchmarks/answer_rates.py --table NAME`.
+
+`--table compared-misses`: comparisons of miss rates. `in-turns`: two equal sides that are recorded one after the other.
+`breaks`: breaks of straight growth. `causes`: events that are named as the cause of slow calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from lstm_trt.analysis import causes, compare, quantiles, scaling
+from lstm_trt.analysis.outcomes import Change
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store.samples import Group, Latencies
+
+#: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.
+COMPARED = 3000
+TIMES = (1, 2, 5, 20)
+MISSES = (Change.SAME, Change.FEWER, Change.MORE)
+
+#: Planted breaks of growth, and calls of a round with planted causes.
+RISES = (0.0, 0.3, 0.6)
+CALLS = 5000
+
+
+def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread: float, rounds: int) -> list[Group]:
+    """A and B with these miss rates of 1 ms; the rate of a process is log-normal around them."""
+    sides = []
+    for rate in rates:
+        each = rate * rng.lognormal(-(spread**2) / 2, spread, rounds)
+        late = rng.random((rounds, COMPARED)) < each[:, None]
+        sides.append(Group("one", tuple(Latencies.of(np.where(missed, 2e6, 1e5)) for missed in late)))
+    return sides
+
+
+def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for comparisons of miss rates."""
+    question = compare.Question(deadline_us=1000)
+    yield (
+        "| processes a side, miss rate of A, spread of processes | "
+        + " | ".join(f"B / A {times:g}" for times in TIMES)
+        + " |"
+    )
+    yield "| --- |" + " --- |" * len(TIMES)
+    for rounds, rate, spread in itertools.product((5, 10), (0.001, 0.01), (0.0, 0.3, 1.0)):
+        cells = []
+        for times in TIMES:
+            asked = [(*missing_groups(rng, (rate, times * rate), spread, rounds), question) for _ in range(recordings)]
+            found = Counter(each.misses.change for each in compare.compared(asked, clusters=False))
+            cells.append(" / ".join(f"{100 * found[change] / recordings:.1f}" for change in MISSES))
+        yield f"| {rounds}, {100 * rate:g} %, {100 * spread:g} % | " + " | ".join(cells) + " |"
+
+
+def in_turns(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for equal sides on a machine that becomes 10 % slower while they are recorded."""
+    shape = LstmShape(1, 8, 4)
+    sides = [Configuration(shape, runtime, "1.0", "cpu") for runtime in ("onnxruntime", "c")]
+    yield "| processes a side | in turns | A before B | of these with the order and the commands to record in turns |"
+    yield "| --- | --- | --- | --- |"
+    for rounds in (1, 5, 10):
+        wrong, told = Counter(), 0
+        for number in range(2 * recordings):
+            places = np.arange(2 * rounds)
+            places = places.reshape(2, rounds) if number % 2 else places.reshape(rounds, 2).T
+            groups = []
+            for configuration, starts in zip(sides, places, strict=True):
+                levels = 1e5 * (1 + 0.1 * starts / (2 * rounds)) * rng.lognormal(0, 0.005, rounds)
+                samples = [
+                    Latencies.of(level * rng.lognormal(0, 0.01, 200), started_unix_ns=int(start))
+                    for level, start in zip(levels, starts, strict=True)
+                ]
+                groups.append(Group("one", tuple(samples), configuration=configuration))
+            (found,) = compare.compared([(*groups, compare.Question())], clusters=False)
+            differs = found.median in (Change.FASTER, Change.SLOWER)
+            wrong[number % 2] += differs
+            told += differs and number % 2 and "order" in str(found.differences) and found.command is not None
+        share = f"{100 * told / wrong[1]:.0f} %" if wrong[1] else "-"
+        yield f"| {rounds} | {100 * wrong[0] / recordings:.1f} | {100 * wrong[1] / recordings:.1f} | {share} |"
+
+
+def break_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for breaks of straight growth, with processes that differ by 5 %."""
+    sizes = np.array([32, 64, 128, 200, 256])
+    yield "| processes a size | " + " | ".join(f"{100 * rise:g} % more from 200 on" for rise in RISES) + " |"
+    yield "| --- |" + " --- |" * len(RISES)
+    for rounds in (1, 5, 10):
+        cells = []
+        for rise in RISES:
+            untested = tested = 0
+            for _ in range(recordings):
+                times_us = (50 + 2 * sizes) * np.where(sizes >= 200, 1 + rise, 1)
+                rounds_us = times_us[:, None] * rng.lognormal(0, 0.05, (len(sizes), rounds))
+                medians_us = [quantiles.median(each) for each in rounds_us]
+                untested += scaling.break_of(sizes.tolist(), medians_us) is not None
+                tested += rounds > 1 and scaling.break_of(sizes.tolist(), medians_us, list(rounds_us)) is not None
+            after = f"{100 * tested / recordings:.1f}" if rounds > 1 else "not tested"
+            cells.append(f"{100 * untested / recordings:.1f} / {after}")
+        yield f"| {rounds} | " + " | ".join(cells) + " |"
+
+
+def early(rng: np.random.Generator, count: int) -> np.ndarray:
+    """About `count` marked calls, most of them among the first 500."""
+    chance = np.exp(-np.arange(CALLS) / 500)
+    return rng.random(CALLS) < count * chance / chance.sum()
+
+
+def states(rng: np.random.Generator, count: int, length: int, density: float) -> np.ndarray:
+    """Calls of `count` states of this length, of which this share is marked."""
+    marked = np.zeros(CALLS, bool)
+    for start in rng.integers(0, CALLS - length, count):
+        marked[start : start + length] = True
+    return marked & (rng.random(CALLS) < density)
+
+
+def share_of(rng: np.random.Generator, slow: np.ndarray, inside: float, outside: float) -> np.ndarray:
+    """Events in these shares of the slow and of the other calls."""
+    return rng.random(CALLS) < np.where(slow, inside, outside)
+
+
+def cause_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for events that are named as the cause of slow calls."""
+    yield "| slow calls | events | 1 round | 3 rounds |"
+    yield "| --- | --- | --- | --- |"
+    for (slow_text, events_text), (slow_of, events_of) in CAUSES.items():
+        cells = []
+        for rounds in (1, 3):
+            named = 0
+            for _ in range(recordings):
+                samples, labels = [], []
+                for _ in range(rounds):
+                    slow = slow_of(rng)
+                    counts = events_of(rng, slow).astype(np.int64)
+                    samples.append(Latencies.of(np.where(slow, 1.25e5, 1e5), causes={"minor_faults": counts}))
+                    labels.append(np.where(slow, 0, causes.BULK))
+                named += bool(causes.find_causes(samples, labels, {0: (2e4, 3e4)})[0])
+            cells.append(f"{100 * named / recordings:.1f}")
+        yield f"| {slow_text} | {events_text} | " + " | ".join(cells) + " |"
+
+
+#: Planted slow calls, and events: independent of them first, then causes of them.
+CAUSES: dict[tuple[str, str], tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]] = {
+    ("1 %", "independent, 2 %"): (
+        lambda rng: rng.random(CALLS) < 0.01,
+        lambda rng, slow: rng.random(CALLS) < 0.02,
+    ),
+    ("60, early", "independent, 60, early too"): (lambda rng: early(rng, 60), lambda rng, slow: early(rng, 60)),
+    ("8 bursts of 20", "independent, 8 bursts of 30"): (
+        lambda rng: states(rng, 8, 20, 1),
+        lambda rng, slow: states(rng, 8, 30, 1),
+    ),
+    ("half of the calls of 2 states of 600", "independent, of 2 states of 600"): (
+        lambda rng: states(rng, 2, 600, 0.5),
+        lambda rng, slow: states(rng, 2, 600, 1),
+    ),
+    ("half of the first 200 to 400 calls", "independent, all of the first 200 to 400"): (
+        lambda rng: (np.arange(CALLS) < rng.integers(200, 400)) & (rng.random(CALLS) < 0.5),
+        lambda rng, slow: np.arange(CALLS) < rng.integers(200, 400),
+    ),
+    ("2 %", "in 10 % of them, in 1 % of others"): (
+        lambda rng: rng.random(CALLS) < 0.02,
+        lambda rng, slow: share_of(rng, slow, 0.1, 0.01),
+    ),
+    ("0.1 %", "in all of them, in no other"): (
+        lambda rng: rng.random(CALLS) < 0.001,
+        lambda rng, slow: slow,
+    ),
+    ("60, early", "in 30 % of them, and 60, early too"): (
+        lambda rng: early(rng, 60),
+        lambda rng, slow: share_of(rng, slow, 0.3, 0) | early(rng, 60),
+    ),
+    ("8 bursts of 20", "in all of them"): (lambda rng: states(rng, 8, 20, 1), lambda rng, slow: slow),
+    ("half of the calls of 2 states of 600", "in all calls of these states"): (
+        lambda rng: states(rng, 2, 600, 0.5),
+        lambda rng, slow: np.convolve(slow, np.ones(9), "same") > 0,
+    ),
+}
+
+
+#: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
+TABLES = {
+    "compared-misses": compared_misses,
+    "in-turns": in_turns,
+    "breaks": break_rates,
+    "causes": cause_rates,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recordings", type=int, default=300, help="per cell (default 300)")
+    parser.add_argument("--table", choices=TABLES, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    for line in TABLES[arguments.table](np.random.default_rng(arguments.seed), arguments.recordings):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
