@@ -25,7 +25,7 @@ from lstm_trt.analysis.sequential import Evidence
 from lstm_trt.analysis.series import Series
 
 #: A rate is searched to this share of it, and to this number where no allowed rate is proven.
-PRECISION, SMALLEST = 1e-9, 1e-12
+PRECISION, SMALLEST = 1e-7, 1e-12
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longe
     """
     if not quantiles.proves_below(count, n, allowed, confidence):
         return False
-    means = np.geomspace(1, longest, 9)[1:] if longest > 1 else ()
+    # The longest, at which most fail, comes first.
+    means = np.geomspace(longest, 1, 9)[:-1] if longest > 1 else ()
     return all(at_most(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
 
 

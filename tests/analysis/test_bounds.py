@@ -76,7 +76,8 @@ def binned(latency_ns: np.ndarray) -> Latencies:
 @pytest.mark.parametrize(
     ("law", "until"),
     rest_is_heavy(
-        itertools.product(PLANTED, (None, 5.0)), lambda law, until: (law, until) in (("bursts", None), ("bursts", 5.0))
+        itertools.product(PLANTED, (None, 5.0)),
+        lambda law, until: (law, until) in (("coarse clock", None), ("bursts", 5.0)),
     ),
 )
 def test_no_bound_contradicts_the_verdict_on_planted_latencies(rng, law, until):
