@@ -2,6 +2,7 @@
 
 `--table compared-misses`: comparisons of miss rates. `in-turns`: two equal sides that are recorded one after the other.
 `breaks`: breaks of straight growth. `causes`: events that are named as the cause of slow calls.
+`levels`: calls that alternate between levels. `clocks`: clusters and periods where the clock is coarse.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
+
 from lstm_trt.analysis import causes, compare, quantiles, scaling
-from lstm_trt.analysis.outcomes import Change
+from lstm_trt.analysis.deadline import Question, judge
+from lstm_trt.analysis.outcomes import Change, Outcome, SteadyState
+from lstm_trt.analysis.outliers import explain_of
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.samples import Group, Latencies
+from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, moving, plant, quick
 
 #: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.
 COMPARED = 3000
@@ -28,6 +35,9 @@ MISSES = (Change.SAME, Change.FEWER, Change.MORE)
 #: Planted breaks of growth, and calls of a round with planted causes.
 RISES = (0.0, 0.3, 0.6)
 CALLS = 5000
+
+#: Time of a call and step of its clock, in us.
+CLOCKS = ((5, 1), (1, 0.1), (100, 1))
 
 
 def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread: float, rounds: int) -> list[Group]:
@@ -183,12 +193,52 @@ CAUSES: dict[tuple[str, str], tuple[Callable[..., np.ndarray], Callable[..., np.
 }
 
 
+def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for calls that alternate between levels, of 10 000 trials each."""
+    n = 10_000
+    yield "| calls | flat | clusters at the planted multiples | MET at 1.025 times the slowest level, p99.5 |"
+    yield "| --- | --- | --- | --- |"
+    for kind, rising in [(kind, 0.0) for kind in ALTERNATIONS] + [("two levels, runs of 50", 0.05)]:
+        flat = right = met = 0
+        for _ in range(recordings):
+            kinds = ALTERNATIONS[kind](rng, n)
+            latency_ns = moving(at_levels(rng, kinds), drift=rising, step=0)
+            found = quick([Latencies.of(latency_ns)])
+            flat += found.steady_state == SteadyState.FLAT
+            multiples = [round(cluster.multiplier, 1) for cluster in found.clusters]
+            right += multiples == [1 + level for level in range(1, kinds.max() + 1)]
+            deadline_us = 1.025 * MEDIAN_NS / 1e3 * (1 + int(kinds.max()))
+            met += judge([Latencies.of(latency_ns)], Question(deadline_us, "99.5")).verdict == Outcome.MET
+        name = f"{kind}, rising by 5 %" if rising else kind
+        yield f"| {name} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in (flat, right, met)) + " |"
+
+
+def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for coarse clocks, of 2000 trials each."""
+    n = 2000
+    yield "| calls | clock | body | a cluster, or a period, that is none | 2 % of the calls at twice the time found |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (call_us, step_us), body in itertools.product(CLOCKS, ("normal 5 %", "exponential 5 %")):
+        wrong = right = 0
+        for _ in range(recordings):
+            latency_us = BODIES[body](rng, n) * call_us / MEDIAN_NS
+            slow_us, _ = plant(rng, latency_us, ((2.0, 0.02),))
+            read_ns = [np.round(each / step_us) * step_us * 1e3 for each in (latency_us, slow_us)]
+            plain, planted = explain_of([[Latencies.of(each)] for each in read_ns])
+            wrong += bool(plain.clusters) or (plain.tail is not None and plain.tail.period_ms is not None)
+            right += [round(cluster.multiplier, 1) for cluster in planted.clusters] in ([1.9], [2.0], [2.1])
+        rates = " | ".join(f"{100 * each / recordings:.1f}" for each in (wrong, right))
+        yield f"| {call_us} us | {step_us} us | {body} | {rates} |"
+
+
 #: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
 TABLES = {
     "compared-misses": compared_misses,
     "in-turns": in_turns,
     "breaks": break_rates,
     "causes": cause_rates,
+    "levels": level_rates,
+    "clocks": clock_rates,
 }
 
 

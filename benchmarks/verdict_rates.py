@@ -29,14 +29,18 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
 from lstm_trt.analysis import bursts, processes, quantiles
-from lstm_trt.analysis.deadline import Question, judge
-from lstm_trt.analysis.outcomes import Outcome, SteadyState
-from lstm_trt.analysis.outliers import explain_of
+from lstm_trt.analysis.deadline import Question, judge, judged_of
+from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.sequential import Evidence, outcome_of
 from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.summary import statistics_of
+from lstm_trt.analysis.text.verdict import verdict_text
 from lstm_trt.config.format import count
 from lstm_trt.store.samples import Latencies
-from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, moving, plant, quick
+from tests.support.agreement import contradictions
+from tests.support.planted_latencies import (
+    autoregressive,
+)
 from tests.support.planted_misses import (
     KINDS,
     LENGTHS_20,
@@ -55,15 +59,13 @@ RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 TRIALS = (5000, 20_000, 50_000)
 QUESTION = Question(deadline_us=200)
 ROUNDS = (1, 3, 5, 10)
+BOUNDED = ("independent", "bursts of 4", "bursts of 20", "log-normal lengths, mean 10")
 PROCESS_TRIALS = 3000
 STATES = ("bad states of 1000 calls, 5 % of which miss", "bad states of 5000 calls, 2 % of which miss")
 OF_ROUNDS = (
     *(("independent", 1), ("bursts of 10", 1), (STATES[0], 1), (STATES[1], 1)),
     *(("bursts of 10", 2), (STATES[0], 2), (STATES[0], 5)),
 )
-
-#: Time of a call and step of its clock, in us.
-CLOCKS = ((5, 1), (1, 0.1), (100, 1))
 
 
 def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -126,6 +128,102 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             mean = np.mean([evidence.n for evidence in found]) / 1000
             cells.append(f"{named[Outcome.MET]:.1f} / {named[Outcome.MISSED]:.1f} / {mean:.0f} 000")
         yield f"| {kind} | " + " | ".join(cells) + " |"
+
+
+def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Latencies]:
+    """Latencies of about 100 us, with misses of more than 1 ms at these places."""
+    latency_ns = rng.gamma(50, 2e3, n)
+    latency_ns[places] = 1e6 * (1.01 + rng.exponential(0.1, len(places)))
+    return [Latencies.of(latency_ns)]
+
+
+def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for the bounds of miss rate and percentile, at 20 000 trials and the allowed rate."""
+    n = 20_000
+    heads = ("rate at most its upper bound", "at least its lower bound", "bounds and verdict contradict")
+    yield "| misses | " + " | ".join(f"{head}, for bursts of {length}" for length in (1, 20) for head in heads) + " |"
+    yield "| --- |" + 6 * " --- |"
+    for kind in BOUNDED:
+        cells = []
+        for length in (1.0, 20.0):
+            question = Question(1000, "99.9", burst_length=length)
+            samples = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
+            found = judged_of([(each, question, None) for each in samples])
+            high = sum(each.miss_rate_high >= float(ALLOWED) for each in found)
+            low = sum(each.miss_rate_low <= float(ALLOWED) for each in found)
+            wrong = sum(bool(list(contradictions(each))) for each in found)
+            cells += [f"{100 * each / recordings:.1f}" for each in (high, low, wrong)]
+        yield f"| {kind} | " + " | ".join(cells) + " |"
+
+
+def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for a level that varies slowly, with the deadline at the true percentile, or far from it."""
+    yield "| trials | MET at the true p99.9 | independent, at a tenth of the allowed rate | clusters far below it |"
+    yield "| --- | --- | --- | --- |"
+    for n in (3000, 10_000, 30_000):
+        slow, rare, clusters = [], [], []
+        for _ in range(recordings):
+            level = autoregressive(rng, n, math.exp(-1 / 500))
+            latency_ns = 1e5 * np.exp(0.02 * level + 0.02 * rng.standard_normal(n))
+            slow.append((latency_ns, 100 * math.exp(0.02 * math.sqrt(2) * 3.090232306)))
+            rare.append((1e5 * np.exp(0.02 * rng.standard_normal(n)), 100 * math.exp(0.02 * 3.719016485)))
+            latency_ns = 1e5 * np.exp(0.02 * rng.standard_normal(n))
+            latency_ns[KINDS["bursts of 20"](rng, n, 0.01)] *= 1.5
+            clusters.append((latency_ns, 1000.0))
+        cells = []
+        for kind in (slow, rare, clusters):
+            asked = [([Latencies.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
+            met = sum(each.verdict == Outcome.MET for each in judged_of(asked))
+            cells.append(f"{100 * met / recordings:.1f}")
+        yield f"| {n} | " + " | ".join(cells) + " |"
+
+
+def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for the intervals of percentiles of 10 000 trials that depend on those before them."""
+    n = 10_000
+    asked = (("50", "median_us", 0.0), ("90", "p90_us", 1.2815515655), ("99", "p99_us", 2.3263478740))
+    heads = [f"{name[:-3]} in {answer}" for answer in ("summarize", "verdict") for _, name, _ in asked]
+    yield "| coefficient | " + " | ".join(heads) + " |"
+    yield "| --- |" + " --- |" * len(heads)
+    for rho in (0.0, 0.5, 0.9, 0.99):
+        inside = dict.fromkeys(heads, 0)
+        for _ in range(recordings):
+            latency_ns = 1e5 * np.exp(0.05 * autoregressive(rng, n, rho))
+            row = statistics_of(Series(latency_ns))
+            for percentile, name, at in asked:
+                true_us = 100 * math.exp(0.05 * at)
+                answer = judge([Latencies.of(latency_ns)], Question(true_us, percentile))
+                found = {"summarize": (row[f"{name}_low"], row[f"{name}_high"])}
+                found["verdict"] = answer.percentile_low_us, answer.percentile_high_us
+                for kind, (low_us, high_us) in found.items():
+                    inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)
+        yield f"| {rho:g} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in inside.values()) + " |"
+
+
+def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for the chance that as many new trials contain a longer one than 2000 trials did."""
+    n = 2000
+    rising = np.linspace(1, 1.1, 2 * n)
+    laws = {
+        "independent, clock of 1 ns": lambda: np.round(5e3 * np.exp(0.1 * rng.standard_normal(2 * n))),
+        "independent, calls of 5 us, clock of 1 us": lambda: (
+            1e3 * rng.choice([4, 5, 6, 7], 2 * n, p=[0.1, 0.8, 0.09, 0.01])
+        ),
+        "a slowdown of 5 %": lambda: 5e3 * rising * np.exp(0.01 * rng.standard_normal(2 * n)),
+    }
+    yield "| latencies | chance stated | a longer one, where stated | a longer one |"
+    yield "| --- | --- | --- | --- |"
+    for law, draw_ns in laws.items():
+        stated = said = longer = 0
+        for _ in range(recordings):
+            latency_ns = draw_ns()
+            says = "the next n trials" in verdict_text(judge([Latencies.of(latency_ns[:n])], Question(1000, "99")))
+            more = latency_ns[n:].max() > latency_ns[:n].max()
+            stated += says
+            said += says and more
+            longer += more
+        cells = [f"{100 * each / recordings:.1f}" for each in (stated, longer)]
+        yield f"| {law} | {cells[0]} | {100 * said / max(1, stated):.1f} | {cells[1]} |"
 
 
 def rounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -192,44 +290,6 @@ def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {number}, medians differ by {100 * differ:.0f} % | " + " | ".join(cells) + " |"
 
 
-def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for calls that alternate between levels, of 10 000 trials each."""
-    n = 10_000
-    yield "| calls | flat | clusters at the planted multiples | MET at 1.025 times the slowest level, p99.5 |"
-    yield "| --- | --- | --- | --- |"
-    for kind, rising in [(kind, 0.0) for kind in ALTERNATIONS] + [("two levels, runs of 50", 0.05)]:
-        flat = right = met = 0
-        for _ in range(recordings):
-            kinds = ALTERNATIONS[kind](rng, n)
-            latency_ns = moving(at_levels(rng, kinds), drift=rising, step=0)
-            found = quick([Latencies.of(latency_ns)])
-            flat += found.steady_state == SteadyState.FLAT
-            multiples = [round(cluster.multiplier, 1) for cluster in found.clusters]
-            right += multiples == [1 + level for level in range(1, kinds.max() + 1)]
-            deadline_us = 1.025 * MEDIAN_NS / 1e3 * (1 + int(kinds.max()))
-            met += judge([Latencies.of(latency_ns)], Question(deadline_us, "99.5")).verdict == Outcome.MET
-        name = f"{kind}, rising by 5 %" if rising else kind
-        yield f"| {name} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in (flat, right, met)) + " |"
-
-
-def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for coarse clocks, of 2000 trials each."""
-    n = 2000
-    yield "| calls | clock | body | a cluster, or a period, that is none | 2 % of the calls at twice the time found |"
-    yield "| --- | --- | --- | --- | --- |"
-    for (call_us, step_us), body in itertools.product(CLOCKS, ("normal 5 %", "exponential 5 %")):
-        wrong = right = 0
-        for _ in range(recordings):
-            latency_us = BODIES[body](rng, n) * call_us / MEDIAN_NS
-            slow_us, _ = plant(rng, latency_us, ((2.0, 0.02),))
-            read_ns = [np.round(each / step_us) * step_us * 1e3 for each in (latency_us, slow_us)]
-            plain, planted = explain_of([[Latencies.of(each)] for each in read_ns])
-            wrong += bool(plain.clusters) or (plain.tail is not None and plain.tail.period_ms is not None)
-            right += [round(cluster.multiplier, 1) for cluster in planted.clusters] in ([1.9], [2.0], [2.1])
-        rates = " | ".join(f"{100 * each / recordings:.1f}" for each in (wrong, right))
-        yield f"| {call_us} us | {step_us} us | {body} | {rates} |"
-
-
 def draw(rng: np.random.Generator, path: Path) -> None:
     """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
     from matplotlib.figure import Figure
@@ -290,11 +350,13 @@ TABLES = {
     "fixed": fixed_rates,
     "until-decided": decided_rates,
     "rounds": rounds_rates,
+    "bounds": bounds_rates,
+    "slow-levels": slow_levels_rates,
+    "next-maximum": maxima_rates,
+    "intervals": intervals_rates,
     "lengths": lengths_rates,
     "processes": processes_rates,
     "new-trials": new_trials_rates,
-    "levels": level_rates,
-    "clocks": clock_rates,
 }
 
 

@@ -25,6 +25,7 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -49,8 +50,12 @@ MANY = 5000
 #: From this number of bursts on the law of their misses is taken as normal: a chance of 5 % is then 4.99 to 5 %.
 MANY_BURSTS = 1_000_000
 
-#: Slow calls are those above this percentile. Their number of parts, for the standard error of their time.
-SLOW, PARTS = 0.995, 20
+#: Slow calls are those above this percentile, or this number of the slowest.
+SLOW, FEW = 0.995, 60
+
+#: Number of parts for the standard error of their time, and the time that independent calls reach by chance: the lower
+#: bound of 60 of them is above that in 1 of 500 recordings.
+PARTS, BY_CHANCE = 20, 1.25
 
 
 def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> float:
@@ -104,26 +109,50 @@ def _positive(pairs: Iterable[float]) -> float:
     return float(sum(itertools.takewhile(lambda pair: pair > 0, pairs)))
 
 
-def time_of_slow_calls(timed: Sequence[Series], pooled_ns: quantiles.Ordered) -> tuple[float | None, float | None]:
-    """`autocorrelation_time` of the calls above `SLOW`, and its lower bound at 95 %; None for fewer than 20 of them.
+@dataclass(frozen=True)
+class SlowCalls:
+    """How the slowest calls come, whether they miss or not.
+
+    `above_ns`: they take longer than this. `length`: their `autocorrelation_time`, the number of calls that count as
+    one; `length_low`: its lower bound at 95 %.
+    """
+
+    above_ns: float
+    length: float
+    length_low: float
+
+    def longer_than(self, length: float) -> bool:
+        """Whether they come in longer bursts than these, significantly and not by chance."""
+        return self.length_low > max(length, BY_CHANCE)
+
+
+def slow_calls(timed: Sequence[Series], pooled_ns: quantiles.Ordered) -> SlowCalls | None:
+    """The calls above `SLOW`, or the `FEW` slowest if those are fewer; None in less than four times as many.
 
     The bound is that of Student's t over `PARTS` equal parts of the recording. `pooled_ns`: the trials of all
-    processes, ascending.
+    processes, ascending. None too if ties leave fewer than 20 calls above the others.
     """
     sizes = [process.n for process in timed]
     n = sum(sizes)
+    if n < 4 * FEW:
+        return None
     threshold = quantiles.quantile(pooled_ns, SLOW)
     places = [process.above(threshold)[0] for process in timed]
+    if sum(map(len, places)) < FEW:
+        threshold = float(pooled_ns[n - FEW - 1])
+        places = [process.above(threshold)[0] for process in timed]
     if sum(map(len, places)) < PARTS:
-        return None, None
+        return None
     time = autocorrelation_time(places, sizes)
     pooled = np.concatenate([first + late for first, late in zip(np.cumsum([0, *sizes]), places, strict=False)])
     edges = [part * (n // PARTS) + min(part, n % PARTS) for part in range(PARTS + 1)]
     parts = [pooled[slice(*np.searchsorted(pooled, edges[part : part + 2]))] - edges[part] for part in range(PARTS)]
     lengths = np.diff(edges).tolist()
     each = [autocorrelation_time([part], [size]) for part, size in zip(parts, lengths, strict=True) if len(part)]
-    error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else 0.0
-    return time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error if len(each) > 1 else 1.0)
+    if len(each) < 2:
+        return SlowCalls(threshold, time, 1.0)
+    error = float(np.std(each, ddof=1)) / math.sqrt(len(each))
+    return SlowCalls(threshold, time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error))
 
 
 def at_most(count: int, expected: float, mean: float) -> float:
@@ -155,7 +184,8 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longe
     """
     if not quantiles.proves_below(count, n, allowed, confidence):
         return False
-    means = np.geomspace(1, longest, 9)[1:] if longest > 1 else ()
+    # The longest, at which most fail, comes first.
+    means = np.geomspace(longest, 1, 9)[:-1] if longest > 1 else ()
     return all(at_most(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
 
 

@@ -8,8 +8,10 @@ short; the length that is assumed can be given. Where the bins of a histogram or
 call misses, it does for MET, and does not for MISSED. Only these findings turn MET into NOT ENOUGH
 EVIDENCE: dependence, which reduces the effective sample size (`dependence.py`); bursts as long as
 was given; a round or a segment that by itself misses more than allowed; a drift that would carry
-the tail over the deadline. The last two matter because all trials together can meet a deadline
-that one process, or its end, misses.
+the tail over the deadline; long bursts of slow calls near the deadline. Parts and drift matter because all trials
+together can meet a deadline that one process, or its end, misses.
+
+Bounds of percentile and miss rate are these tests, inverted (`bounds.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 from lstm_trt import registry
 from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.bounds import FixedTests, SequentialTests
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
@@ -38,7 +41,7 @@ from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.analysis.series import Series, timed_samples
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import count, short_number, signed_percent
+from lstm_trt.config.format import count, microseconds, short_number, signed_percent
 from lstm_trt.config.libraries import pd, special
 from lstm_trt.config.workload import size_of
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
@@ -51,6 +54,9 @@ EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3
 
 #: A ratio of median to deadline outside these bounds suggests a wrong deadline or unit.
 FAR_ABOVE, FAR_BELOW = 100, 2e-3
+
+#: Bursts of slow calls say nothing about misses if the deadline is so many times as far from the median.
+FAR_FROM_SLOW = 2
 
 #: Chance of deciding with the length that is recommended. Above this number of misses that may occur, their law is that
 #: of their rate.
@@ -212,13 +218,13 @@ def rounds_of(
 class Verdict(JsonFields):
     """The verdict for one configuration, all rounds together; JSON values by `as_dict`.
 
-    `n` and `misses` count the trials after warm-up. `percentile_us` is the measured percentile (an order statistic),
-    `percentile_low_us` and `percentile_high_us` its one-sided bounds, each at the confidence and the effective
-    sample size; None where there is no bound at this n. `miss_rate_low` and `miss_rate_high` are
-    one-sided bounds, each at the confidence. `certifies` is the highest percentile that these
-    trials prove to meet the deadline, `max_certifies` the share in % of calls that they prove not
-    to exceed the observed maximum, both at the effective sample size. `trials_needed` is the
-    length of a new recording that would prove MET, given the observed miss rate and dependence
+    `n` and `misses` count the trials after warm-up. `percentile_us` is the measured percentile (an order statistic).
+    `percentile_low_us`, `percentile_high_us`, `miss_rate_low` and `miss_rate_high` are one-sided bounds, each at the
+    confidence: the tests of the verdict, inverted (`bounds.py`). The upper ones are within the deadline, and the
+    allowed rate, if MET is proven, the lower ones beyond it if MISSED is. A bound of the percentile is None where no
+    number of misses would prove that. `certifies` is the highest percentile that these trials prove to meet the
+    deadline, `max_certifies` the share in % of calls that they prove not to exceed the observed maximum.
+    `trials_needed` is the length of a new recording that would prove MET, given the observed miss rate and dependence
     (only that of misses if there are too few trials to distinguish a drift from bursts);
     `trials_needed_if_independent` ignores the dependence. Both are None if the miss rate is not
     below the allowed rate, the length is above 1e9, or the configuration failed.
@@ -229,12 +235,15 @@ class Verdict(JsonFields):
     `verdict_if_independent` uses n trials, `verdict_if_effective` the effective sample size; both
     ignore drift. `reasons`: what prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
 
-    `burst_length`: MET was tested for bursts of misses of up to this length in calls, averaged over misses, or of
-    geometric lengths of this mean (`bursts.py`). `assumed_burst_length`: the longest for which these trials prove MET;
-    None unless the verdict is MET. `tau`: the number of misses that count as one, so that
-    `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
-    `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
-    and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
+    `burst_length`: MET and the bounds were tested for bursts of misses of up to this length in calls, averaged over
+    misses, or of geometric lengths of this mean (`bursts.py`). `assumed_burst_length`: the longest for which these
+    trials prove MET; None unless the verdict is MET. `effective_n`
+    and `effective_misses`: as how many trials and misses these count for MET and the upper bounds. `tau`: the number of
+    misses that count as one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and the lower
+    bounds. `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above `slow_above_us` (their
+    99.5th percentile, or what all but the 60 slowest do not exceed), whether they miss or not, and its lower bound at
+    95 %; None unless the misses prove MET, or for fewer than 20 such calls or 240 trials. `slow_longer`: whether that
+    is longer than what MET holds for.
 
     `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and measured.
     `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
@@ -276,8 +285,10 @@ class Verdict(JsonFields):
     assumed_burst_length: float | None = None
     tau: float = 1.0
     independent_misses: float = 0.0
+    slow_above_us: float | None = None
     slow_burst_length: float | None = None
     slow_burst_length_low: float | None = None
+    slow_longer: bool = False
     miss_excess: Excess | None = None
     until_decided: bool = False
     log_e_met: float | None = None
@@ -460,6 +471,24 @@ def judged_of(asked: list[Asked]) -> list[Verdict]:
     ]
 
 
+def _in_calls(question: Question, samples: Sequence[Latencies], timed: Sequence[Series]) -> Question:
+    """The question with the length of bursts in calls: their duration by the mean time from call to call."""
+    if question.burst_ms is None:
+        return question
+    spacings_ns = []
+    for sample, process in zip(samples, timed, strict=True):
+        closed_ns = 1e3 * process.statistic("mean_us")
+        spacings_ns.append(closed_ns if sample.start_ns is None else np.diff(sample.start_ns).mean() / process.step)
+    burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(spacings_ns)))
+    return replace(question, burst_length=burst_length, burst_ms=None)
+
+
+def _near(slow: bursts.SlowCalls, question: Question, pooled: Series) -> bool:
+    """Whether the deadline is less than `FAR_FROM_SLOW` times as far from the median as slow calls are."""
+    median_ns = 1e3 * pooled.median_us
+    return 1e3 * question.deadline_us - median_ns < FAR_FROM_SLOW * (slow.above_ns - median_ns)
+
+
 def _judged(
     asked: Asked, timed: Sequence[Series], courses: Sequence[Segments | None], why: str | None = None
 ) -> Verdict:
@@ -469,13 +498,7 @@ def _judged(
     """
     samples, question, until = asked
     ordered = not any(isinstance(process.whole, Bins) for process in timed)
-    if question.burst_ms is not None:
-        spacings_ns = []
-        for sample, process in zip(samples, timed, strict=True):
-            closed_ns = 1e3 * process.statistic("mean_us")
-            spacings_ns.append(closed_ns if sample.start_ns is None else np.diff(sample.start_ns).mean() / process.step)
-        burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(spacings_ns)))
-        question = replace(question, burst_length=burst_length, burst_ms=None)
+    question = _in_calls(question, samples, timed)
     misses, certain = misses_of(timed, question.deadline_us)
     sizes = [process.n for process in timed]
     n, missed = sum(sizes), sum(map(len, misses))
@@ -500,23 +523,28 @@ def _judged(
         effective = Outcome.NOT_ENOUGH_EVIDENCE
     reasons: list[str] = []
     decided = sequential.outcome_of(evidence) if evidence else independent
-    slow_length = slow_length_low = None
+    slow: bursts.SlowCalls | None = None
+    assumed: float | None = None
     if decided == Outcome.MISSED and not (evidence or quantiles.proves_above(certain / tau, n / tau, *question.test)):
         counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if decided == Outcome.MET:
+        assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
         if ordered:
-            slow_length, slow_length_low = bursts.time_of_slow_calls(timed, pooled.ordered_ns)
+            slow = bursts.slow_calls(timed, pooled.ordered_ns)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
-        if slow_length_low and 1 < burst_length < slow_length_low:
-            length = f"{slow_length_low:.3g}"
-            reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
         if not evidence and effective != Outcome.MET:
             clustered = f"slow calls come in bursts: {dependence.how}"
             reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
         reasons += slow_parts
+        if slow and slow.longer_than(assumed) and _near(slow, question, pooled):
+            length = f"at least {slow.length_low:.3g} calls on average"
+            held = f"longer than the {assumed:.3g} for which MET holds"
+            reasons.append(
+                f"slow calls, above {microseconds(slow.above_ns / 1e3)} us, come in bursts of {length}, {held}"
+            )
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
     needed = quantiles.trials_for_share(missed, n, *question.test)
     if evidence:
@@ -536,12 +564,12 @@ def _judged(
         reasons += sequential.undecided(evidence, [sample.round for sample in samples])
     elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
-    assumed = None
-    if verdict == Outcome.MET:
-        assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
-    least_ns, most_ns = (edge.ordered_ns for edge in pooled.bounds)
-    bounds_ns = quantiles.interval(least_ns, question.share, 2 * question.confidence - 1, effective_n / n, most_ns)
-    low_us, high_us = (None if bound_ns is None else bound_ns / 1e3 for bound_ns in bounds_ns)
+    if evidence:
+        bounds = SequentialTests(1 - question.share, evidence, tau).bounds(pooled, timed)
+    else:
+        tests = FixedTests(*question.test, burst_length, n, effective_n, tau)
+        bounds = tests.bounds(missed, certain, pooled)
+    most_ns = pooled.bounds[1].ordered_ns
     return Verdict(
         verdict=verdict,
         n=n,
@@ -551,12 +579,12 @@ def _judged(
         max_us=quantiles.finite(float(most_ns[-1]) / 1e3),
         max_with_warmup_us=quantiles.finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
         percentile_us=quantiles.finite(quantiles.percentile(pooled.ordered_ns, question.share) / 1e3),
-        percentile_low_us=low_us,
-        percentile_high_us=high_us,
-        certifies=100 * (1 - quantiles.rate_bounds(effective_misses, effective_n, question.confidence)[1]),
-        max_certifies=100 * (1 - quantiles.rate_bounds(0, effective_n, question.confidence)[1]),
-        miss_rate_low=quantiles.rate_bounds(certain / tau, n / tau, question.confidence)[0],
-        miss_rate_high=quantiles.rate_bounds(missed, n, question.confidence)[1],
+        percentile_low_us=bounds.percentile_low_us,
+        percentile_high_us=bounds.percentile_high_us,
+        certifies=100 * (1 - bounds.miss_rate_high),
+        max_certifies=100 * (1 - bounds.exceeds_max_high),
+        miss_rate_low=bounds.miss_rate_low,
+        miss_rate_high=bounds.miss_rate_high,
         trials_needed=trials_needed,
         trials_needed_if_independent=needed,
         trials_needed_chance=chance,
@@ -566,14 +594,16 @@ def _judged(
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=assumed,
+        assumed_burst_length=assumed if verdict == Outcome.MET else None,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=sequential.pooled(evidence).log_missed if evidence else None,
         tau=tau,
         independent_misses=missed / tau,
-        slow_burst_length=slow_length,
-        slow_burst_length_low=slow_length_low,
+        slow_above_us=slow.above_ns / 1e3 if slow else None,
+        slow_burst_length=slow.length if slow else None,
+        slow_burst_length_low=slow.length_low if slow else None,
+        slow_longer=bool(slow and assumed and slow.longer_than(assumed)),
         processes=None if evidence else processes_of(timed, misses, question.share, question.confidence),
         dependence=dependence,
         firm_statistics=firm,

@@ -27,6 +27,7 @@ from lstm_trt.analysis.series import Series
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.config.libraries import special
+from lstm_trt.store.whole import Bins
 
 #: Numbers of blocks for the dispersion of the counts of events.
 DISPERSION_BLOCKS = (10, 20, 50)
@@ -51,6 +52,56 @@ def effective_n(events: np.ndarray) -> float:
         variance = float(((counts - size * rate) ** 2).sum()) / (blocks - 1)
         dispersion = max(dispersion, variance / (size * rate * (1 - rate)))
     return n / dispersion
+
+
+#: At most this number of blocks, in which exceedances are counted: few, since each configuration of a summary has them.
+MOST_BLOCKS = 256
+
+#: Autocorrelation times that independent trials reach by chance.
+BY_CHANCE = 1.25
+
+
+def independent_n(rounds: Sequence[Series], limits_ns: Sequence[float]) -> list[int]:
+    """As how many independent trials all count for the rate above each limit: n over the autocorrelation time.
+
+    `rounds`: the trials of each process; what differs between processes is not counted. The time is 1 + 2 times the
+    sum of the autocorrelations up to the first pair of distances whose sum is not positive (Geyer, Statistical Science
+    7, 1992), over all distances, by FFT. n if it is below `BY_CHANCE`, or the order is unknown, as of a histogram.
+    """
+    n = sum(each.n for each in rounds)
+    if any(isinstance(each.whole, Bins) for each in rounds):
+        return [n] * len(limits_ns)
+    limits = np.asarray(limits_ns)[:, None]
+    step = max(each.step for each in rounds)
+    kept = sum(len(each.latency_ns) for each in rounds)
+    block = -(-kept // MOST_BLOCKS)
+    length = max(len(each.latency_ns) // block for each in rounds)
+    size = 2 ** (2 * length).bit_length()
+    power = np.zeros((len(limits), size // 2 + 1))
+    alone = np.zeros(len(limits))
+    for each in rounds:
+        above = each.latency_ns > limits
+        rates = above.mean(axis=1, keepdims=True)
+        alone += above.shape[1] * (rates * (1 - rates))[:, 0]
+        whole = above.shape[1] // block * block
+        counts = above[:, :whole].reshape(len(limits), -1, block).sum(axis=2) - block * rates
+        transformed = np.fft.rfft(counts, size)
+        power += transformed.real**2 + transformed.imag**2
+    products = np.fft.irfft(power, size)[:, : length + length % 2]
+    pairs = products[:, ::2] + products[:, 1::2]
+    positive = np.logical_and.accumulate(pairs > 0, axis=1)
+    variance = 2 * (pairs * positive).sum(axis=1) - products[:, 0]
+    found = []
+    for time in (variance / np.maximum(alone, 1e-9)).tolist():
+        # One of each `step` trials was looked at.
+        found.append(n if time < BY_CHANCE else _two_digits(n / (1 + (time - 1) * step)))
+    return found
+
+
+def _two_digits(number: float) -> int:
+    """At most this number, at least 1; few different ones, for which bounds need to be found."""
+    unit = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
+    return max(1, int(number // unit * unit))
 
 
 #: Maximum gaps, in trials, between two exceedances of one burst.
@@ -103,9 +154,9 @@ class Dependence(JsonFields):
     how: str = ""
 
     def effective(self, misses: int, n: int) -> tuple[int, int]:
-        """Effective numbers of misses and of trials."""
+        """Effective numbers of misses and of trials, whole numbers of which the rate is no smaller."""
         trials = max(1, math.floor(n * self.factor + 1e-9))
-        return min(trials, math.ceil(misses * self.factor - 1e-9)), trials
+        return -(-misses * trials // n), trials
 
 
 def assess(timed: Sequence[Series], misses: Places, allowed: float, times: float = 1.0) -> Dependence:

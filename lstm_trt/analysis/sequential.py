@@ -66,6 +66,7 @@ class Evidence:
     """Evidence from the calls of one process so far; `add` more of them, in order.
 
     `allowed`: the allowed miss rate; `burst_length`: B, in calls, at least 1; `late_ns`: above this a call misses.
+    `until_ok`: numbers of calls and of misses until the last ok call.
     `rounds`: what `pooled` was given; such evidence is only for MISSED.
     """
 
@@ -79,7 +80,7 @@ class Evidence:
     rounds: tuple[Evidence, ...] = ()
     transitions: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), int))
     _last: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
-    _until_ok: tuple[int, int] = (0, 0)
+    until_ok: tuple[int, int] = (0, 0)
     _places: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
@@ -102,7 +103,7 @@ class Evidence:
         """`missed`: whether each of the following calls missed."""
         last_ok = len(missed) - int(np.argmin(missed[::-1])) if not missed.all() else 0
         if last_ok:
-            self._until_ok = (self.n + last_ok, self.misses + int(np.count_nonzero(missed[:last_ok])))
+            self.until_ok = (self.n + last_ok, self.misses + int(np.count_nonzero(missed[:last_ok])))
         calls = np.concatenate([self._last, missed])
         self.transitions += np.bincount(2 * calls[:-1] + calls[1:], minlength=4).reshape(2, 2)
         self._last = calls[-1:]
@@ -130,7 +131,7 @@ class Evidence:
     @property
     def log_met(self) -> float:
         """Natural logarithm of the e-value against a miss rate of the allowed one or more; that of the last ok call."""
-        return log_met(*self._until_ok, self.allowed, self.burst_length)
+        return log_met(*self.until_ok, self.allowed, self.burst_length)
 
     @property
     def log_missed(self) -> float:

@@ -13,6 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from lstm_trt.analysis.answers import Answers
+from lstm_trt.analysis.bounds import percentile_of
+from lstm_trt.analysis.dependence import independent_n
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
 from lstm_trt.analysis.parallel import computed
@@ -22,6 +24,7 @@ from lstm_trt.analysis.quantiles import (
     Percentile,
     finite,
     mean_and_deviation,
+    percentile,
     shares_of,
 )
 from lstm_trt.analysis.segments import not_judged
@@ -43,8 +46,9 @@ class SummaryRow(AskedPercentiles):
     `max_with_warmup_us` includes the warm-up trials. With several rounds the trials are pooled;
     `median_us_rounds` and `max_us_rounds` are the values of each round.
 
-    `_low` and `_high` are the exact 95 % interval of the percentile (order statistics, for any
-    distribution, independent trials); None for a bound that does not exist at this n. *Other
+    `_low` and `_high` are the 95 % interval of the percentile (order statistics, for any
+    distribution), exact for independent trials; if those above it come in bursts, it is that of as many independent
+    trials as they count for. None for a bound that does not exist at this number. *Other
     processes* differ by more than this interval; only several rounds show by how much.
 
     `parity_error`: relative difference of the outputs from those in float32 for the same inputs, by norm, before
@@ -225,14 +229,25 @@ def _clusters(several: list[Sequence[Latencies]]) -> list[Found]:
     return [(found.clusters, found.steady_state) for found in quick_of(several)]
 
 
-def statistics_of(series: Series) -> dict:
-    """Statistics of a series, by the names of a row; None for those above the range of a histogram."""
+def statistics_of(series: Series, rounds: Sequence[Series] = ()) -> dict:
+    """Statistics of a series, by the names of a row; None for those above the range of a histogram.
+
+    `rounds`: the processes of which it has the trials, if there are several.
+    """
     found: dict[str, Any] = {name: finite(series.statistic(name)) for name in ("min_us", "mean_us", "max_us")}
     _, deviation_ns = mean_and_deviation(series.ordered_ns)
     found |= {"n": series.n, "std_us": deviation_ns and deviation_ns / 1e3, "outliers": series.outliers}
-    for share in PERCENTILES.values():
-        found |= series.percentile(share).as_dict()
+    for each in _percentiles(series, rounds or (series,), PERCENTILES.values()):
+        found |= each.as_dict()
     return found
+
+
+def _percentiles(pooled: Series, rounds: Sequence[Series], shares: Iterable[Fraction]) -> tuple[Percentile, ...]:
+    """Percentiles, each with the interval of as many independent trials as those above it count for."""
+    shares = tuple(shares)
+    limits_ns = [percentile(pooled.ordered_ns, share) for share in shares]
+    counted = independent_n(rounds, limits_ns) if shares else []
+    return tuple(percentile_of(pooled, *each) for each in zip(shares, counted, strict=True))
 
 
 def _place(row: SummaryRow) -> tuple:
@@ -259,8 +274,8 @@ def _recorded(
     alone = [sample.alone for sample in samples if sample.alone is not None]
     of_floor = least_of_floor(samples)
     return SummaryRow(
-        **_configured(group.configuration) | statistics_of(pooled),
-        percentiles=tuple(map(pooled.percentile, shares)),
+        **_configured(group.configuration) | statistics_of(pooled, rounds),
+        percentiles=_percentiles(pooled, rounds, shares),
         status="ok",
         clusters=found[0],
         steady_state=found[1],

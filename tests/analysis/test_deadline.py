@@ -552,7 +552,9 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
     assert "if it continues" in verdict.reasons[0] and "new trials in a steady state" in verdict_text(verdict)
     assert judge(of(latency_ns), 140).verdict == MET
-    assert judge(of(latency_ns[::-1]), 118).verdict == MET  # it gets faster
+    assert judge(of(latency_ns[::-1]), 125).verdict == MET  # it gets faster
+    # The slow level may come again, as the slowest calls show.
+    assert not any("drift" in reason for reason in judge(of(latency_ns[::-1]), 118).reasons)
 
 
 # What is handed on

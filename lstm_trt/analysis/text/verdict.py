@@ -72,8 +72,9 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         *_margin(verdict),
         *_excess(verdict.miss_excess),
         f"at least {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
-        f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven};"
-        " there is a 50 % chance that the next n trials contain a longer one",
+        f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven}"
+        + _next_maximum(verdict),
+        _bounds(verdict),
         *_processes(verdict),
         *_evidence(verdict),
         *_assumption(verdict),
@@ -139,6 +140,27 @@ def _assumed(verdict: Verdict) -> str:
     return bursts.assumption(verdict.assumed_burst_length or 1)
 
 
+def _next_maximum(verdict: Verdict) -> str:
+    """The chance of a longer call, unless the level changed: then later trials may be longer for certain."""
+    if _drift(verdict) or any(part.levels for part in verdict.rounds):
+        return ""
+    return "; the chance that the next n trials contain a longer one is at most 50 %"
+
+
+def _bounds(verdict: Verdict) -> str:
+    """What the bounds assume about bursts of misses, and as how many independent trials they count all."""
+    text = "all bounds hold if misses come singly"
+    if verdict.burst_length > 1:
+        burst = f"a burst of at most {_calls(verdict.burst_length)}"
+        text = f"all bounds hold if a miss lies, averaged over misses, in {burst}"
+    if verdict.until_decided:
+        return f"{text}, however often the recording was looked at: beyond them the e-value decides"
+    independent = verdict.n / verdict.tau
+    if verdict.effective_n == verdict.n == independent:
+        return text
+    return f"{text}; the upper bounds count {verdict.n} trials as {verdict.effective_n}, the lower as {independent:.0f}"
+
+
 def _assumption(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.MET:
         return []
@@ -146,9 +168,12 @@ def _assumption(verdict: Verdict) -> list[str]:
     if verdict.misses == 0:
         lines[0] += "; no miss was seen"
     if verdict.slow_burst_length is not None:
-        alone = verdict.slow_burst_length < 1.05
+        alone = verdict.slow_burst_length < bursts.BY_CHANCE
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
-        lines.append(f"for comparison: calls above p99.5, most of which meet the deadline, {come}")
+        above = f"calls above {fmt.microseconds(verdict.slow_above_us)} us"
+        lines.append(f"for comparison: {above}, most of which meet the deadline, {come}")
+        if verdict.slow_longer:
+            lines[-1] += f", longer than the {_calls(verdict.assumed_burst_length or 1)} for which MET holds"
     return lines
 
 
@@ -158,8 +183,7 @@ def _evidence(verdict: Verdict) -> list[str]:
         return []
     logs = (verdict.log_e_met, verdict.log_e_missed)
     met, missed = ("below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}" for log in logs)
-    text = f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.confidence):.3g} decides"
-    return [f"{text}. The number of trials depended on it, so the bounds here are approximate"]
+    return [f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.confidence):.3g} decides"]
 
 
 def _these(verdict: Verdict) -> str:
@@ -259,8 +283,7 @@ def _dependence(verdict: Verdict) -> str:
 def _order(verdict: Verdict) -> list[str]:
     """What the order of the trials shows, or why it shows nothing."""
     if verdict.known_to == "bin":
-        nothing = "dependence, drift and (m,k)-firm statistics are not judged"
-        return [f"{verdict.not_judged}: {nothing}; the bounds assume that misses come singly"]
+        return [f"{verdict.not_judged}: dependence, drift and (m,k)-firm statistics are not judged"]
     drift = _drift(verdict) if verdict.not_judged is None else [f"drift is not judged: {verdict.not_judged}"]
     return [
         _dependence(verdict),
