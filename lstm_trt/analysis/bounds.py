@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.analysis import bursts, quantiles, sequential
-from lstm_trt.analysis.quantiles import Percentile
 from lstm_trt.analysis.sequential import Evidence
 from lstm_trt.analysis.series import Series
 
@@ -134,30 +133,6 @@ def fewest_misses(tests: FixedTests) -> int | None:
 def exceeded_us(series: Series, misses: int) -> float | None:
     """The latency that so many trials may exceed; None above the range of a histogram."""
     return quantiles.finite(float(series.ordered_ns[series.n - misses - 1]) / 1e3)
-
-
-@lru_cache(maxsize=4096)
-def interval_misses(share: Fraction, confidence: float, n: int, independent_n: int) -> tuple[int | None, int | None]:
-    """The fewest and the most calls above a percentile, of n that count as so many, between which its interval is."""
-    tests = FixedTests(1 - share, (1 + confidence) / 2, 1.0, n, independent_n, n / independent_n)
-    return fewest_misses(tests), most_misses(tests)
-
-
-def percentile_of(
-    series: Series, share: Fraction, independent_n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE
-) -> Percentile:
-    """A percentile with its two-sided interval, if all trials count as so many independent ones.
-
-    Of n independent trials it is the exact interval of order statistics (`quantiles.interval_ranks`).
-    """
-    fewest, largest = interval_misses(share, confidence, series.n, independent_n)
-    least, most = series.bounds
-    return Percentile(
-        share,
-        quantiles.finite(quantiles.percentile(series.ordered_ns, share) / 1e3),
-        None if fewest is None else exceeded_us(least, fewest - 1),
-        None if largest is None else exceeded_us(most, largest),
-    )
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ import numpy as np
 from lstm_trt import registry
 from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
-from lstm_trt.analysis.bounds import FixedTests, SequentialTests
+from lstm_trt.analysis.bounds import Bounds, FixedTests, SequentialTests
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.parallel import computed
@@ -483,10 +483,166 @@ def _in_calls(question: Question, samples: Sequence[Latencies], timed: Sequence[
     return replace(question, burst_length=burst_length, burst_ms=None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """What the trials of one configuration show, before anything is decided.
+
+    `timed`: those of each process, `pooled`: of all. `misses`: ascending indices of the trials of each process that may
+    miss, of which `certain` do. `evidence`: of each process, if the recording ended when it was decided. `slow_parts`:
+    reasons against MET of `rounds_of`.
+    """
+
+    question: Question
+    samples: Sequence[Latencies]
+    timed: Sequence[Series]
+    pooled: Series
+    misses: Places
+    certain: int
+    evidence: Sequence[Evidence]
+    dependence: Dependence
+    tau: float
+    rounds: tuple[VerdictRound, ...]
+    slow_parts: Sequence[str]
+
+    @property
+    def n(self) -> int:
+        return self.pooled.n
+
+    @property
+    def missed(self) -> int:
+        return sum(map(len, self.misses))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the trials is known: a histogram has none."""
+        return _ordered(self.timed)
+
+    @property
+    def effective(self) -> tuple[int, int]:
+        """Effective numbers of misses and of trials, for MET."""
+        return self.dependence.effective(self.missed, self.n)
+
+    @property
+    def independent_verdict(self) -> Outcome:
+        """The verdict if all trials were independent."""
+        return self.question.decide(self.missed, self.n, self.certain)
+
+    @property
+    def effective_verdict(self) -> Outcome:
+        """That at the effective sample size, which can only deny MET."""
+        if self.independent_verdict == Outcome.MET and self.question.decide(*self.effective) != Outcome.MET:
+            return Outcome.NOT_ENOUGH_EVIDENCE
+        return self.independent_verdict
+
+    @property
+    def bounds(self) -> Bounds:
+        if self.evidence:
+            return SequentialTests(1 - self.question.share, self.evidence, self.tau).bounds(self.pooled, self.timed)
+        _, effective_n = self.effective
+        tests = FixedTests(*self.question.test, self.question.burst_length, self.n, effective_n, self.tau)
+        return tests.bounds(self.missed, self.certain, self.pooled)
+
+
+def _ordered(timed: Sequence[Series]) -> bool:
+    return not any(isinstance(process.whole, Bins) for process in timed)
+
+
+def _measured(asked: Asked, timed: Sequence[Series], courses: Sequence[Segments | None]) -> _Measured:
+    samples, question, until = asked
+    question = _in_calls(question, samples, timed)
+    if until is not None and question.burst_length == 1:
+        question = replace(question, burst_length=until)
+    misses, certain = misses_of(timed, question.deadline_us)
+    evidence = []
+    if until is not None:
+        for process, places in zip(timed, misses, strict=True):
+            seen = Evidence(float(1 - question.share), question.burst_length, question.confidence)
+            seen.add(np.isin(np.arange(process.n), places))
+            evidence.append(seen)
+    rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
+    return _Measured(
+        question=question,
+        samples=samples,
+        timed=timed,
+        pooled=timed[0] if len(timed) == 1 else Series.of(*samples),
+        misses=misses,
+        certain=certain,
+        evidence=evidence,
+        dependence=assess(timed, misses, float(1 - question.share)) if _ordered(timed) else Dependence(),
+        tau=bursts.autocorrelation_time(misses, [process.n for process in timed]),
+        rounds=rounds,
+        slow_parts=slow_parts,
+    )
+
+
+@dataclass(frozen=True)
+class _Met:
+    """What MET assumes, and what denies it. `assumed`: the longest bursts of misses for which it is proven."""
+
+    assumed: float
+    slow: bursts.SlowCalls | None
+    reasons: Sequence[str]
+
+    @property
+    def slow_longer(self) -> bool:
+        """Whether the slow calls come in longer bursts than MET holds for."""
+        return self.slow is not None and self.slow.longer_than(self.assumed)
+
+
+def _met(found: _Measured) -> _Met:
+    """What MET rests on, where the number of misses proves it."""
+    question, n, reasons = found.question, found.n, []
+    assumed = question.burst_length
+    if not found.evidence:
+        assumed = bursts.longest_assumed(found.missed, n, *question.test)
+        if not bursts.proves_below(found.missed, n, *question.test, question.burst_length):
+            long = f"bursts of misses of {short_number(question.burst_length)} calls, averaged over misses"
+            reasons.append(f"{count(found.missed, 'miss')} in {n} trials do not exclude {long}")
+        if found.effective_verdict != Outcome.MET:
+            clustered = f"slow calls come in bursts: {found.dependence.how}"
+            reasons.append(f"{clustered}; {n} trials, effective sample size {found.effective[1]}")
+    reasons += found.slow_parts
+    slow = bursts.slow_calls(found.timed, found.pooled.ordered_ns) if found.ordered else None
+    met = _Met(assumed, slow, reasons)
+    if slow and met.slow_longer and _near(slow, question, found.pooled):
+        above = f"slow calls, above {microseconds(slow.above_ns / 1e3)} us,"
+        length = f"at least {slow.length_low:.3g} calls on average"
+        reasons.append(f"{above} come in bursts of {length}, longer than the {assumed:.3g} for which MET holds")
+    return met
+
+
 def _near(slow: bursts.SlowCalls, question: Question, pooled: Series) -> bool:
     """Whether the deadline is less than `FAR_FROM_SLOW` times as far from the median as slow calls are."""
     median_ns = 1e3 * pooled.median_us
     return 1e3 * question.deadline_us - median_ns < FAR_FROM_SLOW * (slow.above_ns - median_ns)
+
+
+def _few_bursts(found: _Measured) -> list[str]:
+    """Why so many misses are not MISSED, if they come in too few bursts."""
+    misses, n = found.certain / found.tau, found.n / found.tau
+    if found.evidence or quantiles.proves_above(misses, n, *found.question.test):
+        return []
+    counted = f"{found.missed / found.tau:.3g} in {n:.0f} trials"
+    many = f"{found.missed} in {found.n} trials"
+    return [f"misses come in bursts: {many} count as {counted}, too few to prove MISSED"]
+
+
+def _new_trials(found: _Measured) -> int | None:
+    """Length of a new recording that would prove MET."""
+    question = found.question
+    if found.evidence:
+        asked = (float(1 - question.share), question.burst_length, question.confidence)
+        return sequential.trials_for(found.missed, found.n, *asked)
+    factor: float | None = found.dependence.factor
+    if found.effective_verdict == Outcome.NOT_ENOUGH_EVIDENCE and found.dependence.at_deadline:
+        factor = None
+    # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.
+    elif (
+        found.independent_verdict == Outcome.NOT_ENOUGH_EVIDENCE and min(each.n for each in found.timed) < LEVEL_TRIALS
+    ):
+        factor = 1.0
+    needed = quantiles.trials_for_share(found.missed, found.n, *question.test)
+    return _trials_needed(question, needed, found.timed, found.misses, factor)
 
 
 def _judged(
@@ -496,89 +652,43 @@ def _judged(
 
     `why` these are not judged, if they are not.
     """
-    samples, question, until = asked
-    ordered = not any(isinstance(process.whole, Bins) for process in timed)
-    question = _in_calls(question, samples, timed)
-    misses, certain = misses_of(timed, question.deadline_us)
-    sizes = [process.n for process in timed]
-    n, missed = sum(sizes), sum(map(len, misses))
-    pooled = timed[0] if len(timed) == 1 else Series.of(*samples)
-    evidence: list[Evidence] = []
-    if until is not None:
-        question = question if question.burst_length > 1 else replace(question, burst_length=until)
-        evidence = [Evidence(float(1 - question.share), question.burst_length, question.confidence) for _ in timed]
-        for seen, places, size in zip(evidence, misses, sizes, strict=True):
-            seen.add(np.isin(np.arange(size), places))
-    rounds, slow_parts = rounds_of(question, samples, timed, misses, courses)
-    burst_length = question.burst_length
-
-    independent = effective = question.decide(missed, n, certain)
-    dependence, firm = Dependence(), None
-    if ordered:
-        dependence = assess(timed, misses, float(1 - question.share))
-        firm = firm_statistics(misses, sizes) if certain == missed else None
-    tau = bursts.autocorrelation_time(misses, sizes)
-    effective_misses, effective_n = dependence.effective(missed, n)
-    if independent == Outcome.MET and question.decide(effective_misses, effective_n) != Outcome.MET:
-        effective = Outcome.NOT_ENOUGH_EVIDENCE
-    reasons: list[str] = []
-    decided = sequential.outcome_of(evidence) if evidence else independent
-    slow: bursts.SlowCalls | None = None
-    assumed: float | None = None
-    if decided == Outcome.MISSED and not (evidence or quantiles.proves_above(certain / tau, n / tau, *question.test)):
-        counted = f"{missed / tau:.3g} in {n / tau:.0f} trials"
-        reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
-    if decided == Outcome.MET:
-        assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
-        if ordered:
-            slow = bursts.slow_calls(timed, pooled.ordered_ns)
-        long = f"bursts of misses of {short_number(burst_length)} calls on average"
-        if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
-            reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
-        if not evidence and effective != Outcome.MET:
-            clustered = f"slow calls come in bursts: {dependence.how}"
-            reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
-        reasons += slow_parts
-        if slow and slow.longer_than(assumed) and _near(slow, question, pooled):
-            length = f"at least {slow.length_low:.3g} calls on average"
-            held = f"longer than the {assumed:.3g} for which MET holds"
-            reasons.append(
-                f"slow calls, above {microseconds(slow.above_ns / 1e3)} us, come in bursts of {length}, {held}"
-            )
+    found = _measured(asked, timed, courses)
+    question, evidence, n, missed, tau = found.question, found.evidence, found.n, found.missed, found.tau
+    decided = sequential.outcome_of(evidence) if evidence else found.independent_verdict
+    met = _met(found) if decided == Outcome.MET else None
+    reasons = list(met.reasons) if met else []
+    if decided == Outcome.MISSED:
+        reasons += _few_bursts(found)
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
     needed = quantiles.trials_for_share(missed, n, *question.test)
-    if evidence:
-        trials_needed = sequential.trials_for(missed, n, float(1 - question.share), burst_length, question.confidence)
-    else:
-        bursty = effective == Outcome.NOT_ENOUGH_EVIDENCE and dependence.at_deadline
-        # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.
-        drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
-        factor = 1.0 if drifting else dependence.factor
-        trials_needed = _trials_needed(question, needed, timed, misses, None if bursty else factor)
+    trials_needed = _new_trials(found)
     chance = likely = None
-    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and not evidence and needed is not None:
-        planned = _Planned(question, missed, n, dependence.factor, tau)
-        likely = planned.trials_for(LIKELY)
-        chance = trials_needed and planned.chance(trials_needed)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:
-        reasons += sequential.undecided(evidence, [sample.round for sample in samples])
-    elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
-        reasons.append(_missing(question, missed, certain, n, needed, trials_needed, dependence.how))
-    if evidence:
-        bounds = SequentialTests(1 - question.share, evidence, tau).bounds(pooled, timed)
-    else:
-        tests = FixedTests(*question.test, burst_length, n, effective_n, tau)
-        bounds = tests.bounds(missed, certain, pooled)
-    most_ns = pooled.bounds[1].ordered_ns
+        reasons += sequential.undecided(evidence, [sample.round for sample in found.samples])
+    elif verdict == Outcome.NOT_ENOUGH_EVIDENCE:
+        if trials_needed is None or found.independent_verdict == verdict:
+            how = found.dependence.how
+            reasons.append(_missing(question, missed, found.certain, n, needed, trials_needed, how))
+        if needed is not None and not evidence:
+            planned = _Planned(question, missed, n, found.dependence.factor, tau)
+            likely = planned.trials_for(LIKELY)
+            chance = trials_needed and planned.chance(trials_needed)
+    bounds = found.bounds
+    effective_misses, effective_n = found.effective
+    slow = met.slow if met else None
+    firm = None
+    if found.ordered and found.certain == missed:
+        firm = firm_statistics(found.misses, [process.n for process in timed])
+    most_ns = found.pooled.bounds[1].ordered_ns
     return Verdict(
         verdict=verdict,
         n=n,
         misses=missed,
-        certain_misses=certain,
+        certain_misses=found.certain,
         **question.stated,
         max_us=quantiles.finite(float(most_ns[-1]) / 1e3),
-        max_with_warmup_us=quantiles.finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
-        percentile_us=quantiles.finite(quantiles.percentile(pooled.ordered_ns, question.share) / 1e3),
+        max_with_warmup_us=quantiles.finite(max(sample.edge(1).most_ns for sample in found.samples) / 1e3),
+        percentile_us=quantiles.finite(quantiles.percentile(found.pooled.ordered_ns, question.share) / 1e3),
         percentile_low_us=bounds.percentile_low_us,
         percentile_high_us=bounds.percentile_high_us,
         certifies=100 * (1 - bounds.miss_rate_high),
@@ -589,12 +699,12 @@ def _judged(
         trials_needed_if_independent=needed,
         trials_needed_chance=chance,
         trials_for_80_percent=likely,
-        verdict_if_independent=independent,
-        verdict_if_effective=effective,
+        verdict_if_independent=found.independent_verdict,
+        verdict_if_effective=found.effective_verdict,
         effective_n=effective_n,
         effective_misses=effective_misses,
-        burst_length=burst_length,
-        assumed_burst_length=assumed if verdict == Outcome.MET else None,
+        burst_length=question.burst_length,
+        assumed_burst_length=met.assumed if met and verdict == Outcome.MET else None,
         until_decided=bool(evidence),
         log_e_met=min((seen.log_met for seen in evidence), default=None),
         log_e_missed=sequential.pooled(evidence).log_missed if evidence else None,
@@ -603,13 +713,13 @@ def _judged(
         slow_above_us=slow.above_ns / 1e3 if slow else None,
         slow_burst_length=slow.length if slow else None,
         slow_burst_length_low=slow.length_low if slow else None,
-        slow_longer=bool(slow and assumed and slow.longer_than(assumed)),
-        processes=None if evidence else processes_of(timed, misses, question.share, question.confidence),
-        dependence=dependence,
+        slow_longer=met is not None and met.slow_longer,
+        processes=None if evidence else processes_of(timed, found.misses, question.share, question.confidence),
+        dependence=found.dependence,
         firm_statistics=firm,
-        known_to=("step" if ordered else "bin") if pooled.edges else None,
+        known_to=("step" if found.ordered else "bin") if found.pooled.edges else None,
         not_judged=why,
-        rounds=rounds,
+        rounds=found.rounds,
         reasons=tuple(reasons),
     )
 

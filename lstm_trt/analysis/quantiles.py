@@ -203,7 +203,7 @@ def interval(
     that each value may be, ascending, if `ordered` has the least.
     """
     n, most = len(ordered), ordered if most is None else most
-    trials = max(1, math.floor(n * effective))
+    trials = max(1, math.floor(n * effective + 1e-9))
     low, high = interval_ranks(trials, share, confidence)
     return (
         None if low is None else float(ordered[max(1, low * n // trials) - 1]),

@@ -126,10 +126,16 @@ class Series:
             return mean_and_deviation(self.ordered_ns)[0] / 1e3
         return float(self.ordered_ns[{"min_us": 0, "max_us": -1}[name]]) / 1e3
 
-    def percentile(self, share: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> Percentile:
-        """A percentile with its exact interval."""
+    def percentile(
+        self, share: Fraction, confidence: float = DEFAULT_CONFIDENCE, independent_n: int | None = None
+    ) -> Percentile:
+        """A percentile with its interval, which is exact for independent trials.
+
+        `independent_n`: as how many of them all trials count, if they depend on each other.
+        """
         least, most = self.bounds
-        bounds_ns = interval(least.ordered_ns, share, confidence, most=most.ordered_ns)
+        effective = 1.0 if independent_n is None else independent_n / self.n
+        bounds_ns = interval(least.ordered_ns, share, confidence, effective, most.ordered_ns)
         low, high = (bound and bound / 1e3 for bound in bounds_ns)
         return Percentile(share, finite(percentile(self.ordered_ns, share) / 1e3), low, high)
 

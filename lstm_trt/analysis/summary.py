@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Any
 
 from lstm_trt.analysis.answers import Answers
-from lstm_trt.analysis.bounds import percentile_of
 from lstm_trt.analysis.dependence import independent_n
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick_of
@@ -247,7 +246,9 @@ def _percentiles(pooled: Series, rounds: Sequence[Series], shares: Iterable[Frac
     shares = tuple(shares)
     limits_ns = [percentile(pooled.ordered_ns, share) for share in shares]
     counted = independent_n(rounds, limits_ns) if shares else []
-    return tuple(percentile_of(pooled, *each) for each in zip(shares, counted, strict=True))
+    return tuple(
+        pooled.percentile(share, independent_n=independent) for share, independent in zip(shares, counted, strict=True)
+    )
 
 
 def _place(row: SummaryRow) -> tuple:

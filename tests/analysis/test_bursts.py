@@ -214,7 +214,9 @@ def test_a_recording_of_the_suggested_length_is_enough():
     for k, n in ((0, 5000), (2, 20_000), (10, 60_000)):
         misses = np.linspace(0, n - 1, k + 2)[1:-1].astype(int)
         found = judge(recorded(np.random.default_rng(k), n, misses), DEADLINE_US, burst_length=20)
-        assert found.verdict == Outcome.NOT_ENOUGH_EVIDENCE and "20 calls on average" in "; ".join(found.reasons)
+        assert found.verdict == Outcome.NOT_ENOUGH_EVIDENCE and "20 calls, averaged over misses" in "; ".join(
+            found.reasons
+        )
         needed = found.trials_needed
         assert bursts.proves_below(-(-needed * k // n), needed, ALLOWED, 0.95, 20)
         assert not bursts.proves_below(-(-(needed - 1) * k // n), needed - 1, ALLOWED, 0.95, 20)
