@@ -92,6 +92,7 @@ def session(tmp_path, parts: dict[str, list[str]], limit_s: float = 60, **more) 
     return made
 
 
+@pytest.mark.heavy
 def test_a_part_that_hangs_is_killed_and_the_next_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_session, "GRACE_S", 1.0)
     monkeypatch.setattr(gpu_session, "LEAST_S", 0.0)

@@ -126,6 +126,7 @@ def test_remedies_are_those_of_a_checkout_or_of_an_installation(tmp_path, monkey
         assert any(f"pip install 'lstm_trt[{extra}]'" in line for line in installed), extra
 
 
+@pytest.mark.heavy
 def test_words_of_a_checkout_stand_only_in_functions_that_ask_whether_it_is_one():
     targets = "|".join(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     of_a_checkout = re.compile(rf"\bmake ({targets})\b|pip install -e")

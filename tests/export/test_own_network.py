@@ -673,6 +673,7 @@ def test_a_module_is_exported_with_its_outputs():
             TorchNetwork(module, **wrong)
 
 
+@pytest.mark.heavy
 def test_modules_as_people_have_them():
     """Packed sequences, dropout in training mode, a dictionary of outputs, a traced module, `Dim`."""
     import torch

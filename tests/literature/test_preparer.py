@@ -127,6 +127,7 @@ def test_a_forward_workload_is_a_recording_like_any_other(folder):
     schema.validate(recording, "here")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["text-classifier", "speech-ctc-long"])
 def test_a_training_loop_checks_itself(folder, name):
     recording = by_name(folder)[name]
@@ -388,6 +389,7 @@ def test_an_unsupported_workload_is_a_failure_row_without_a_process(planted, tmp
     assert metrics.reason(failure) == "didn't run"
 
 
+@pytest.mark.heavy
 def test_costs_are_rows(planted, workers, tmp_path):
     configuration = describe_benchmark("layer", planted("costs"), batches=3)
     recording = files.read(workers.record_configuration(configuration, 0, tmp_path).path)
@@ -400,6 +402,7 @@ def test_costs_are_rows(planted, workers, tmp_path):
     assert rows["tuning"].unit == "s" and rows["tuning"].framework == "None"
 
 
+@pytest.mark.heavy
 def test_metrics_are_the_documents(folder):
     items = list(folders.read_many(folder))
     rows = metrics.table(items)
@@ -439,6 +442,7 @@ def test_document_001_counts_sequences():
     }
 
 
+@pytest.mark.heavy
 def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
     items = list(folders.read_many(folder))
     rows = summarize(items)

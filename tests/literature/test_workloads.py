@@ -116,6 +116,7 @@ def test_variants_are_the_documents_tables():
     assert len(set(labels)) == len(labels)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_flops_agree_with_pytorchs_count_for_the_basic_cell(name):
     import torch

@@ -438,7 +438,7 @@ def assert_the_page_is_whole(figure) -> None:
 
 
 #: `make test` draws these, and the heavy part the others.
-QUICK = {"one trial", "all equal", "deadline far below", "numbers from elsewhere", "a long name"}
+QUICK = {"one trial", "numbers from elsewhere"}
 
 
 @pytest.mark.parametrize("name", rest_is_heavy(EDGES, QUICK.__contains__))
