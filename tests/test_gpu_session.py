@@ -137,6 +137,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_from_the_end(tmp_path):
     assert [row.get("skipped") for row in run.report[1:]] == ["no time left"] * 3
 
 
+@pytest.mark.heavy
 def test_without_a_recording_or_a_passed_test_nothing_else_is_run(tmp_path):
     look = tmp_path / "work/look"
     run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})

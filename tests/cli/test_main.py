@@ -26,7 +26,7 @@ from lstm_trt.registry import COMMANDS
 from lstm_trt.rerun import Run
 from lstm_trt.store import cache
 from lstm_trt.store.folders import Consolidated
-from tests.conftest import PROGRAMS, ROOT, wait_for
+from tests.conftest import PROGRAMS, ROOT, rest_is_heavy, wait_for
 from tests.support.golden import TEXTS
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
@@ -205,7 +205,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", rest_is_heavy([80, 120], lambda width: width == 80))
 @pytest.mark.parametrize("name", ["verdict-met", "replay", "summarize", "literature"])
 def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatch, name, width):
     monkeypatch.chdir(ROOT)

@@ -135,9 +135,7 @@ LONG_SUMS = (512, 530, 1100)
 @needs_compiler
 @pytest.mark.parametrize(
     ("units", "target"),
-    rest_is_heavy(
-        on_all_targets(LONG_SUMS), lambda units, target: (units, target) in zip(LONG_SUMS, RUNNABLE, strict=False)
-    ),
+    rest_is_heavy(on_all_targets(LONG_SUMS), lambda units, target: (units, target) == (LONG_SUMS[0], RUNNABLE[0])),
 )
 def test_whole_numbers_do_not_overflow(units, target):
     """All states become 1 or -1, and all products with them the largest: a sum that wrapped would close the gates."""
@@ -1162,7 +1160,7 @@ STEPS: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, tuple[int, ...]]
     "nothing but samples": (lambda: in_time(lambda x, y: torch.cat([torch.sigmoid(y), x], -1)), {}, True),
 }
 
-LIGHT = ("a first state of a GRU", "a first state by an input", "the sample before")
+LIGHT = ("a first state by an input",)
 
 LATER = Begins("LSTM", "a constant")
 LATER.layer = torch.nn.LSTM(2, 17)

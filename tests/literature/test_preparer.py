@@ -464,6 +464,7 @@ def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
     assert all(np.array_equal(again[item.configuration.id].timed_ns, item.timed_ns) for item in items)
 
 
+@pytest.mark.heavy
 def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
     for workload, scale, name, mode in (
         (WORKLOADS["ptb-lm"], "1/8", "pytorch-fused-eager", "training"),

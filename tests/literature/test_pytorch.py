@@ -141,7 +141,7 @@ def loss_in_numpy(workload, outputs, batch):
 
 
 @pytest.mark.parametrize("workload", FORWARD, **label)
-@pytest.mark.parametrize("name", [*QUICK, "onnxruntime"])
+@pytest.mark.parametrize("name", [*EAGER_FIRST, "onnxruntime"])
 def test_forward_agrees_with_numpy_and_with_one_call(name, workload):
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)
     reference = prepare("pytorch-one-call-eager", workload, "forward", weights=weights)

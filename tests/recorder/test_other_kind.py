@@ -136,6 +136,7 @@ def test_a_sweep_takes_any_kind_and_mode(installed, tmp_path):
     assert all(item.configuration.mode == "stream" for item in items)
 
 
+@pytest.mark.heavy
 def test_a_soak_takes_any_kind(installed, tmp_path):
     done = soak(GRU, 1.0, NAME, Protocol(warmup=2), out=tmp_path, mode="stream", control=False)
     (whole,) = folders.read_many(tmp_path)

@@ -51,7 +51,7 @@ def falsely_decided(runs, percentiles=("50", "90", "99")) -> list:
     return wrong
 
 
-@pytest.mark.parametrize("empty", [True, False])
+@pytest.mark.parametrize("empty", rest_is_heavy([True, False], bool))
 @pytest.mark.parametrize("stated", rest_is_heavy(["lower", "middle", "upper"], lambda stated: stated == "upper"))
 @pytest.mark.parametrize("name", EDGES)
 def test_a_histogram_decides_nothing_that_its_calls_do_not(name, stated, empty):
