@@ -34,28 +34,46 @@ def temporary_folder() -> AbstractContextManager[Path]:
 @contextmanager
 def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterator[Path]:
     _remove_once(folder)
-    path, handle = _locked(folder, stem, make)
+    path: Path | None = None
+    handle: int | None = None
     try:
-        yield path
+        try:
+            while handle is None:
+                # Its name is known before it is there: a signal at any moment from here on leaves nothing.
+                path = folder / f".{stem[:40]}.{secrets.token_hex(8)}{SUFFIX}"
+                make(path)
+                handle = _locked(path)
+            yield path
+        finally:
+            _remove_if_there(path)
+    except KeyboardInterrupt:  # a signal, perhaps while it was removed
+        _remove_if_there(path)
+        raise
     finally:
-        with suppress(OSError):  # it was renamed
-            _remove(path)
-        os.close(handle)
-
-
-def _locked(folder: Path, stem: str, make: Callable[[Path], None]) -> tuple[Path, int]:
-    """The path of what `make` makes in `folder`, and a handle that holds its lock."""
-    while True:
-        path = folder / f".{stem[:40]}.{secrets.token_hex(8)}{SUFFIX}"
-        make(path)
-        access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # as NFS asks for
-        with suppress(FileNotFoundError):  # taken for abandoned before it was locked
-            handle = os.open(path, access | os.O_CLOEXEC)
-            with suppress(OSError):  # a file system without locks, where nothing is removed
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if path.exists():
-                return path, handle
+        if handle is not None:
             os.close(handle)
+
+
+def _remove_if_there(path: Path | None) -> None:
+    """Remove it unless it was renamed, or could not be made."""
+    if path is not None:
+        with suppress(OSError):
+            _remove(path)
+
+
+def _locked(path: Path) -> int | None:
+    """A handle that holds the lock of a new file or folder; None if it was removed as abandoned before."""
+    access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # as NFS asks for
+    try:
+        handle = os.open(path, access | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):  # a file system without locks, where nothing is removed
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if path.exists():
+        return handle
+    os.close(handle)
+    return None
 
 
 def _remove(path: Path) -> None:

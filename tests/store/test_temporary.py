@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lstm_trt.store import folders
+from lstm_trt.store import folders, temporary
 from lstm_trt.store.temporary import remove_abandoned, temporary_file, temporary_folder
 from tests.conftest import ROOT, sampled
 from tests.store.test_store import planted, store_files
@@ -71,6 +72,45 @@ def test_a_folder_is_removed_after_an_error(tmp_path, monkeypatch):
         (folder / "inside").touch()
         raise ValueError("x")
     assert not list(tmp_path.iterdir())
+
+
+def ends_before_line(number: int, use: Callable[[], None]) -> bool:
+    """Whether Ctrl-C before this line of the module, counted as they run, came before `use` had ended."""
+    lines = 0
+
+    def count(frame, event, _):
+        nonlocal lines
+        if frame.f_code.co_filename != temporary.__file__:
+            return None
+        lines += event == "line"
+        if event == "line" and lines == number:
+            raise KeyboardInterrupt
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        use()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_signal_at_any_moment_leaves_nothing(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def use() -> None:
+        with temporary_file(tmp_path / "a") if kind == "file" else temporary_folder():
+            pass
+
+    number = 1
+    while ends_before_line(number, use):
+        assert not list(tmp_path.iterdir()), number
+        number += 1
+    assert number > 15
 
 
 #: Command -> its arguments; {} is the folder with recordings, {out} that for new files.
