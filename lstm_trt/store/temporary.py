@@ -34,13 +34,13 @@ def temporary_folder() -> AbstractContextManager[Path]:
 @contextmanager
 def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterator[Path]:
     _remove_once(folder)
-    path: Path | None = None
+    # The name is known before it is there: a signal at any moment from here on leaves nothing.
+    path = _named(folder, stem)
     handle: int | None = None
     try:
         try:
             while handle is None:
-                # Its name is known before it is there: a signal at any moment from here on leaves nothing.
-                path = folder / f".{stem[:40]}.{secrets.token_hex(8)}{SUFFIX}"
+                path = _named(folder, stem)
                 make(path)
                 handle = _locked(path)
             yield path
@@ -54,11 +54,14 @@ def _temporary(folder: Path, stem: str, make: Callable[[Path], None]) -> Iterato
             os.close(handle)
 
 
-def _remove_if_there(path: Path | None) -> None:
+def _named(folder: Path, stem: str) -> Path:
+    return folder / f".{stem[:40]}.{secrets.token_hex(8)}{SUFFIX}"
+
+
+def _remove_if_there(path: Path) -> None:
     """Remove it unless it was renamed, or could not be made."""
-    if path is not None:
-        with suppress(OSError):
-            _remove(path)
+    with suppress(OSError):
+        _remove(path)
 
 
 def _locked(path: Path) -> int | None:
