@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -508,7 +509,7 @@ class _Measured:
     def n(self) -> int:
         return self.pooled.n
 
-    @property
+    @cached_property
     def missed(self) -> int:
         return sum(map(len, self.misses))
 
@@ -522,12 +523,17 @@ class _Measured:
         """Effective numbers of misses and of trials, for MET."""
         return self.dependence.effective(self.missed, self.n)
 
-    @property
+    @cached_property
+    def trials_if_independent(self) -> int | None:
+        """Length of a new recording that would prove MET, if all trials were independent."""
+        return quantiles.trials_for_share(self.missed, self.n, *self.question.test)
+
+    @cached_property
     def independent_verdict(self) -> Outcome:
         """The verdict if all trials were independent."""
         return self.question.decide(self.missed, self.n, self.certain)
 
-    @property
+    @cached_property
     def effective_verdict(self) -> Outcome:
         """That at the effective sample size, which can only deny MET."""
         if self.independent_verdict == Outcome.MET and self.question.decide(*self.effective) != Outcome.MET:
@@ -641,8 +647,7 @@ def _new_trials(found: _Measured) -> int | None:
         found.independent_verdict == Outcome.NOT_ENOUGH_EVIDENCE and min(each.n for each in found.timed) < LEVEL_TRIALS
     ):
         factor = 1.0
-    needed = quantiles.trials_for_share(found.missed, found.n, *question.test)
-    return _trials_needed(question, needed, found.timed, found.misses, factor)
+    return _trials_needed(question, found.trials_if_independent, found.timed, found.misses, factor)
 
 
 def _judged(
@@ -660,7 +665,7 @@ def _judged(
     if decided == Outcome.MISSED:
         reasons += _few_bursts(found)
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
-    needed = quantiles.trials_for_share(missed, n, *question.test)
+    needed = found.trials_if_independent
     trials_needed = _new_trials(found)
     chance = likely = None
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and evidence and decided == verdict:

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lstm_trt.analysis.bursts import BY_CHANCE
 from lstm_trt.analysis.quantiles import rate_bounds
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.fields import JsonFields
@@ -56,9 +57,6 @@ def effective_n(events: np.ndarray) -> float:
 
 #: At most this number of blocks, in which exceedances are counted: few, since each configuration of a summary has them.
 MOST_BLOCKS = 256
-
-#: Autocorrelation times that independent trials reach by chance.
-BY_CHANCE = 1.25
 
 
 def independent_n(rounds: Sequence[Series], limits_ns: Sequence[float]) -> list[int]:
