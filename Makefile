@@ -115,7 +115,7 @@ unpinned:
 	$(UNPINNED)/bin/python $(PYTEST) -m "not heavy" --seed $(SEED)
 
 # Only these files are collected: the others may need packages that a machine with a GPU lacks.
-GPU_TESTS = tests/machine/test_machine.py tests/runtimes/test_tensorrt_runtime.py tests/runtimes/test_torch_runtimes.py
+GPU_TESTS = tests/lstm_trt/machine/test_machine.py tests/lstm_trt/runtimes/test_tensorrt_runtime.py tests/lstm_trt/runtimes/test_torch_runtimes.py
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu --must-pass $(GPU_TESTS)
 

@@ -18,13 +18,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_trt.analysis import causes, compare, quantiles, scaling
-from lstm_trt.analysis.deadline import Question, judge
-from lstm_trt.analysis.outcomes import Change, Outcome, SteadyState
-from lstm_trt.analysis.outliers import explain_of
+from lstm_judge.analysis import causes, compare, quantiles, scaling
+from lstm_judge.analysis.deadline import Question, judge
+from lstm_judge.analysis.outcomes import Change, Outcome, SteadyState
+from lstm_judge.analysis.outliers import explain_of
+from lstm_judge.read.samples import Group, Latencies
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.samples import Group, Latencies
 from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, moving, plant, quick
 
 #: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.

@@ -214,8 +214,8 @@ def medians_us(shape: lab.LstmShape, peers: Path | None) -> dict[str, float]:
 #: Writes the code of a window with the package that is on the path: folder, file, sizes.
 GENERATE = """
 import json, sys
-from lstm_trt.export.c_file import c_file, native_target
-from lstm_trt.export.own_network import OnnxNetwork
+from lstm_onnx.c.file import c_file, native_target
+from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
 
 network = OnnxNetwork(sys.argv[2], sizes=json.loads(sys.argv[3]))

@@ -19,8 +19,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import lstm_trt as lab
-from lstm_trt.export.c_compile import LoadedNetwork
-from lstm_trt.export.c_file import c_file, native_target
+from lstm_onnx.c.compile import LoadedNetwork
+from lstm_onnx.c.file import c_file, native_target
 from lstm_trt.export.to_onnx import static_model
 from tests.support.c_networks import loaded
 

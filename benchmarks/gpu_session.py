@@ -51,7 +51,8 @@ ARCHIVES, ARCHIVE_BYTES = 4, 15 << 20
 WORK = ROOT / "data/local/gpu"
 #: Files with tests of a GPU, as in the Makefile.
 GPU_TESTS = (
-    "tests/machine/test_machine.py tests/runtimes/test_tensorrt_runtime.py tests/runtimes/test_torch_runtimes.py"
+    "tests/lstm_trt/machine/test_machine.py tests/lstm_trt/runtimes/test_tensorrt_runtime.py"
+    " tests/lstm_trt/runtimes/test_torch_runtimes.py"
 )
 REPORT = "gpu-tests.xml"
 

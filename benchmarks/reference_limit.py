@@ -1,7 +1,7 @@
 """How often faults of ONNX Runtime are found: `.venv/bin/python benchmarks/reference_limit.py` (a minute).
 
 ONNX Runtime is the reference of own networks if an evaluation in numpy confirms it
-(`lstm_trt/recorder/preparers/onnx.py`). For each seed a network and its inputs are drawn. The table has how many were
+(`lstm_onnx/preparer.py`). For each seed a network and its inputs are drawn. The table has how many were
 refused although ONNX Runtime computed them as they are, and how many with each planted fault
 (`tests/support/planted_faults.py`). `--onnx FILE --size NAME=N` takes the inputs of a file instead.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_trt.export.own_network import OnnxNetwork
+from lstm_onnx.own_network import OnnxNetwork
 from tests.support.planted_faults import FAULTS, drawn_network, is_refused
 
 

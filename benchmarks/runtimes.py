@@ -28,10 +28,10 @@ from types import SimpleNamespace
 import numpy as np
 
 import lstm_trt as lab
-from lstm_trt.analysis.quantiles import interval
+from lstm_judge.analysis.quantiles import interval
+from lstm_onnx.c.compile import find_compiler
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.format import multiple, table
-from lstm_trt.export.c_compile import find_compiler
 from lstm_trt.recorder.sweep import run_sweep
 
 #: Layers, hidden units, time steps of a window.

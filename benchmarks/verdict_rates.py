@@ -28,15 +28,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_trt.analysis import bursts, processes, quantiles
-from lstm_trt.analysis.deadline import Question, judge, judged_of
-from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.sequential import Evidence, outcome_of
-from lstm_trt.analysis.series import Series
-from lstm_trt.analysis.summary import statistics_of
-from lstm_trt.analysis.text.verdict import verdict_text
+from lstm_judge.analysis import bursts, processes, quantiles
+from lstm_judge.analysis.deadline import Question, judge, judged_of
+from lstm_judge.analysis.outcomes import Outcome
+from lstm_judge.analysis.sequential import Evidence, outcome_of
+from lstm_judge.analysis.series import Series
+from lstm_judge.analysis.summary import statistics_of
+from lstm_judge.analysis.text.verdict import verdict_text
+from lstm_judge.read.samples import Latencies
 from lstm_trt.config.format import count
-from lstm_trt.store.samples import Latencies
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import (
     autoregressive,

@@ -3,7 +3,7 @@
     >>> import lstm_literature as literature
     >>> found = literature.load(["cell"], data="data/xeon/literature")
 
-A client of `lstm_trt`, which records these workloads like any other (`entry_points.txt` offers their kind). A *side* is
+A client of `lstm_trt`, which records these workloads like any other (`registry.py` offers their kind). A *side* is
 a set of times for one workload and mode: the figures that a document prints for one device, or the recordings made
 today at one scale. Figures and texts compare sides. Names are imported on first use.
 """
@@ -30,4 +30,4 @@ API = {
     "table_of": "lstm_literature.pictures:table_of",
 }
 
-__getattr__, __dir__ = registry.offer(API, __name__)
+__getattr__, __dir__ = registry.offer(__name__, API)

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lstm_judge.cli import versions
 from lstm_literature import completeness, metrics, schedule
 from lstm_literature.preparer import describe_benchmark, interpreters, protocol_of, ready_implementations
 from lstm_literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
-from lstm_trt.cli import common, versions
+from lstm_trt.cli import common
 from lstm_trt.cli.common import print_answer, print_files, print_progress
 from lstm_trt.cli.main import Program, main as run_program
 from lstm_trt.cli.sweep import exit_status, sweep_arguments, sweep_options
@@ -17,14 +18,15 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.config.shape import FIELDS
 from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.registry import Command
 from lstm_trt.store import folders
 
 SIZES = ("hidden", "layers", "batch", "sequence")
 
 
 @dataclass(frozen=True)
-class Command:
-    """One command, as `cli.main.Program` loads it."""
+class Parts:
+    """What `registry.Command` asks of the module of a command."""
 
     EXAMPLE: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -182,37 +184,51 @@ VERSIONS_EXAMPLE = (
     " --runtime tensorflow-one-call-graph --out versions"
 )
 
-_TABLES = (*Command.FORMATS, "md")
+_TABLES = (*Parts.FORMATS, "md")
 
-#: Command -> its summary and itself.
+RECORD = Parts(RECORD_EXAMPLE, record_arguments, record)
+PLAN = Parts("lstm-literature plan --out recordings", plan_arguments, plan)
+VERSIONS = Parts(VERSIONS_EXAMPLE, versions_arguments, record_versions)
+TABLE = Parts("lstm-literature table --coverage --out recordings", table_arguments, table, _TABLES)
+LIST = Parts("lstm-literature list cell ptb-lm", list_arguments, show_list, ("text", "json"))
+
 COMMANDS = {
-    "record": (
+    "record": Command(
+        10,
+        "lstm_literature.commands:RECORD",
+        "commands",
         "record workloads with implementations, and print the figures of their documents",
-        Command(RECORD_EXAMPLE, record_arguments, record),
     ),
-    "plan": (
+    "plan": Command(
+        20,
+        "lstm_literature.commands:PLAN",
+        "commands",
         "record all workloads and implementations, scaled for 2 cores; prints first how long it takes; resumes",
-        Command("lstm-literature plan --out recordings", plan_arguments, plan),
     ),
-    "versions": (
+    "versions": Command(
+        30,
+        "lstm_literature.commands:VERSIONS",
+        "commands",
         "compare versions of a framework on one workload, recorded in interleaved rounds",
-        Command(VERSIONS_EXAMPLE, versions_arguments, record_versions),
     ),
-    "table": (
+    "table": Command(
+        40,
+        "lstm_literature.commands:TABLE",
+        "commands",
         "print the figures of recordings beside the published ones, or what takes the place of each published time",
-        Command("lstm-literature table --coverage --out recordings", table_arguments, table, _TABLES),
     ),
-    "list": (
+    "list": Command(
+        50,
+        "lstm_literature.commands:LIST",
+        "commands",
         "show the workloads and the implementations that can run them",
-        Command("lstm-literature list cell ptb-lm", list_arguments, show_list, ("text", "json")),
     ),
 }
 
 PROGRAM = Program(
     "lstm-literature",
     "Record published LSTM benchmarks with current implementations, in the published metrics.",
-    {name: ("commands", summary) for name, (summary, _) in COMMANDS.items()},
-    lambda name: COMMANDS[name][1],
+    lambda: COMMANDS,
 )
 
 

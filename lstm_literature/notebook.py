@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lstm_judge.campaign import record_missing
+from lstm_judge.read.runs import Runs, as_runs, load as load_runs, paths_of
 from lstm_literature import implementations as registered, metrics, published
 from lstm_literature.preparer import availability, describe_benchmark, interpreters, reason
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
-from lstm_trt.campaign import record_missing
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd
 from lstm_trt.store.folders import find_folder
-from lstm_trt.store.runs import Runs, as_runs, load as load_runs, paths_of
 
 
 @dataclass(frozen=True)

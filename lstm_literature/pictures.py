@@ -18,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from lstm_judge.plots import style
+from lstm_judge.plots.style import GREY, Picture, multiple, number
 from lstm_literature import published, sides
 from lstm_literature.implementations import load_implementation, names, title_and_framework
 from lstm_literature.metrics import COSTS
@@ -25,8 +27,6 @@ from lstm_literature.sides import Side, SideEntry, source_text
 from lstm_literature.workloads import TEXT, VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
-from lstm_trt.plots import style
-from lstm_trt.plots.style import GREY, Picture, multiple, number
 
 ROW_IN, HEAD_IN = 0.21, 0.62
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lstm_judge.environments import Tell, described
 from lstm_literature import implementations
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.training import TrainingObserver
@@ -20,7 +21,6 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol, cano
 from lstm_trt.config.errors import UsageError
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import availability as runtime_availability, describe
-from lstm_trt.recorder.environments import Tell, described
 from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, Request
 
 #: The implementation that all others must agree with.

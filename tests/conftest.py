@@ -337,40 +337,40 @@ def refused(lab):
 #: together; then the others. A file stays on one process, since its tests share recordings and pages.
 QUICK = ("config", "store")
 LONGEST = (
-    "recorder/test_telemetry",
-    "export/test_c_file",
-    "frameworks/test_jax_pytensor",
-    "frameworks/test_tensorflow",
-    "frameworks/test_keras",
+    "lstm_trt/recorder/test_telemetry",
+    "lstm_onnx/c/test_file",
+    "lstm_literature/frameworks/test_jax_pytensor",
+    "lstm_literature/frameworks/test_tensorflow",
+    "lstm_literature/frameworks/test_keras",
     "test_notebooks",
-    "test_shim",
+    "lstm_trt/test_shim",
     "hook/test_hook",
-    "recorder/test_sweep",
-    "literature/test_preparer",
-    "plots/test_plots",
-    "recorder/test_soak",
-    "export/test_engine",
-    "recorder/test_prepare",
-    "plots/test_pages",
-    "recorder/test_arrivals",
+    "lstm_trt/recorder/test_sweep",
+    "lstm_literature/test_preparer",
+    "lstm_judge/plots/test_plots",
+    "lstm_trt/recorder/test_soak",
+    "lstm_trt/export/test_engine",
+    "lstm_trt/recorder/test_prepare",
+    "lstm_judge/plots/test_pages",
+    "lstm_trt/recorder/test_arrivals",
     "test_readme",
-    "cli/test_tails",
-    "test_rerun",
-    "cli/test_literature",
-    "recorder/test_other_kind",
-    "machine/test_roofline",
+    "lstm_judge/cli/test_tails",
+    "lstm_judge/test_rerun",
+    "lstm_literature/test_commands",
+    "lstm_trt/recorder/test_other_kind",
+    "lstm_trt/machine/test_roofline",
 )
 
 #: Files of which the tests are dealt one by one: they share little, and other processes would wait for the whole file.
 SPLIT = (
-    "test_shim",
+    "lstm_trt/test_shim",
     "test_mutants",
     "test_benchmarks",
     "test_gpu_session",
     "test_notebooks",
     "test_readme",
-    "plots/test_make_figures",
-    "reports/test_browser",
+    "lstm_judge/plots/test_make_figures",
+    "lstm_judge/reports/test_browser",
 )
 
 
@@ -413,7 +413,7 @@ def pytest_collection_modifyitems(items, config):
         if item.path.parent.name == "frameworks":
             item.add_marker("frameworks")
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    shim = os.environ.get(SHIM_VARIABLE)  # over the stand-in for a driver those run that tests/test_shim.py names
+    shim = os.environ.get(SHIM_VARIABLE)  # those run over it that tests/lstm_trt/test_shim.py names
     if marked and not shim and (reason := gpu_missing()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -19,15 +19,15 @@ import nbformat
 import pytest
 
 import lstm_trt as lab
+from lstm_onnx import preparer as own
+from lstm_onnx.c.file import TARGETS, c_file
+from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, LabError, UsageError
-from lstm_trt.export.c_file import TARGETS, c_file
-from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
-from lstm_trt.recorder.preparers import onnx as own
 from tests.conftest import ROOT
 
 FOLDER = Path(os.environ.get("NETWORKS", Path.home() / ".cache" / "lstm_trt-networks"))

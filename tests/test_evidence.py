@@ -20,9 +20,9 @@ from scipy.stats import binom
 
 import lstm_literature as literature
 import lstm_trt as lab
+from lstm_judge.analysis.quantiles import MEDIAN
+from lstm_judge.analysis.series import Series
 from lstm_literature import published, schedule
-from lstm_trt.analysis.quantiles import MEDIAN
-from lstm_trt.analysis.series import Series
 from lstm_trt.config.configuration import Configuration
 from tests.conftest import ROOT
 from tests.support import inference_times

@@ -29,7 +29,7 @@ from lstm_trt.store.folders import read_many
 from lstm_trt.store.locks import timing_lock
 from lstm_trt.store.schema import Failure
 from tests.conftest import ROOT, sampled, wait_for
-from tests.store.test_store import planted
+from tests.lstm_trt.store.test_store import planted
 
 #: Packages that are not on the machines lent so far; this one is not installed there either.
 ABSENT = re.compile(

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from lstm_judge.read.runs import load
 from lstm_trt import registry
-from lstm_trt.store.runs import load
 from tests.conftest import ROOT, sampled
 
 README = ROOT / "README.md"
@@ -70,7 +70,7 @@ def run_page(text: str, folder: Path, lab, shell: bool = False) -> dict[str, int
             counts["commands"] += len(commands)
         elif language == "bash" and shell:
             subprocess.run(["bash", "-e", "-c", block], cwd=folder, check=True)
-        else:  # tests/shim runs the bash of docs/gpu.md
+        else:  # tests/lstm_trt/shim runs the bash of docs/gpu.md
             assert language in ("toml", "bash", "c"), f"cannot run {language}"
     return counts
 

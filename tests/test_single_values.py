@@ -12,15 +12,16 @@ import torch
 
 import lstm_literature as literature
 import lstm_trt as lab
-from lstm_trt import plots, registry
-from lstm_trt.campaign import load_or_record
+from lstm_judge import plots
+from lstm_judge.campaign import load_or_record
+from lstm_judge.rerun import check_notebooks
+from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.recorder.sweep import plan_configurations
-from lstm_trt.rerun import check_notebooks
 from lstm_trt.store import files
 from tests.conftest import ROOT, rest_is_heavy
-from tests.store.test_samples import put
-from tests.store.test_store import planted
+from tests.lstm_judge.read.test_samples import put
+from tests.lstm_trt.store.test_store import planted
 
 SHAPE = lab.LstmShape(1, 8, 4)
 SHORT = lab.Protocol(trials=17)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from lstm_trt import plots, registry
+from lstm_judge import plots
+from lstm_trt import registry
 from tests.conftest import ROOT
 
 STUBS = {
     "lstm_trt/__init__.pyi": (registry.API, "__version__: str\n"),
-    "lstm_trt/plots/__init__.pyi": (registry.PICTURES, "FORMATS: tuple[str, ...]\n"),
+    "lstm_judge/plots/__init__.pyi": (registry.PICTURES, "FORMATS: tuple[str, ...]\n"),
 }
 
 

@@ -15,10 +15,10 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 
-from lstm_trt import campaign, rerun
+from lstm_judge import campaign, rerun
+from lstm_onnx.c import compile as c_compile
 from lstm_trt.config import libraries
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
-from lstm_trt.export import c_compile
 from lstm_trt.export.tensorrt import trt
 from lstm_trt.machine import gpu
 from tests.conftest import ROOT
@@ -37,7 +37,7 @@ from lstm_trt.registry import COMMANDS, RUNTIMES
 from lstm_literature import implementations, states
 
 lacking = {}
-for name in ("lstm_trt", "lstm_trt.plots", "lstm_literature"):
+for name in ("lstm_trt", "lstm_judge.plots", "lstm_literature"):
     module = importlib.import_module(name)
     members = [member for member, _ in inspect.getmembers(module)]
     lacking[name] = [member for member in dir(module) if member not in members or not hasattr(module, member)]
@@ -89,7 +89,7 @@ def looked(tmp_path_factory) -> tuple[dict[str, list[str]], list[str]]:
 
 @pytest.mark.heavy
 def test_introspection_finds_every_name(looked):
-    assert looked[0] == {"lstm_trt": [], "lstm_trt.plots": [], "lstm_literature": []}
+    assert looked[0] == {"lstm_trt": [], "lstm_judge.plots": [], "lstm_literature": []}
 
 
 @pytest.mark.heavy

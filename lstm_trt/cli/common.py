@@ -26,9 +26,9 @@ from lstm_trt.config.shape import AXES, FIELDS as SIZES, LstmShape
 from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:
-    from lstm_trt.analysis.answers import Answers
+    from lstm_judge.analysis.answers import Answers
+    from lstm_judge.read.runs import Runs
     from lstm_trt.config.workload import Workload
-    from lstm_trt.store.runs import Runs
 
 PATH_HELP = (
     "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, .npy, plain text; also .gz), a folder of"
@@ -116,8 +116,8 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
             if getattr(arguments, flag, None):
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         return [Step(function) for function in steps or ()]
-    from lstm_trt.export.own_network import OnnxNetwork
-    from lstm_trt.export.read_onnx import fixed_text, read_shapes, symbols_in
+    from lstm_onnx.own_network import OnnxNetwork
+    from lstm_onnx.read_onnx import fixed_text, read_shapes, symbols_in
 
     sizes = _size_values(arguments.size)
     states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
@@ -258,7 +258,7 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
 
     `grouped` adds those that assign rows to configurations.
     """
-    from lstm_trt.store.tables import UNIT_NS
+    from lstm_judge.read.tables import UNIT_NS
 
     selected = parser.add_argument_group("selection of what is read (several values of a field are alternatives)")
     headings = {name: field.heading for name, field in {**SIZES, **FIELDS}.items()}
@@ -286,7 +286,7 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
 
 def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path], latencies: bool = False) -> Runs:
     """Load the runs of paths with the options of `table_arguments`; of recordings all columns, or only `latencies`."""
-    from lstm_trt.store.runs import COLUMNS, LATENCIES, load
+    from lstm_judge.read.runs import COLUMNS, LATENCIES, load
 
     names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing", "counts")
     given = {name: getattr(arguments, name) for name in names}
@@ -347,7 +347,7 @@ def clusters_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
-    from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+    from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE
 
     meaning = f"{meaning} (default %(default)s)"
     parser.add_argument("--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=meaning)
@@ -366,7 +366,7 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
     elif form == "csv":
         print(answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame), end="")
     elif form == "md":
-        from lstm_trt.analysis.answers import table_cells
+        from lstm_judge.analysis.answers import table_cells
 
         whole = answer.markdown_text() if hasattr(answer, "markdown_text") else markdown(*table_cells(answer))
         print(whole, end="")
@@ -381,7 +381,7 @@ def print_answers(arguments: argparse.Namespace, answers: Answers, figures: str 
     """
     print_answer(answers, arguments.format, answers.warnings)
     if figures and arguments.figures:
-        from lstm_trt import plots
+        from lstm_judge import plots
 
         print_files(getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how))
     return answers.exit_status or incomplete_status(answers.warnings)
@@ -405,7 +405,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --figures and --formats."""
-    from lstm_trt.plots import FORMATS
+    from lstm_judge.plots import FORMATS
 
     parser.add_argument("--figures", type=Path, metavar="DIR", help=meaning)
     formats = "file formats of the figures (default png)"
@@ -427,8 +427,8 @@ def stopped(given: Sequence[str], before: str = "") -> int:
 
 def conclude(runs: Any, deadline_us: float | None, form: str) -> None:
     """Print which configurations meet a deadline, if one is given; to standard error unless `form` is text."""
-    from lstm_trt.analysis.deadline import provable
-    from lstm_trt.analysis.text.verdict import names_text
+    from lstm_judge.analysis.deadline import provable
+    from lstm_judge.analysis.text.verdict import names_text
 
     answers = None if deadline_us is None else provable(runs, deadline_us)
     if answers:
@@ -438,7 +438,7 @@ def conclude(runs: Any, deadline_us: float | None, form: str) -> None:
 
 def verdict_status(runs: Any, protocol: Protocol) -> int:
     """Print the verdicts on what was recorded until they are decided to standard error; returns their exit status."""
-    from lstm_trt.analysis.deadline import verdict
+    from lstm_judge.analysis.deadline import verdict
 
     answers = verdict(runs, protocol.deadline_us or 0, protocol.percentile or 0)
     print_progress(str(answers))

@@ -10,7 +10,6 @@ shell shows SIGPIPE).
 import argparse
 import errno
 import gc
-import importlib
 import os
 import resource
 import signal
@@ -18,14 +17,13 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from lstm_trt import __version__
+from lstm_trt import __version__, registry
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, file_errors, nearest, printable
 from lstm_trt.config.format import WIDTH, decimal, table_lines, terminal_width, wrapped
 from lstm_trt.machine.linux import open_standard_streams
-from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
 EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
 
@@ -74,18 +72,11 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Program:
-    """A program with commands: name -> (group, summary); `load` imports the module of a command.
-
-    Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`. `run`
-    returns the exit status, or None for 0.
-    `moved`: name of a command that is elsewhere now -> what to write. `first_steps` is printed without a command.
-    """
+    """A program; `commands()` gives them by their names. `first_steps` is printed without a command."""
 
     name: str
     description: str
-    commands: Mapping[str, tuple[str, str]]
-    load: Callable[[str], Any]
-    moved: Mapping[str, str] = field(default_factory=dict)
+    commands: Callable[[], Mapping[str, registry.Command]]
     first_steps: str = ""
 
 
@@ -104,30 +95,28 @@ Measure LSTM inference latency and test it against a deadline:
 PROGRAM = Program(
     "lstm-trt",
     "Measure LSTM inference latency per runtime and test it against a deadline.",
-    COMMANDS,
-    lambda name: importlib.import_module(f"lstm_trt.cli.{name}"),
-    MOVED_COMMANDS,
+    registry.commands,
     FIRST_STEPS,
 )
 
 
 def build_parser(command: str | None = None, program: Program = PROGRAM) -> argparse.ArgumentParser:
     """A parser with the names of all commands and the arguments of `command`, the only module that is imported."""
-    name = program.name
+    name, commands = program.name, program.commands()
     parser = _Parser(
         prog=name,
         usage=f"{name} [-h] [--version] COMMAND ...",
         description=program.description,
-        epilog=f"{_command_list(program.commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
+        epilog=f"{_command_list(commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS)
-    for each, (_, summary) in program.commands.items():
+    for each, about in commands.items():
         subparser = choices.add_parser(each)
         if each == command:
-            module = program.load(each)
+            module = registry.imported(about.module)
             formats = getattr(module, "FORMATS", ("text", "json", "csv", "md"))
-            subparser.description = f"{summary[0].upper()}{summary[1:]}."
+            subparser.description = f"{about.summary[0].upper()}{about.summary[1:]}."
             subparser.epilog = f"example:\n  {module.EXAMPLE}"
             help = f"output format (default {formats[0]})"
             subparser.add_argument("--format", choices=formats, default=formats[0], help=help)
@@ -136,12 +125,12 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
     return parser
 
 
-def _command_list(commands: Mapping[str, tuple[str, str]]) -> str:
+def _command_list(commands: Mapping[str, registry.Command]) -> str:
     """The commands with their summaries, by group."""
-    lines = table_lines(None, [(name, summary) for name, (_, summary) in commands.items()], indent=2)
+    lines = table_lines(None, [(name, about.summary) for name, about in commands.items()], indent=2)
     groups: dict[str, list[str]] = {}
-    for (group, _), line in zip(commands.values(), lines, strict=True):
-        groups.setdefault(group, []).append(line)
+    for about, line in zip(commands.values(), lines, strict=True):
+        groups.setdefault(about.group, []).append(line)
     return "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in groups.items())
 
 
@@ -154,8 +143,6 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
         show(program.first_steps)
         raise SystemExit(0)
     command = next((word for word in given if not word.startswith("-")), None)
-    if command and command in program.moved:
-        raise UsageError(f"{program.name} has no command {command}: write {program.moved[command]}")
     arguments, unknown = build_parser(command, program).parse_known_args(given)
     if unknown:
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see {program.name} {command} --help")

@@ -91,7 +91,7 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
 
 def _json_values(recording: Recording, out: Path) -> dict:
     """Path, summary, checks and warnings of one recording."""
-    from lstm_trt.analysis.summary import summarize
+    from lstm_judge.analysis.summary import summarize
 
     (row,) = summarize([recording])
     path = str(out / recording.file_name)

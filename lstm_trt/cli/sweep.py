@@ -4,8 +4,9 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from lstm_trt import plots
-from lstm_trt.analysis.deadline import Question
+from lstm_judge import plots
+from lstm_judge.analysis.deadline import Question
+from lstm_judge.read.runs import load
 from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
 from lstm_trt.config.configuration import Options
@@ -13,7 +14,6 @@ from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
 from lstm_trt.recorder.sweep import SweepReport, sweep
-from lstm_trt.store.runs import load
 
 EXAMPLE = (
     "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"

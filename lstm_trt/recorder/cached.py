@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lstm_judge import environments
 from lstm_trt.config.format import bytes_text, count
-from lstm_trt.recorder import environments
 from lstm_trt.store import cache
 
 

@@ -242,7 +242,7 @@ def record_into(
     evidence = None
     whole: dict[str, Any] = {}
     if protocol.until:
-        from lstm_trt.analysis.sequential import Evidence  # which other recordings do not load
+        from lstm_judge.analysis.sequential import Evidence  # which other recordings do not load
 
         evidence = Evidence.of(protocol)
 

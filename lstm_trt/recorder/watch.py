@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.quantiles import MEDIAN, percentile
-from lstm_trt.analysis.sequential import limit_ns
+from lstm_judge.analysis.quantiles import MEDIAN, percentile
+from lstm_judge.analysis.sequential import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.fields import JsonFields

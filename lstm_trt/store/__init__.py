@@ -1,6 +1,5 @@
-"""Recordings on disk, latencies in memory, tables made elsewhere, and the cache.
+"""Recordings on disk, and the cache.
 
 A recording is one self-contained Parquet file (`schema`, `files`); a long recording is a series of such files. A
 campaign is a folder of recordings (`folders`, `locks`), which can be consolidated into two files (`consolidated`).
-Analysis and plots read recordings and tables (`tables`, `foreign`) in the same form (`samples`, `runs`).
 """

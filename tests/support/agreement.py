@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from lstm_trt.analysis.deadline import Verdict
-from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.sequential import limit_ns
+from lstm_judge.analysis.deadline import Verdict
+from lstm_judge.analysis.outcomes import Outcome
+from lstm_judge.analysis.sequential import limit_ns
 
 #: Beginnings and parts of reasons that deny a MET that the bounds prove.
 DENIED = ("alone miss", "drift", "slow calls, above")

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
-from lstm_trt.export.evaluate import evaluate, in_float64
-from lstm_trt.export.to_c import with_packed_weights
+from lstm_onnx.c.compile import LoadedNetwork, find_compiler
+from lstm_onnx.c.export import with_packed_weights
+from lstm_onnx.c.file import TARGETS, CFile, Target, c_file, native_target
+from lstm_onnx.evaluate import evaluate, in_float64
 from tests.support.own_networks import model_of, value
 
 KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}

@@ -187,23 +187,30 @@ def no_perf(folder: Path) -> Setting:
 
 
 MACHINE = (
-    *("machine/test_machine.py", "machine/test_switches.py", "recorder/test_doctor.py", "recorder/test_switches.py"),
+    "lstm_trt/machine/test_machine.py",
+    "lstm_trt/machine/test_switches.py",
+    "lstm_trt/recorder/test_doctor.py",
+    "lstm_trt/recorder/test_switches.py",
 )
-COMPILED = ("runtimes/test_c.py", "test_deploy.py", "cli/test_export.py")
+COMPILED = ("lstm_onnx/c/test_runtime.py", "test_deploy.py", "lstm_onnx/test_export.py")
 #: Compare numbers that only another processor could change, or copy the package.
 NUMBERS = (
-    "config/test_fields.py::test_a_field_is_added_in_one_place",
-    "store/test_resolution.py",
+    "lstm_trt/config/test_fields.py::test_a_field_is_added_in_one_place",
+    "lstm_judge/read/test_resolution.py",
     "test_deploy.py::test_denormal_numbers_and_the_callers_control_register",
-    "cli/test_export.py::test_the_self_test_finds_one_other_weight",
+    "lstm_onnx/test_export.py::test_the_self_test_finds_one_other_weight",
 )
-RUNTIMES = ("runtimes/test_onnxruntime.py", "runtimes/test_openvino.py")
-TORCH = "runtimes/test_torch_runtimes.py"
-C_FILE, STREAM = "export/test_c_file.py::", "recorder/test_stream.py::"
-PARITY = "recorder/test_parity.py::"
+RUNTIMES = ("lstm_trt/runtimes/test_onnxruntime.py", "lstm_trt/runtimes/test_openvino.py")
+TORCH = "lstm_trt/runtimes/test_torch_runtimes.py"
+C_FILE, STREAM = "lstm_onnx/c/test_file.py::", "lstm_trt/recorder/test_stream.py::"
+PARITY = "lstm_trt/recorder/test_parity.py::"
 #: What computes with the vector instructions that it finds; the others are compiled for a processor that they name.
 PROCESSOR = (
-    *("test_elsewhere.py", "machine/test_roofline.py", *RUNTIMES, "runtimes/test_c.py", "test_deploy.py"),
+    "test_elsewhere.py",
+    "lstm_trt/machine/test_roofline.py",
+    *RUNTIMES,
+    "lstm_onnx/c/test_runtime.py",
+    "test_deploy.py",
     C_FILE + "test_sizes_at_the_edges",
     C_FILE + "test_any_number_of_samples",
     C_FILE + "test_a_step_computes_what_the_window_does_or_there_is_none",
@@ -217,9 +224,11 @@ PROCESSOR = (
     PARITY + "test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains",
     PARITY + "test_what_computes_in_less_than_it_was_asked_for_fails",
 )
-SESSION, HOOK = "recorder/test_prepare.py::", "hook/test_hook.py::"
+SESSION, HOOK = "lstm_trt/recorder/test_prepare.py::", "hook/test_hook.py::"
 CORES = (
-    *("recorder/test_loop.py", "test_confirmation.py", "machine/test_roofline.py"),
+    "lstm_trt/recorder/test_loop.py",
+    "lstm_judge/test_confirmation.py",
+    "lstm_trt/machine/test_roofline.py",
     SESSION + "test_a_recording_waits_for_its_cores_after_preparing_and_says_so",
     SESSION + "test_the_preparing_process_leaves_the_cores_that_are_timed",
     SESSION + "test_more_threads_than_cores_are_refused",
@@ -230,8 +239,8 @@ INSTALLER = (
     HOOK + "test_from_a_subfolder_from_elsewhere_and_with_another_index",
     HOOK + "test_another_hook_stays_and_can_call_ours",
 )
-FILES = ("store", "test_setup.py", "cli/test_main.py")
-COMMANDS = "literature/test_preparer.py::test_the_command_of_a_configuration_gives_the_same_configuration"
+FILES = ("lstm_trt/store", "lstm_judge/read", "test_setup.py", "lstm_trt/cli/test_main.py")
+COMMANDS = "lstm_literature/test_preparer.py::test_the_command_of_a_configuration_gives_the_same_configuration"
 
 SURROUNDINGS = {
     **{
@@ -239,11 +248,11 @@ SURROUNDINGS = {
         name: Surrounding(f"as {kind.model_name}", processor(kind), PROCESSOR + ((TORCH,) if name == "haswell" else ()))
         for name, kind in processors.KINDS.items()
     },
-    "one-core": Surrounding("one core", one_core, (*MACHINE, *RUNTIMES, "runtimes/test_c.py", *CORES)),
+    "one-core": Surrounding("one core", one_core, (*MACHINE, *RUNTIMES, "lstm_onnx/c/test_runtime.py", *CORES)),
     "spaces": Surrounding(
         "spaces in TMPDIR and in the path of the clone",
         spaces,
-        (*FILES, *COMPILED, COMMANDS, "cli/test_build.py", *INSTALLER),
+        (*FILES, *COMPILED, COMMANDS, "lstm_trt/cli/test_build.py", *INSTALLER),
         NUMBERS,
     ),
     # One run: none of these facts can hide what another one breaks.
@@ -253,11 +262,11 @@ SURROUNDINGS = {
         (
             *FILES,
             *COMPILED,
-            "cli/test_help.py",
-            "cli/test_statuses.py",
-            "config",
+            "lstm_trt/cli/test_help.py",
+            "lstm_trt/cli/test_statuses.py",
+            "lstm_trt/config",
             "test_golden.py",
-            "analysis/test_answers.py",
+            "lstm_judge/analysis/test_answers.py",
         ),
         NUMBERS,
     ),
@@ -265,10 +274,13 @@ SURROUNDINGS = {
         "an ordinary user instead of root", ordinary_user, (*MACHINE, *FILES, *COMPILED), NUMBERS
     ),
     "home": Surrounding(
-        "a HOME that cannot be written", home_not_writable, (*COMPILED, *RUNTIMES, "cli/test_tails.py"), NUMBERS
+        "a HOME that cannot be written",
+        home_not_writable,
+        (*COMPILED, *RUNTIMES, "lstm_judge/cli/test_tails.py"),
+        NUMBERS,
     ),
     "no-cpufreq": Surrounding("no cpufreq in /sys/devices/system/cpu", no_cpufreq, MACHINE),
-    "no-perf": Surrounding("perf_event_open is refused", no_perf, (*MACHINE, "recorder/test_loop.py")),
+    "no-perf": Surrounding("perf_event_open is refused", no_perf, (*MACHINE, "lstm_trt/recorder/test_loop.py")),
 }
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from lstm_onnx import preparer as own
+from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.config.errors import ParityFailed
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.export.onnx_checks import recurrent_nodes
-from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
-from lstm_trt.recorder.preparers import onnx as own
 from tests.support.c_networks import drawn, network
 
 

@@ -8,9 +8,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lstm_trt.analysis import deadline
-from lstm_trt.analysis.outliers import Outliers, explain_of, quick_of
-from lstm_trt.store.samples import Latencies
+from lstm_judge.analysis import deadline
+from lstm_judge.analysis.outliers import Outliers, explain_of, quick_of
+from lstm_judge.read.samples import Latencies
 
 MEDIAN_NS = 100_000.0
 NORMAL = np.vectorize(NormalDist().inv_cdf)

@@ -1,0 +1,1 @@
+"""Judges latencies of recordings, or of tables from anywhere: summary, verdict, tail, comparison, growth, figures."""

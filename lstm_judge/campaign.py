@@ -1,0 +1,287 @@
+"""Data for notebooks, and the largest network that meets a deadline with its confirmation by a new recording.
+
+A notebook states its shapes and runtimes; `load_or_record` returns their runs, from folders of recordings or, with
+`record=True`, from this machine, where missing configurations are recorded first.
+
+`largest_that_meets` selects the best of many networks. Each MET is wrong with a probability of at most 1 - confidence,
+but selection among many networks near the deadline favours those that met it by chance. `confirm` therefore tests a
+recording that was not used for the selection. Only the first confirmation counts; repeating until one passes biases
+the result.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from lstm_judge.analysis.deadline import Verdicts, verdict
+from lstm_judge.analysis.pairing import later_recording
+from lstm_judge.read.runs import MOST_MISSING, Runs, as_runs, load
+from lstm_judge.read.samples import Group, groups_of
+from lstm_onnx.own_network import OnnxNetwork
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.fields import Tells, about, as_list
+from lstm_trt.config.format import count, listed, warning_lines, wrapped
+from lstm_trt.config.labels import record_command, telling, with_version
+from lstm_trt.config.libraries import in_checkout
+from lstm_trt.config.shape import Grid
+from lstm_trt.config.workload import Workload
+from lstm_trt.recorder import pool
+from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.sweep import plan_configurations, run_sweep
+from lstm_trt.runtimes import load_runtime
+from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
+from lstm_trt.store.folders import find_folder, project_folder, read_many
+from lstm_trt.store.schema import Failure, Recording
+
+#: What the protocol of recordings must share with one that is asked for: trials and arrivals.
+_TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
+
+#: Characters of a line in a notebook.
+PAGE = 110
+
+
+def largest_that_meets(
+    runs: Runs, deadline_us: float, percentile: str | float = "99.9", confidence: float = 0.95, by: str = "flops"
+) -> Group | None:
+    """The group with the largest network (`by`: see `size_of`) that has the verdict MET; or None.
+
+    Of networks of equal size it is the one with the smallest maximum.
+    """
+    timed = [group for group in as_runs(runs) if group.configuration and group.n > 1]
+    if not timed:
+        return None
+    answers = verdict(timed, deadline_us, percentile, confidence)
+    place = answers.largest(by)
+    return None if place is None else answers.runs[place]
+
+
+def confirm(
+    group: Group,
+    deadline_us: float,
+    percentile: str | float = "99.9",
+    confidence: float = 0.95,
+    *,
+    data: str | Path | None = None,
+    record: bool = False,
+    out: str | Path = "data/local/confirm",
+) -> Verdicts:
+    """The verdict of the first recording of this configuration that is newer than those of `group`.
+
+    It is looked up in `data`, or with `record` in `out`. With `record` it is recorded if there is none, with as many
+    trials as the group. Raises `UsageError` if there is none, with the command that records it, for a group from
+    elsewhere, or if this machine or version differs from that of the group.
+    """
+    if group.configuration is None or not group.n:
+        raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
+    configuration = _of_length(group.configuration, group.n)
+    folder = project_folder(out) if record else None
+    if data is not None and not record:
+        with suppress(UsageError):  # nothing was recorded there yet
+            folder = find_folder(data)
+    fresh = _first_fresh(group, folder)
+    if record and folder and fresh is None:
+        _record(configuration, folder)
+        fresh = _first_fresh(group, folder)
+    if fresh is None:
+        command = record_command(configuration, out)
+        raise UsageError(f"not confirmed yet: record the selected network again, with as many trials: {command}")
+    return verdict([fresh], deadline_us, percentile, confidence)
+
+
+def _of_length(configuration: Configuration, trials: int = 1) -> Configuration:
+    """With this number of trials: two recordings must share everything else, but their lengths may differ."""
+    return replace(configuration, protocol=replace(configuration.protocol, trials=trials, for_s=None))
+
+
+def _first_fresh(group: Group, folder: Path | None) -> Group | None:
+    """The oldest matching recording in `folder` from the same machine that started after all of the group."""
+    if folder is None or not folder.exists():
+        return None
+    recorded = (item for item in read_many(folder) if isinstance(item, Recording))
+    return later_recording(group, (each for item in recorded for each in groups_of([item])))
+
+
+def _record(configuration: Configuration, folder: Path) -> None:
+    own = configuration.workload.command(configuration, folder)
+    if own is not None:
+        raise UsageError(f"{configuration.name} is recorded with another command: {own}")
+    workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
+    options = replace(configuration.options, cores=())
+    here = describe(workload, runtime, protocol, options, configuration.mode)
+    if _of_length(here).id != _of_length(configuration).id:
+        recorded_with = with_version(configuration.runtime, configuration.runtime_version)
+        there = f"{configuration.device_name} with {recorded_with}"
+        found_here = with_version(here.runtime, here.runtime_version)
+        machine = f"{here.device_name} with {found_here} on cores {list(here.options.cores)}"
+        differ = f"{configuration.name} was recorded on {there}, but this machine has {machine}"
+        raise UsageError(f"{differ}: record the sweep here first")
+    pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
+
+
+def load_or_record(
+    data: str | Path | Sequence[str | Path],
+    *,
+    grids: Sequence[Mapping[str, Sequence[int]]] = (),
+    workloads: Sequence[Workload] = (),
+    runtimes: Sequence[str] = ("onnxruntime",),
+    protocols: Sequence[Protocol] = (),
+    options: Options | Sequence[Options] | None = None,
+    mode: str | None = None,
+    record: bool = False,
+    out: str | Path = "data/local/notebooks",
+    rounds: int = 1,
+    control: bool = False,
+    show_progress: bool = True,
+    **table: Any,
+) -> Runs:
+    """The runs of `grids` (each: axis -> values, as `Grid` has them) and of other `workloads` on `runtimes`.
+
+    `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
+    of `protocols`, and the precision, graph and device of one of `options` (`Options.each`), if any are given; without
+    `runtimes` they can be of any. `mode` is by default the first of each workload. With `record` all of this is
+    recorded here first, into `out`, which resumes if interrupted; `control` adds a control run of an empty step to
+    each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it.
+    What is asked for and not recorded is in `missing` of the runs, and a warning names it. Where a list belongs, a
+    single value is a list of one. Raises `UsageError` for unknown names, invalid sizes, and if there are no such
+    recordings.
+    """
+    sources, runtimes, protocols = as_list(data), as_list(runtimes), as_list(protocols)
+    if not sources:
+        raise UsageError("data is empty: give a folder of recordings")
+    shapes = dict.fromkeys(itertools.chain(*(Grid(**grid) for grid in as_list(grids)), as_list(workloads)))
+    wanted = as_list(options or ())
+    if record:
+        found, skipped = plan_configurations(list(shapes), runtimes, protocols or None, wanted or None, mode)
+        how = {"rounds": rounds, "control": control, "show_progress": show_progress}
+        return record_missing(found, out, **how, warnings=skipped)
+    runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
+    if not runs.own:
+        return runs
+    systems: list[Any] = list(itertools.product(runtimes or [None], protocols or [None], wanted or [None]))
+    items, found = [], set()
+    for item in runs.recordings:
+        configuration, workload = item.configuration, item.configuration.workload
+        if workload in shapes and configuration.mode == (mode or workload.modes[0]):
+            of_item = [(workload, system) for system in systems if _is_on(configuration, *system)]
+            if of_item:
+                items.append(item)
+                found.update(of_item)
+    for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
+        load_runtime(runtime)  # raises UsageError for an unknown name
+    if not items:
+        lacking = f"none of these networks on {listed(runtimes) if runtimes else 'any runtime'}"
+        asked = (f"{count(each.trials, 'trial')}, arrival {each.arrival_text}" for each in protocols)
+        lacking += f" with {' or '.join(asked)}" if protocols else ""
+        precisions = dict.fromkeys(each.precision for each in wanted)
+        lacking += f" in {listed(precisions)}{' with a graph' * wanted[0].graph}" if wanted else ""
+        raise UsageError(f"{runs.source} has {lacking}: set record = True to record them here")
+    source, warnings = listed(sources, 3), list(runs.warnings)
+    asked = list(itertools.product(shapes, systems))
+    lacking = [pair for pair in asked if pair not in found]
+    missing: dict[str, dict] = {}
+    for workload, (runtime, _, of_system) in lacking:
+        name = workload.label
+        if len(runtimes) > 1:
+            name += f" on {runtime}"
+        if len(wanted) > 1:
+            name += f" in {of_system.precision}"
+        missing[name] = workload.axes | ({"runtime": runtime} if runtime else {})
+    if missing:
+        named = f"{len(lacking)} of {len(asked)} are not in {source}: {listed(missing, MOST_MISSING)}"
+        warnings.append(Incomplete(f"{named}; record = True records them"))
+    return replace(as_runs(items), source=source, warnings=tuple(warnings), unfinished=runs.unfinished, missing=missing)
+
+
+def gpu_runs(topic: str, **where: Any) -> Runs:
+    """The recordings in `data/CARD/TOPIC` for each GPU that was recorded on (`make gpu-session`), selected by `where`.
+
+    If there are none, an empty `Runs`, and a line is printed that says how to record them. Raises what `load` raises.
+    """
+    with suppress(UsageError):
+        pairs = sorted(find_folder("data").glob(f"*/{topic}/{CONFIGS_FILE}"))
+        cards = [pair.parent for pair in pairs if _on_gpu(pair.parent)]
+        if cards:
+            return load(cards, **where)
+    how = " On a machine with one: make gpu-session CALL=1" if in_checkout() else ""
+    print(f"No recordings of a GPU here yet (data/CARD/{topic}).{how}")
+    return Runs((), f"data/CARD/{topic}")
+
+
+def _on_gpu(folder: Path) -> bool:
+    described = (json.loads(row["configuration"]) for row in read_configs(folder)[0])
+    return all(configuration["options"]["device"] == "cuda" for configuration in described)
+
+
+def own_networks(
+    path: str | Path, sizes: Mapping[str, int], *, states: Mapping[str, str] | None = None, lengths: Sequence[int] = ()
+) -> list[OnnxNetwork]:
+    """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the size of its sequence.
+
+    `path` is looked up as data is (`find_folder`). If the file fixes the length of the sequence, there is one network
+    only. Raises `UsageError` for a missing or invalid file, and for unknown or missing sizes and states.
+    """
+    path = find_folder(path)
+    network = OnnxNetwork(path, sizes=sizes, states=states or None)
+    symbol = network.facts.time_symbol
+    every = [{**sizes, symbol: length} for length in as_list(lengths) if symbol]
+    return [network, *(OnnxNetwork(path, sizes=each, states=states or None) for each in every)]
+
+
+def _is_on(
+    configuration: Configuration, runtime: str | None, protocol: Protocol | None, options: Options | None
+) -> bool:
+    """Whether it is of this runtime, with these trials and arrivals, precision, graph and device; None: any."""
+    if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
+        return False
+    if options:
+        same = (configuration.options.precision, configuration.options.graph) == (options.precision, options.graph)
+        if not same or options.device not in (None, configuration.options.device):
+            return False
+    return runtime in (None, configuration.runtime)
+
+
+def record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
+    """Record the configurations that are missing in `out`; `how` is passed to `run_sweep`.
+
+    Raises `UsageError` if it was stopped.
+    """
+    source = project_folder(out)
+    report = run_sweep(configurations, source, **how)
+    print(report)
+    if report.stopped:
+        raise UsageError("stopped; run the cell again to resume")
+    ids = {configuration.id for configuration in configurations}
+    items = [item for item in read_many(source) if item.configuration.id in ids]
+    return replace(as_runs(items), source=str(out))
+
+
+def show(answer: Any) -> None:
+    """Print an answer or a text in a notebook, with lines broken at words: JupyterLab breaks long ones anywhere."""
+    print(wrapped(str(answer), PAGE))
+
+
+def describe_runs(runs: Runs) -> str:
+    """One line about the runs: number of trials, what was read, and source; then the warnings and other versions."""
+    return "\n".join([_described(runs), *warning_lines(runs.remarks)])
+
+
+def _described(runs: Runs) -> str:
+    if not runs.own:
+        lengths, times = listed(sorted({group.n for group in runs}), 3), runs.how.get("column", "times")
+        return f"{count(len(runs), 'configuration')} of {lengths} trials; {times} in {runs.how['unit']}; {runs.source}"
+    items = runs.recordings
+    recordings = [item for item in items if isinstance(item, Recording)]
+    failures = sum(isinstance(item, Failure) for item in items)
+    lengths = sorted({len(recording.timed_ns) for recording in recordings})
+    configurations = [item.configuration for item in items]
+    systems = sorted({with_version(each.runtime, each.runtime_version) for each in configurations})
+    devices = sorted({each.device_name for each in configurations})
+    parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
+    parts += [count(failures, "failure")] if failures else []
+    return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"

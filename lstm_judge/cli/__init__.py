@@ -1,0 +1,1 @@
+"""The commands that judge, one module each; see `lstm_trt.cli`."""

@@ -1,0 +1,26 @@
+"""The command `replay`."""
+
+import argparse
+
+from lstm_judge.analysis.replay import replay
+from lstm_trt.cli import common
+
+EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `replay`."""
+    add = parser.add_argument
+    common.path_argument(parser)
+    add("--period-us", type=float, required=True, metavar="US", help="time between calls at the fixed rate")
+    common.deadline_argument(parser, "deadline, counted from the time a call is due (default: the period)")
+    common.percentiles_argument(parser)
+    common.table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `replay`; returns the exit status."""
+    runs = common.load_runs(arguments, arguments.path)
+    return common.print_answers(
+        arguments, replay(runs, arguments.period_us, arguments.deadline_us, arguments.percentiles)
+    )

@@ -1,0 +1,36 @@
+"""The command `summarize`."""
+
+import argparse
+
+from lstm_judge.analysis.deadline import Question
+from lstm_judge.analysis.summary import summarize
+from lstm_trt.cli import common
+from lstm_trt.config.errors import UsageError
+
+EXAMPLE = """lstm-trt summarize recordings --format csv > summary.csv
+  lstm-trt summarize times.csv --column latency --unit ms --group-by runtime hidden"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `summarize`."""
+    common.path_argument(parser)
+    parser.add_argument("--by-round", action="store_true", help="one row per round (one recording in its own process)")
+    common.clusters_argument(parser, "search for clusters and a steady state")
+    common.percentiles_argument(parser)
+    common.figure_arguments(parser, "draw the figures into this folder")
+    common.deadline_argument(parser, "also print which configurations meet this deadline, and draw it")
+    common.table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `summarize`; returns the exit status."""
+    if arguments.deadline_us is not None:
+        Question(arguments.deadline_us)  # refused before the recordings are loaded, which may take long
+    runs = common.load_runs(arguments, arguments.path, latencies=True)
+    if arguments.figures and not runs.own:
+        instead = "omit it, or draw tables with lstm-trt outliers, verdict or scaling --figures"
+        raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: {instead}")
+    answers = summarize(runs, arguments.by_round, arguments.clusters == "yes", arguments.percentiles)
+    status = common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)
+    common.conclude(runs, arguments.deadline_us, arguments.format)
+    return status

@@ -1,0 +1,14 @@
+"""Figures of runs, one function per figure: `lab.plots.heat_map(runs, deadline_us=1000)`.
+
+Each function takes `runs`, the result of `load` (or a path, recordings or groups), and keyword options, and returns a
+`style.Picture`, which Jupyter displays. Names are loaded when they are first used (`registry.PICTURES`), and
+matplotlib with them.
+"""
+
+from lstm_judge.registry import PICTURES
+from lstm_trt.registry import offer
+
+#: File formats that the functions `draw_*` and `--figures` write.
+FORMATS = ("png", "svg", "pdf")
+
+__getattr__, __dir__ = offer(__name__, PICTURES, "PICTURES")

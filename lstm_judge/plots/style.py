@@ -1,0 +1,512 @@
+"""The common style of all figures: sheet, title, notes, axes, colours and number formats.
+
+Figures are made without pyplot, so that none stays open and no display is needed. A sheet is 9.2 inches wide: shown
+at 900 pixels in a README, 9 points are 12 pixels.
+"""
+
+import itertools
+import math
+import re
+import textwrap
+import zlib
+from base64 import b64encode
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+import seaborn
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis, XAxis, YAxis
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import Locator, MaxNLocator
+
+from lstm_judge.plots import FORMATS
+from lstm_trt.config import format as text
+from lstm_trt.config.errors import UsageError, file_errors
+from lstm_trt.config.fields import as_list
+from lstm_trt.store.files import write_whole
+
+#: The formatters of `config.format`, with the separators and signs used in figures.
+number = partial(text.number, separator=text.THIN_SPACE)
+whole = partial(text.number, digits=1, separator=text.THIN_SPACE)
+count = partial(text.count, separator=text.THIN_SPACE)
+percent = partial(text.percent, separator=text.THIN_SPACE)
+multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
+
+WIDTH_IN = 9.2
+
+DPI = 130
+
+GREY = "0.45"
+
+DEADLINE = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.1, "zorder": 1.5}
+
+FAILED = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidth": 1.5, "zorder": 5}
+
+#: Behind text that may cross a line.
+BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">", "d", "8", "H")
+
+#: Runtime -> its place in `kind_colors` and `MARKERS`; relatives have a darker colour. Others get other places.
+RUNTIMES = {"onnxruntime": 0, "pytorch": 1, "c": 2, "tensorrt": 3, "openvino": 4}
+RUNTIMES |= {"torch-compile": 8, "torchscript": 12, "pytorch-cudagraph": 5, "tensorrt-rtx": 10}
+
+DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+
+#: From more sizes on an axis on, they have neither markers on the lines nor ticks of their own.
+MOST_MARKED = 40
+
+#: Multiples of the median at which the founding document saw clusters of outliers.
+GUIDES = (1.25, 2.0)
+
+#: Above this ratio of largest to smallest a latency axis is logarithmic.
+LOG_FROM = 20
+
+
+class Picture(Figure):
+    """A figure that Jupyter displays without pyplot; `title`, `notes` and `summary` are those of its `sheet`."""
+
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    summary: str = ""
+
+    @property
+    def alt(self) -> str:
+        """Alternative text: what the figure shows, and its main result."""
+        end = "" if self.title.endswith("?") else "."
+        return f"{self.title}{end} {self.summary or ' '.join(self.notes[:1])}".strip()
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        # Twice: JupyterLab and nbconvert show no alternative text of a PNG, LaTeX and PDF no HTML.
+        png = b64encode(image_bytes(self)).decode("ascii")
+        html = f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}">'
+        return {"text/html": html, "image/png": png, "text/plain": self.alt}
+
+
+def image_bytes(picture: Picture, form: str = "png") -> bytes:
+    """The whole picture in one of `FORMATS`, at the size of its layout; the same bytes each time."""
+    metadata = {
+        "png": {"Description": picture.alt},
+        "svg": {"Title": picture.alt, "Date": None},  # screen readers read the title
+        "pdf": {"Title": picture.title, "Subject": picture.alt, "CreationDate": None},
+    }
+    buffer = BytesIO()
+    with style():  # some settings are read while drawing
+        picture.savefig(buffer, format=form, dpi=DPI, bbox_inches=None, metadata=metadata[form])
+    return buffer.getvalue()
+
+
+#: A function that draws a figure when it is needed.
+Draw = Callable[[], Picture]
+
+
+def write_pictures(pictures: Mapping[str, Draw], folder: str | Path, formats: Iterable[str] = ("png",)) -> list[Path]:
+    """Draw each of `pictures` (name -> function that draws it) into `folder`, in each format; returns the paths.
+
+    Files are written atomically. Raises `UsageError` for an unknown format, and if the folder cannot be written.
+    """
+    formats = list(dict.fromkeys(as_list(formats)))
+    unknown = [form for form in formats if form not in FORMATS]
+    if unknown or not formats:
+        raise UsageError(f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}")
+    folder, paths = Path(folder), []
+    with file_errors(f"write figures to {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in pictures.items():
+            for form in formats:
+                path = folder / f"{name}.{form}"
+                write_whole(path, image_bytes(draw(), form))  # a second layout of one picture differs slightly
+                paths.append(path)
+    return paths
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Apply the settings of all figures; the previous settings are restored afterwards."""
+    look: Any = seaborn.axes_style("whitegrid") | {
+        "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same figure everywhere
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.labelsize": 9.5,
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "0.6"),
+        **dict.fromkeys(("axes.linewidth", "hatch.linewidth"), 0.8),
+        "grid.color": "0.9",
+        "grid.linewidth": 0.7,
+        **dict.fromkeys(("xtick.bottom", "ytick.left"), True),
+        **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), "0.15"),
+        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
+        "text.parse_math": False,  # reasons and device names may contain $
+    }
+    with matplotlib.style.context(["default", look]):  # whatever the user's own settings are
+        yield
+
+
+def sheet(title: str, notes: Sequence[str], body_height_in: float, summary: str = "") -> tuple[Picture, SubFigure]:
+    """An empty figure with its title and notes, and the part below them to draw in.
+
+    `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
+    """
+    title, summary, notes = with_micro(title), with_micro(summary), [with_micro(note) for note in notes]
+    title_lines = wrapped(title, 12, "bold") or [""]
+    note_lines = [line for note in notes if note for line in wrapped(note)]
+    head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
+    picture = Picture(figsize=(WIDTH_IN, head_in + body_height_in), dpi=DPI, layout="constrained")
+    engine: Any = picture.get_layout_engine()
+    engine.set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
+    parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
+    head, body = parts
+    left, top = 0.1 / WIDTH_IN, 1 - 0.12 / head_in
+    head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
+    top -= 0.235 * len(title_lines) / head_in
+    head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
+    picture.title, picture.notes, picture.summary = title, tuple(note for note in notes if note), summary
+    return picture, body
+
+
+@contextmanager
+def figure(*args, **options) -> Iterator[tuple[Picture, SubFigure]]:
+    """A `sheet` with these arguments, and the settings of all figures while it is drawn."""
+    with style():
+        yield sheet(*args, **options)
+
+
+def with_micro(label: str) -> str:
+    """A text with the unit us as figures write it: µs."""
+    return re.sub(r"\bus\b", "µs", label)
+
+
+def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
+    """A text in lines that fit a sheet."""
+    width_in = WIDTH_IN - 0.3
+    folds = (textwrap.wrap(label, characters) for characters in range(int(18 * width_in), 0, -1))
+    return next(fold for fold in folds if all(text_size(line, size, weight)[0] <= 72 * width_in for line in fold))
+
+
+def whole_range(numbers: Iterable[int]) -> str:
+    """The smallest and largest of some counts: 1 000, or 400 to 1 000."""
+    numbers = list(numbers)
+    return " to ".join(map(whole, sorted({min(numbers), max(numbers)})))
+
+
+def plain(value: float) -> str:
+    """The number of a tick without trailing zeros."""
+    shown = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
+    return shown.replace(",", text.THIN_SPACE)
+
+
+def folded(label: str, width: int = 18) -> str:
+    """A long label on several lines, so that a legend stays narrow."""
+    return "\n".join(textwrap.wrap(label, width, **text.WHOLE_WORDS))
+
+
+def brightness(color: Any) -> float:
+    """Of a colour (red, green, blue, from 0 to 1), from 0 to 1."""
+    return float(np.dot(color[:3], (0.2126, 0.7152, 0.0722)))
+
+
+def size_colors(count: int) -> list:
+    """Sequential colours, without the yellow that is hard to see on white."""
+    return [matplotlib.colormaps["viridis"](place) for place in np.linspace(0, 0.86, max(count, 2))[:count]]
+
+
+def kind_colors(count: int) -> list:
+    """Colours for categories, safe for the colour-blind, without grey and those too light for text.
+
+    If there are more categories than such colours, these follow again, darker.
+    """
+    base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and brightness(c) < 0.72]
+    darker = (np.multiply(base, 0.55**turn) for turn in range(math.ceil(count / len(base))))
+    return [tuple(color) for colors in darker for color in colors][:count]
+
+
+def kind_looks(count: int) -> list[dict]:
+    """Colour and marker of categories."""
+    return [{"color": color, "marker": MARKERS[i % len(MARKERS)]} for i, color in enumerate(kind_colors(count))]
+
+
+def runtime_looks(names: Iterable[str]) -> dict[str, dict]:
+    """Colour and marker of each runtime; of those not in `RUNTIMES` a hash of the name chooses, no two the same."""
+    places = {name: RUNTIMES[name] for name in names if name in RUNTIMES}
+    rest, colors = [place for place in range(len(MARKERS)) if place not in RUNTIMES.values()], kind_colors(len(MARKERS))
+    for name in sorted({*names} - {*places}):
+        start = zlib.crc32(name.encode()) % len(rest)
+        order = rest[start:] + rest[:start]
+        places[name] = next((place for place in order if place not in places.values()), order[0])
+    return {name: {"color": colors[places[name]], "marker": MARKERS[places[name]]} for name in names}
+
+
+#: Least height of the axes of a panel: 240 pixels; of a line of its title, and of the names below it.
+PANEL_IN, TITLE_IN, NAMES_IN = 1.95, 0.2, 0.45
+
+#: Rows of panels in a figure, at most; further ones need a page of their own.
+MOST_ROWS = 4
+
+
+@contextmanager
+def facets(
+    title: str,
+    notes: Sequence[str],
+    blocks: Sequence[Sequence[str]],
+    names: tuple[str, str],
+    handles: Sequence[Line2D | Patch] = (),
+    *,
+    columns: int | None = None,
+    panel_in: float = PANEL_IN,
+    below: int = 0,
+    summary: str = "",
+    sharex: bool = True,
+) -> Iterator[tuple[Picture, list[Axes]]]:
+    """Panels with these titles in rows of `columns`, a new row for each of the `blocks`.
+
+    Afterwards the axes are named (x, y), and the legend is drawn: beside the panels, or in `below` columns below them.
+    """
+    columns = columns or columns_of(max(map(len, blocks)))
+    rows = [math.ceil(len(block) / columns) for block in blocks]
+    lines = max(title.count("\n") for block in blocks for title in block)
+    labels = [str(handle.get_label()) for handle in handles]
+    named = len(blocks) if sharex else sum(rows)
+    height_in = max(sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15, 3.5)
+    if below and labels:
+        height_in += 0.2 * math.ceil(len(labels) / legend_columns(labels, below))
+    elif labels:
+        height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
+    with figure(title, notes, height_in, summary=summary) as (picture, body):
+        grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=True)
+        axes: list[Axes] = []
+        for block, count, last in zip(blocks, rows, itertools.accumulate(rows), strict=True):
+            for place, ax in enumerate(grid[last - count : last].flat):
+                ax.set_visible(place < len(block))
+                if ax.get_visible():
+                    ax.set_title(block[place], loc="left")
+                    ax.tick_params(labelbottom=place + columns >= len(block) or not sharex)
+                    axes.append(ax)
+        yield picture, axes
+        name_axes(axes, *names)
+        if below and handles:
+            legend_below(body, handles, below)
+        elif handles:
+            body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
+
+
+def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
+    """Label the x and y axes of those panels that have tick labels; a logarithmic scale is named."""
+    for ax in axes:
+        if ax.xaxis.get_tick_params().get("labelbottom", True):
+            ax.set_xlabel(x + scale_text(ax.xaxis), labelpad=2)
+        place: Any = ax.get_subplotspec()
+        if place.is_first_col():
+            ax.set_ylabel(y + scale_text(ax.yaxis), labelpad=2)
+
+
+def scale_text(axis: Axis) -> str:
+    """What the label of an axis says of its scale."""
+    transform: Any = axis.get_transform()
+    return "" if axis.get_scale() != "log" else " (log2)" if transform.base == 2 else " (log)"
+
+
+def legend_columns(labels: Iterable[str], most: int, width_in: float = WIDTH_IN, size: float = 9) -> int:
+    """Number of columns of a legend, at most so many, that fit a width."""
+    widest = max(text_size(label, size)[0] for label in labels)
+    return max(1, min(most, int(72 * width_in / (widest + 40))))
+
+
+def legend_below(body: SubFigure, handles: Iterable[Artist], ncols: int = 1, **layout) -> None:
+    """A legend below all panels with each label once, in at most `ncols` columns."""
+    unique = {str(handle.get_label()): handle for handle in handles}
+    ncols = legend_columns(unique, ncols, body.bbox.width / body.figure.dpi, layout.get("fontsize", 9))
+    layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": ncols, **layout}
+    body.legend(list(unique.values()), list(unique), **layout)
+
+
+def handles_of(ax: Axes) -> list[Artist]:
+    """What has a label in the axes."""
+    return ax.get_legend_handles_labels()[0]
+
+
+def entry(label: str, **look) -> Line2D:
+    """A legend entry."""
+    return Line2D([], [], label=label, **look)
+
+
+def heading(label: str) -> Line2D:
+    """A legend entry without a mark: the heading of those that follow it, or an empty line."""
+    return entry(label, linestyle="none")
+
+
+def deadline(deadline_us: float | None, *draw: Callable[..., Line2D], name: str = "deadline ") -> list[Line2D]:
+    """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns its entry in a legend."""
+    look = {"label": f"{name}{number(deadline_us)} µs", **DEADLINE}
+    for line in draw if deadline_us else ():
+        line(deadline_us, **look)
+    return [entry(**look)] if deadline_us else []
+
+
+def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
+    """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the lines."""
+    sizes = spread(list(colors))
+    name += f"\n({len(sizes)} of {len(colors)})" if len(sizes) < len(colors) else ""
+    handles = [entry(str(size), color=colors[size], marker="o", markersize=4) for size in sizes]
+    return [heading(name), *reversed(handles), heading(" ")]
+
+
+def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> None:
+    """Set scale and limits of a shared y axis with latencies.
+
+    `room_below` is the share of the height that is kept free at the bottom, for failure marks.
+    """
+    numbers = [value for value in numbers if np.isfinite(value) and value > 0] or [1.0, 10.0]
+    low, high = min(numbers), max(numbers)
+    logarithmic, below = high / low > LOG_FROM, room_below / (1 - room_below)
+    for ax in axes:
+        if logarithmic:
+            bottom, top = low / 1.25, 1.35 * high
+            log_axis(ax.yaxis, bottom, top)
+            ax.set_ylim(bottom * (bottom / top) ** below, top)
+        else:
+            top = 1.08 * high
+            ax.set_ylim(-top * below, top)
+            set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
+        if room_below:
+            band = Rectangle((0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0)
+            ax.add_patch(band)
+
+
+def set_ticks(
+    axis: Axis, ticks: Iterable[float], low: float, high: float, write: Callable[[float], str] = plain
+) -> None:
+    """Set those major ticks from `low` to `high` that fit, if not all then the first ones; no minor ticks.
+
+    `write` returns their labels.
+    """
+    axis.set_major_locator(FittingTicks({float(tick): write(tick) for tick in ticks if low <= tick <= high}))
+    axis.set_ticks([], minor=True)
+    axis.set_major_formatter(lambda value, _: write(value))
+
+
+def even_ticks(low: float, high: float) -> np.ndarray:
+    """About six round numbers at equal distances."""
+    return np.asarray(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high))
+
+
+def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
+    """Make an axis logarithmic, from `low` to `high`, with about eight ticks.
+
+    These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 2.5.
+    """
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
+    ratio = high / low
+    choices = {12: (1, 2, 5, 3, 4, 7, 1.5), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
+    subs = next(subs for most, subs in choices.items() if ratio <= most)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = even_ticks(low, high) if ratio <= 2.5 else [sub * 10.0**power for sub in subs for power in powers]
+    set_ticks(axis, ticks, low, high)
+
+
+def beside(ax: Axes, label: str, place: tuple[float, float], offset: tuple[float, float], **look) -> None:
+    """Write a text beside a place, `offset` points to the right and above of it (or left, below); centred at 0."""
+    across, along = (int(np.sign(way)) for way in offset)
+    sides = {"ha": ("center", "left", "right")[across], "va": ("center", "bottom", "top")[along]}
+    ax.annotate(label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look})
+
+
+def guides(levels: Sequence[float], *axes: Axes) -> None:
+    """Dashed lines at the `levels` of `GUIDES` within axes side by side, labelled at the right edge of the last."""
+    low, high = axes[-1].get_ylim()
+    for level, ratio in zip(levels, GUIDES, strict=True):
+        if low < level < high:
+            for ax in axes:
+                ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            right = {"color": "0.3", "xycoords": axes[-1].get_yaxis_transform()}
+            beside(axes[-1], f"{ratio:g}×", (1, level), (3, 0), **right)
+
+
+def columns_of(total: int) -> int:
+    """Number of columns for `total` panels."""
+    return min(total, 2 if total in (2, 4) else 3)
+
+
+#: Most values of an axis that have a panel or an entry in the legend each; further ones are thinned.
+MOST_SHOWN = 12
+
+
+def spread(items: Sequence[Any], most: int = MOST_SHOWN) -> list[Any]:
+    """At most so many of the items, at equal distances, with the first and the last."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places]
+
+
+@lru_cache(maxsize=4096)
+def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[float, float]:
+    """Width and height of a text in points."""
+    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+    font.set_size(size, DPI)
+    widths = []
+    for line in label.split("\n"):
+        font.set_text(line)
+        widths.append(font.get_width_height()[0] / 64 * 72 / DPI)  # pixels in 26.6 fixed point
+    return max(widths), size * (1.2 * len(widths) - 0.2)
+
+
+class FittingTicks(Locator):
+    """Those ticks of which the labels fit side by side; `labels`: place -> label, the most important first."""
+
+    def __init__(self, labels: Mapping[float, str]) -> None:
+        self._labels = dict(labels)
+
+    def __call__(self) -> list[float]:
+        """The places of the ticks at the present size of the axes."""
+        axis: Any = self.axis
+        across = axis.axis_name == "x"
+        places = np.array(list(self._labels), dtype=float)
+        pixels = axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
+        points = dict(zip(self._labels, pixels * 72 / axis.get_figure(root=True).dpi, strict=True))
+        halves = {place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()}
+        kept: list[float] = []
+        for tick in self._labels:
+            place = bisect(kept, tick)
+            around = [*kept[max(place - 1, 0) : place], tick, *kept[place : place + 1]]
+            if all(points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(around)):
+                kept.insert(place, tick)
+        return kept
+
+
+def round_first(sizes: Sequence[int]) -> list[int]:
+    """The sizes ordered by the largest round number that divides them: a power of two if 4 divides all."""
+    steps = [2**k for k in range(30)] if math.gcd(*sizes) % 4 == 0 else [m * 10**k for k in range(9) for m in (1, 2, 5)]
+    return sorted(sizes, key=lambda size: -max(step for step in steps if size % step == 0))
+
+
+def size_ticks(axis: Axis, sizes: Sequence[int], places: Sequence[float] = (), labels: Sequence[str] = ()) -> None:
+    """Label the sizes on an axis, at `places` if these are not the sizes themselves, without overlaps."""
+    each = dict(zip(sizes, zip(map(float, places or sizes), labels or map(str, sizes), strict=True), strict=True))
+    written = dict(each[size] for size in round_first(sizes))
+    axis.set_major_locator(FittingTicks(written))
+    axis.set_major_formatter(lambda value, _: written.get(float(value), ""))
+
+
+def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:
+    """Set limits, a tick at every measured size, and labels that do not overlap."""
+    if log2:
+        ax.set_xscale("log", base=2)
+    scale: Any = ax.xaxis.get_transform()
+    low, high = scale.transform((sizes[0], sizes[-1]))
+    margin = 0.06 * ((high - low) or 1.0)
+    ax.set_xlim(scale.inverted().transform((low - margin, high + margin)))
+    size_ticks(ax.xaxis, sizes)
+    ax.set_xticks(sizes if len(sizes) <= MOST_MARKED else [], [], minor=True)
+    ax.tick_params(axis="x", which="minor", length=2, bottom=True)

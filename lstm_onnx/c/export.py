@@ -1,0 +1,372 @@
+"""A network as C files for deployment, with the error of the code where it can be measured."""
+
+import ctypes
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lstm_onnx.c import folder as c_folder
+from lstm_onnx.c.compile import LoadedNetwork, find_compiler
+from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, as_packed, c_file, native_target
+from lstm_onnx.c.folder import LARGEST_ERROR, Answers
+from lstm_onnx.c.network import fold_normalizations, identifier
+from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
+from lstm_onnx.own_network import OnnxNetwork, stream_of
+from lstm_onnx.read_onnx import in_sequence
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, one_of
+from lstm_trt.config.format import bytes_text, count, listed, short_number
+from lstm_trt.config.libraries import onnx
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import State
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.onnx_checks import RECURRENT, attributes
+from lstm_trt.export.sizes import evaluated, known_sizes, sizes_of, static_model
+from lstm_trt.export.to_onnx import export_network
+
+#: Samples from which the error is taken at least, in as many calls as they need.
+MEASURED_SAMPLES = 256
+
+#: Threads that compute a call together; each exchange waits for all of them.
+MOST_THREADS = 64
+
+#: The processor of this machine, instead of a name in `TARGETS`.
+NATIVE = "native"
+
+#: Words that cannot be the name of a struct: keywords of C, and macros of compilers.
+KEYWORDS = {
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
+    "for", "goto", "if", "inline", "int", "linux", "long", "register", "restrict", "return", "short", "signed",
+    "sizeof", "static", "struct", "switch", "typedef", "union", "unix", "unsigned", "void", "volatile", "while",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WrittenC:
+    """The C files of a network, at `paths`.
+
+    `error`: the largest of an output of all functions on random inputs, compared with float64, relative to the largest
+    output; None if it was not measured. `stride`: samples of a time step.
+    """
+
+    paths: tuple[Path, ...]
+    file: CFile
+    error: float | None
+    stride: int = 1
+
+    @property
+    def command(self) -> str:
+        """The command that compiles the file."""
+        return " ".join(("cc", *self.file.compile_flags, "-c", f"{self.file.name}.c"))
+
+    @property
+    def samples(self) -> dict[str, int]:
+        """Samples of a call of each of the functions `run` and `step` that the file has."""
+        return {function: rows * self.stride for function, rows in self.file.samples.items()}
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "files": [{"path": str(path), "bytes": path.stat().st_size} for path in self.paths],
+            "name": self.file.name,
+            "samples": self.samples,
+            "any_length": bool(self.file.strides),
+            "no_step": self.file.no_step or None,
+            "target": self.file.target.name,
+            "vector_length": self.file.target.vector_length,
+            "weights": {"bytes": len(self.file.weights), "included": self.file.included},
+            "precision": self.file.precision,
+            "threads": self.file.threads,
+            "error": self.error,
+            "command": self.command,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
+        lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
+        lines += [f"{self.file.name}_run_n: any number of samples per call"] * bool(self.file.strides)
+        if self.file.no_step:
+            lines.append(f"{self.file.name}_step: none, because {self.file.no_step}")
+        place = "included" if self.file.included else f"in {self.file.name}.bin"
+        lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
+        lines += [f"error: {self.file.error}", f"compile with: {self.command}"]
+        return "\n".join(lines)
+
+
+def export_c(
+    network: LstmShape | OnnxNetwork,
+    folder: str | Path = ".",
+    *,
+    target: str = NATIVE,
+    mode: str | None = None,
+    name: str | None = None,
+    seed: int = 0,
+    precision: str = "fp32",
+    threads: int = 1,
+) -> WrittenC:
+    """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
+
+    Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
+    needs to build and test all networks of the folder, with a README, where there are none.
+
+    `target`: "native" for the processor of this machine, or a name in `c_file.TARGETS`. The file has the function
+    `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
+    state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
+    inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
+    `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
+    the network). With the `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`); with
+    "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
+    products half. The error is that against the network with these weights and states. With several `threads` the
+    program lets others help, see the header.
+
+    If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
+    `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
+    `export_network`; then nothing is written.
+    """
+    chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    name = _identifier(network, name)
+    models = _models(network, mode, seed)
+    one_of("precision", precision, tuple(PRECISIONS))
+    if not 1 <= threads <= MOST_THREADS:
+        raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
+    file = c_file(
+        models.window,
+        models.step,
+        chosen,
+        name,
+        states=models.states,
+        precision=precision,
+        threads=threads,
+        any_length=models.any_length,
+        no_step=models.no_step,
+    )
+    answers = known_answers(file, models.of_functions, models.states)
+    error = measured_error(replace(file, included=False), answers) if answers else None
+    file = replace(file, error=_error_text(error, answers))
+    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
+
+
+def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
+    """The error of `WrittenC` in words."""
+    if error is None:
+        return "not measured: the code cannot be compiled, run or evaluated here"
+    functions = listed([each.function for each in answers])
+    return f"{short_number(error, 2)} of the largest output of {functions}, compared with float64 on random numbers"
+
+
+@dataclass(frozen=True)
+class _Models:
+    """ONNX models of the window and of the step, None without it, and the states that are inputs of the step.
+
+    `any_length`: the step computes what the window does, sample after sample as they lie in memory. `no_step`: why
+    there is none. `stride`: samples of a time step.
+    """
+
+    window: bytes | None
+    step: bytes | None = None
+    states: tuple[State, ...] = ()
+    any_length: bool = False
+    no_step: str = ""
+    stride: int = 1
+
+    @property
+    def of_functions(self) -> dict[str, bytes]:
+        """Function -> its model."""
+        found = {"run": self.window, "step": self.step}
+        return {function: model for function, model in found.items() if model}
+
+
+def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _Models:
+    network = network.in_mode(mode) if mode else network
+    if isinstance(network, LstmShape):
+        path = export_network(network, seed).path
+        window = static_model(path, network)
+        if mode == "stream":
+            return _Models(None, window)
+        if mode is not None:
+            return _Models(window)
+        if network.directions > 1:
+            return _Models(window, no_step="it is bidirectional and needs the whole sequence from the start")
+        step = static_model(path, replace(network, sequence=1))
+        return _Models(window, step, any_length=_in_order(window, step))  # it carries the states of all its layers
+    if mode == "stream" or (network.states and mode != "forward"):
+        network.check_mode("stream")
+        return _Models(None, static_model(network.path, network), network.states)
+    window = static_model(network.path, network)
+    if mode is not None:
+        return _Models(window)
+    try:
+        if not network.gets_states:
+            network.check_mode("stream")  # says why
+        stream = stream_of(network)
+    except UsageError as error:
+        return _Models(window, no_step=str(error))
+    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stream.stride}
+    tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
+    step = static_model(tick.path, tick)
+    any_length = stream.stride == 1 and _in_order(window, step)
+    return _Models(window, step, tick.states, any_length, stride=stream.stride)
+
+
+def _in_order(window: bytes, step: bytes) -> bool:
+    """Whether the samples of all inputs and outputs lie one after another in memory."""
+    graph, (whole, one) = (
+        onnx_checks.read(window).graph,
+        (known_sizes(onnx_checks.read(each).graph) for each in (window, step)),
+    )
+    pairs = [(whole[value.name], one[value.name]) for value in (*graph.input, *graph.output)]
+    places = [next((axis for axis, size in enumerate(many) if size != few[axis]), 0) for many, few in pairs]
+    return all(set(many[:place]) <= {1} for (many, _), place in zip(pairs, places, strict=True))
+
+
+def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[State]) -> list[Answers]:
+    """Answers of the functions of a file to random inputs, by the models of these; none if they cannot be evaluated.
+
+    The window begins with its first states, and what it answers is what the step has to answer sample by sample; a step
+    alone carries its `states` from call to call. The models get the weights and, in int8, the rounding of the states
+    that the code has.
+    """
+    function, model = next(iter(models.items()))
+    rows = file.samples[function]
+    states = states if function == "step" else ()
+    graph = onnx_checks.read(model)
+    graph = in_float64(with_packed_weights(graph, file.precision, file.reader.bounded_inputs))
+    known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
+    shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
+    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
+    sets = [{key: generator.standard_normal(shape, np.float32) for key, shape in shapes.items()} for _ in range(calls)]
+    wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
+    try:
+        whole = Answers(function, sets, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
+    except NotEvaluated:
+        return []
+    found = [whole]
+    if file.strides:
+        found.append(replace(whole, function="run_n", count=rows))
+    if function == "run" and "step" in models:
+        found.append(_by_steps(whole, known_sizes(onnx_checks.read(models["step"]).graph)))
+    return found
+
+
+def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
+    """The answers of windows as those of steps, whose tensors have these `sizes`."""
+    tensors = {**whole.inputs[0], **whole.outputs[0]}
+    steps = max(array.size // math.prod(sizes[name]) for name, array in tensors.items())
+
+    def part(name: str, array: np.ndarray, step: int) -> np.ndarray | None:
+        """What a step reads or answers; None if it has no axis of time, and so is that of the last sample."""
+        for axis, size in enumerate(sizes[name]):
+            if size != array.shape[axis]:
+                return array.take(range(step * size, (step + 1) * size), axis)
+        return array if name in whole.inputs[0] or step == steps - 1 else None
+
+    inputs, outputs = (
+        [{name: part(name, array, step) for name, array in call.items()} for call in calls for step in range(steps)]
+        for calls in (whole.inputs, whole.outputs)
+    )
+    return Answers("step", inputs, outputs, steps)
+
+
+def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
+    """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
+
+    Raises `BuildFailed` if it is above `LARGEST_ERROR`.
+    """
+    if file.target.vector_length > native_target().vector_length:
+        return None
+    try:
+        loaded = LoadedNetwork(file, find_compiler())
+    except (BuildFailed, RuntimeUnavailable):
+        return None
+    largest = 0.0
+    for answers in every:
+        error = _error_of(file, loaded, answers)
+        if not error <= LARGEST_ERROR[file.precision]:
+            wrong = f"the error of {answers.function} is {error:.2g} of the largest output"
+            raise BuildFailed(f"the compiled code is wrong: {wrong}")
+        largest = max(largest, error)
+    return largest
+
+
+def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
+    """The largest error of a function, relative to the largest output."""
+    given = {name: array.copy() for name, array in answers.inputs[0].items()}
+    outputs = {name: np.empty(shape, np.float32) for name, shape in answers.shapes.items()}
+    arrays = [*given.values(), *(outputs[name] for name in file.reader.output_names)]
+    call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
+    if answers.count:
+        call = partial(call, ctypes.c_size_t(answers.count))
+    prepare_next = loaded.bound("prepare_next") if answers.function == "step" else None
+    errors = []
+    for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
+        if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
+            reset()
+        elif prepare_next and number % 2:
+            prepare_next()
+        for name, array in inputs.items():
+            given[name][...] = array
+        call()
+        errors += [np.abs(outputs[name] - array).max() for name, array in right.items() if array is not None]
+    return float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
+
+
+def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
+    """The model, changed in place: matrices have the weights that code in this precision reads (`c_file.as_packed`).
+
+    In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
+    """
+    if precision == "fp32":
+        return model
+    fold_normalizations(model.graph)
+    opsets = {each.domain: each.version for each in model.opset_import}
+    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        kind, has, recurrent = node.op_type, attributes(node), node.op_type in RECURRENT
+        if known.keys() | {""} >= {*node.input}:
+            known |= zip(node.output, evaluated(node, known, opsets), strict=False)
+        if recurrent and precision == "int8":
+            steps = [(node.input[0] in bounded) * WHOLE, WHOLE]
+            node.attribute.append(onnx.helper.make_attribute("steps", steps))
+        for place in (1, 2) if recurrent else (1,) if kind in ("MatMul", "Gemm", "Conv") else ():
+            if node.input[place] not in known:
+                continue
+            # (columns, k); of a convolution k are places with all channels
+            rows = array = has.get("alpha", 1.0) * known[node.input[place]]
+            if kind == "Conv":
+                rows = np.moveaxis(array, 1, -1).reshape(len(array), -1)
+            elif not (recurrent or has.get("transB")):
+                rows = array.swapaxes(-1, -2)
+            if recurrent or rows.shape[-2] // has.get("group", 1) > FEW_COLUMNS:
+                is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
+                packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
+                if kind == "Conv":
+                    packed = np.moveaxis(packed.reshape(len(array), *array.shape[2:], -1), -1, 1)
+                elif rows is not array:
+                    packed = packed.swapaxes(-1, -2)
+                name = f"{node.input[place]} of {node.output[0]}, packed"
+                model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
+                node.input[place] = name
+                kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+    return model
+
+
+def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:
+    """The name in the C code; raises `UsageError` if a given name is no identifier."""
+    if name is not None:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII) or _is_reserved(name):
+            raise UsageError(f"the name must be a C identifier with small letters, not {name!r}")
+        return name
+    own = identifier(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
+    return f"{own}_network" if _is_reserved(own) else own
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether C or a macro of `kernel.c`, all of which are in capitals, has this name."""
+    return name in KEYWORDS or name.isupper()

@@ -1,0 +1,64 @@
+"""The command `export`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lstm_onnx.c.export import NATIVE, export_c
+from lstm_onnx.c.file import PRECISIONS, TARGETS
+from lstm_trt.cli.common import field_arguments, one_workload, onnx_arguments, print_answer
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.to_onnx import export_onnx
+
+EXAMPLE = (
+    "lstm-trt export --layers 2 --hidden 200 --sequence 128 --batch 1 --out networks\n"
+    "  lstm-trt export --layers 2 --hidden 64 --sequence 64 --c --target x86-64-v3 --out firmware"
+)
+
+FORMATS = ("text", "json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `export`."""
+    field_arguments(parser, LstmShape)
+    add = parser.add_argument
+    mode = (
+        "forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step, for"
+        " --sequence samples"
+    )
+    add("--mode", choices=LstmShape.modes, help=mode)
+    add("--symbolic", action="store_true", help="leave sequence length and batch size symbolic")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the file")
+    group = parser.add_argument_group("C code")
+    add = group.add_argument
+    code = "write C code: a function run for --sequence samples, and a function step for one, which carries the state"
+    add("--c", action="store_true", help=code)
+    add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
+    precision = (
+        "bf16: weights take half the memory; int8: those for a recurrent layer's output a quarter (default fp32)"
+    )
+    add("--precision", choices=tuple(PRECISIONS), help=precision)
+    add("--threads", type=int, metavar="N", help="threads of the program that compute a call together (default 1)")
+    add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
+    onnx_arguments(group)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run `export`."""
+    network: Any = one_workload(arguments)
+    if arguments.c:
+        if arguments.symbolic:
+            raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")
+        settings = {name: getattr(arguments, name) for name in ("mode", "name", "seed")}
+        settings |= {"target": arguments.target or NATIVE, "precision": arguments.precision or "fp32"}
+        settings["threads"] = 1 if arguments.threads is None else arguments.threads
+        written = export_c(network, arguments.out, **settings)
+    else:
+        for flag in ("target", "precision", "threads", "name", "onnx"):
+            if getattr(arguments, flag) is not None and (flag, arguments.mode) != ("onnx", "stream"):
+                raise UsageError(f"--{flag} is for C code: add --c" + ", or --mode stream" * (flag == "onnx"))
+        settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}
+        written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, **settings)
+    print_answer(written, arguments.format)

@@ -1,0 +1,210 @@
+"""Campaigns: the data of notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lstm_literature as literature
+from lstm_judge.analysis.deadline import verdict
+from lstm_judge.campaign import (
+    describe_runs,
+    largest_that_meets,
+    load_or_record,
+    own_networks,
+)
+from lstm_judge.plots.heatmap import heat_map
+from lstm_judge.reports.facts import report
+from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.workload import size_of
+from lstm_trt.store import files, schema
+from lstm_trt.store.folders import find_folder, project_folder
+from tests.conftest import ROOT
+from tests.lstm_trt.store.test_store import planted
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for hidden in (8, 9, 10):
+        files.write(planted(hidden), tmp_path)
+    files.write_failure(schema.Failure(planted(11).configuration, 0, "build", "no"), tmp_path)
+    return tmp_path
+
+
+def grid(*hidden):
+    return [{"layers": (1,), "hidden": hidden, "sequence": (4,)}]
+
+
+SHORT = [Protocol(trials=17)]
+
+
+def hidden_of(runs) -> list[int]:
+    return [group.configuration.workload.hidden for group in runs]
+
+
+def test_only_the_requested_runs_are_loaded(folder):
+    runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
+    assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
+    assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
+    assert hidden_of(runs.where(hidden=[8])) == [8]
+
+
+def test_what_is_asked_for_and_not_recorded_is_named(folder):
+    """By network, runtime and precision; a failure is recorded; a later selection keeps what it asks for."""
+    assert load_or_record(folder, grids=grid(8, 11), protocols=SHORT).missing == {}
+    runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
+    line = f"1 of 4 are not in {folder}: 1x99-s4-b1; record = True records them"
+    assert runs.warnings == (line,) and isinstance(runs.warnings[0], Incomplete)
+    assert f"warning: {line}" in describe_runs(runs)
+    assert runs.lacks == ["not recorded: 1x99-s4-b1"]
+    assert runs.where(hidden=[8, 10]).lacks == [] and runs.where(hidden=[10, 99]).lacks[0].endswith("1x99-s4-b1")
+    pair = load_or_record(folder, grids=grid(8, 9), runtimes=["onnxruntime", "pytorch"])
+    assert [*pair.missing] == ["1x8-s4-b1 on pytorch", "1x9-s4-b1 on pytorch"]
+    assert pair.where(runtime="onnxruntime").missing == {} and "2 of 4 are not in" in pair.warnings[0]
+    precisions = load_or_record(folder, grids=grid(8), runtimes=(), options=Options.each(["fp32", "int8"]))
+    assert [*precisions.missing] == ["1x8-s4-b1 in int8"]
+    many = load_or_record(folder, grids=grid(8, *range(100, 120)))
+    assert "20 of 21 are not in" in many.warnings[0] and "1x104-s4-b1 and 15 more;" in many.warnings[0]
+
+
+def test_a_result_over_an_incomplete_grid_says_so(folder):
+    runs = load_or_record(folder, grids=[{"layers": 1, "hidden": [8, 9, 96], "sequence": [4, 5]}], protocols=SHORT)
+    answer = verdict(runs, 1000, 50)
+    assert str(answer).splitlines()[-1].startswith("not recorded: 1x8-s5-b1, ")
+    assert answer.as_dict()[0]["warnings"] == list(runs.warnings)
+    assert report(runs, 1000).unfinished == runs.lacks
+    picture = heat_map(runs.where(hidden=[8, 9, 96]))
+    (ax,) = [ax for ax in picture.axes if ax.get_xlabel() != "" or ax.get_xticklabels()][:1]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "9", "96"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "5"]
+    complete = heat_map(runs.where(hidden=[8, 9], sequence=4))
+    assert [label.get_text() for label in complete.axes[0].get_xticklabels()] == ["8", "9"]
+
+
+def test_workloads_of_one_mode_are_loaded(folder):
+    forward = planted(8)
+    files.write(replace(forward, configuration=replace(forward.configuration, mode="stream")), folder)
+    workload = forward.configuration.workload
+    found = [load_or_record(folder, workloads=[workload], runtimes=(), mode=mode) for mode in (None, "stream")]
+    assert [[group.configuration.mode for group in runs] for runs in found] == [["forward"], ["stream"]]
+    with pytest.raises(UsageError, match="none of these networks on any runtime"):
+        load_or_record(folder, workloads=[replace(workload, hidden=12)], runtimes=())
+
+
+def test_a_network_at_several_lengths_and_the_longest_that_meets(folder):
+    path = "data/networks/keras_lstm.onnx"
+    networks = own_networks(path, {"unk__135": 1, "unk__136": 6}, lengths=(4, 8))
+    assert [size_of(network, "sequence") for network in networks] == [6, 4, 8]
+    recording = planted(8)
+    for network in networks:
+        files.write(replace(recording, configuration=replace(recording.configuration, workload=network)), folder)
+    runs = load_or_record(folder, workloads=networks)
+    chosen = largest_that_meets(runs, 1e6, percentile="50", by="sequence")
+    assert len(runs) == 3 and chosen.configuration.workload == networks[2]
+
+
+def test_several_precisions_are_loaded_on_request(folder):
+    int8 = replace(planted(8).configuration, options=Options(precision="int8", cores=(0,)))
+    files.write(replace(planted(8), configuration=int8), folder)
+    runs = [load_or_record(folder, grids=grid(8), options=Options.each(names)) for names in ("int8", ["fp32", "int8"])]
+    assert [[group.configuration.options.precision for group in each] for each in runs] == [["int8"], ["fp32", "int8"]]
+    with pytest.raises(UsageError, match="in bf16, tf32:"):
+        load_or_record(folder, grids=grid(8), options=Options.each(["bf16", "tf32"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"grids": grid(99), "protocols": SHORT}, "none of these networks"),
+        ({"grids": grid(8), "protocols": [Protocol(trials=5)]}, "5 trials"),
+        ({"grids": grid(8), "runtimes": ["pytorch"]}, "none of these networks on pytorch: set record = True"),
+        (
+            {"grids": grid(8), "runtimes": ["onnxruntim"]},
+            "unknown runtime 'onnxruntim' .did you mean 'onnxruntime'",
+        ),
+        ({"grids": grid(8), "runtimes": ["onnxruntime", "pytorhc"]}, "unknown runtime 'pytorhc'"),
+        ({"grids": grid(0)}, "at least 1"),
+        ({"grids": [{"colour": [1]}]}, "colour"),
+    ],
+)
+def test_missing_runs_raise_an_error(folder, arguments, message):
+    with pytest.raises((UsageError, TypeError), match=message):
+        load_or_record(folder, **arguments)
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize(
+    ("workloads", "implementations", "message"),
+    [
+        (["cel"], (), "unknown workload 'cel' .did you mean 'cell'"),
+        (["cell"], ["onnxruntim"], "unknown implementation 'onnxruntim' .did you mean 'onnxruntime'"),
+    ],
+)
+def test_unknown_names_of_the_literature_raise_an_error(tmp_path, workloads, implementations, message, record):
+    with pytest.raises(UsageError, match=message):
+        literature.load(
+            workloads, data=ROOT / "data/xeon/literature", implementations=implementations, record=record, out=tmp_path
+        )
+
+
+def test_a_workload_of_the_literature_that_is_not_recorded_is_named():
+    folder = ROOT / "data/xeon/versions"
+    found = literature.load(["layer", "cell"], data=folder).runs
+    assert (
+        found.missing == {"cell": {"workload": "cell"}}
+        and "has no recording of cell: set record = True" in found.warnings[0]
+    )
+    assert literature.load(["layer"], data=folder).runs.missing == {}
+
+
+def test_rounds_and_control_runs_of_a_campaign(tmp_path):
+    noise = np.arange(7, 27)
+    for number in range(11):
+        control = {"start_ns": 100 * np.arange(20), "latency_ns": noise + number} if number < 2 else None
+        files.write(replace(planted(8, round=number), control=control), tmp_path)
+    (group,) = load_or_record(tmp_path, grids=grid(8))
+    assert [sample.round for sample in group.samples] == list(range(11))  # not 0, 1, 10, 2, as text is sorted
+    assert group.n == 11 * 17
+    kept = [sample.control_ns for sample in group.samples if sample.control_ns is not None]
+    np.testing.assert_array_equal(np.concatenate(kept), np.r_[noise, noise + 1])
+
+
+def test_arrivals_are_only_mixed_on_request(tmp_path):
+    closed = planted(8)
+    files.write(closed, tmp_path)
+    for period_us in (1000.0, 2000.0):
+        protocol = replace(closed.configuration.protocol, arrival="periodic", wait="spin", period_us=period_us)
+        intended = {"intended_ns": closed.columns["start_ns"]}
+        configuration = replace(closed.configuration, protocol=protocol)
+        files.write(replace(closed, configuration=configuration, columns={**closed.columns, **intended}), tmp_path)
+
+    def periods(*protocols):
+        runs = load_or_record(tmp_path, grids=grid(8), protocols=protocols)
+        return sorted((group.configuration.protocol.period_us or 0) for group in runs)
+
+    assert periods(*SHORT) == [0]
+    assert periods(Protocol(trials=17, arrival="periodic", period_us=2000)) == [2000]
+    assert periods() == [0, 1000, 2000]
+    with pytest.raises(UsageError, match="paused 3 ms"):
+        periods(Protocol(trials=17, arrival="paused", pause_ms=3))
+
+
+@pytest.mark.heavy
+def test_recording_here_resumes(tmp_path, capsys):
+    arguments = {"record": True, "out": tmp_path / "out", "show_progress": False, "protocols": [Protocol(trials=30)]}
+    assert len(load_or_record("nowhere", grids=grid(8), **arguments)) == 1
+    again = load_or_record("nowhere", grids=grid(8, 9), **arguments)
+    assert hidden_of(again) == [8, 9] and {group.n for group in again} == {30}
+    assert "1 recorded, 0 failed" in capsys.readouterr().out
+
+
+def test_data_is_found_from_the_notebooks_folder_and_from_the_top(monkeypatch):
+    for start in (ROOT, ROOT / "notebooks", ROOT / "lstm_trt" / "analysis"):
+        monkeypatch.chdir(start)
+        assert find_folder("data/README.md").resolve() == ROOT / "data" / "README.md"
+        assert project_folder("data/local/x") == ROOT / "data" / "local" / "x"
+    with pytest.raises(UsageError, match="data/nothing"):
+        find_folder("data/nothing")

@@ -1,0 +1,352 @@
+"""Recordings compared with published figures: sides, texts and figures for rows with given times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from matplotlib.lines import Line2D
+
+from lstm_judge.plots.style import image_bytes
+from lstm_literature import implementations, metrics, published, sides
+from lstm_literature.pictures import OTHER, bars, color_of, costs, over_size, table_of
+from lstm_literature.sides import Side, SideEntry
+from lstm_literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.config.errors import UsageError
+from tests.support.pictures import assert_readable
+
+PTB = WORKLOADS["ptb-lm"]
+
+
+def row(implementation: str, value: float | None, workload=PTB, mode: str = "forward", **more) -> SimpleNamespace:
+    """One figure as in `metrics.table`; by default the document's main statistic."""
+    statistic, unit = metrics.LEADING[workload.document]
+    fields = {
+        "source": workload.document,
+        "workload": workload.name,
+        "label": workload.label,
+        "scale": workload.scale,
+        "shape": "",
+        **{name: getattr(workload, name) for name in ("batch", "sequence", "features", "hidden", "layers")},
+        "published_batch": workload.batch,
+        "published_sequence": workload.sequence,
+        "mode": mode,
+        "implementation": implementation,
+        "title": sides.title_of(implementation, ""),
+        "framework": implementation.split("-")[0],
+        "framework_version": "9",
+        "device": "cpu",
+        "hardware": "a CPU",
+        "precision": "fp32",
+        "threads": 1,
+        "statistic": statistic,
+        "value": value,
+        "unit": unit,
+        "status": "ok" if value is not None else "failed",
+        "reason": "" if value is not None else "out of mem",
+        "detail": "",
+        "n": 10,
+        "document_n": workload.batches,
+        "round": 0,
+        "machine": "m",
+        "config_id": implementation,
+        "drift": 0.0 if value is not None else None,
+    }
+    fields |= more
+    return SimpleNamespace(**fields, seconds=published.seconds(fields["value"], fields["unit"]))
+
+
+def texts(picture) -> str:
+    found = [
+        text.get_text() for part in picture.subfigs for text in part.findobj(lambda artist: hasattr(artist, "get_text"))
+    ]
+    return "\n".join(found)
+
+
+def side(name: str, **times: float | None) -> Side:
+    entries = tuple(
+        SideEntry(key.replace("_", "-"), key.upper(), value, "ok" if value else "failed", "" if value else "out of mem")
+        for key, value in times.items()
+    )
+    return Side(name, "a machine", "a size", entries)
+
+
+def test_todays_side_has_the_median_round_and_failures():
+    rows = [row("onnxruntime", value, round=number) for number, value in enumerate((0.3, 0.1, 0.2))]
+    rows += [row("tvm-tuned", None), row("pytorch-one-call-eager", 0.1), row("onnxruntime", 9.0, mode="training")]
+    rows += [row("onnxruntime", 7.0, statistic="elapsed"), row("onnxruntime", 5.0, VARIANTS["stack"][0])]
+    (found,) = sides.today(rows, PTB, "forward")
+    assert [(entry.implementation, entry.seconds, entry.reason) for entry in found.entries] == [
+        ("onnxruntime", 0.2, ""),
+        ("tvm-tuned", None, "out of mem"),
+        ("pytorch-one-call-eager", 0.1, ""),
+    ]
+    assert [found.ratio(entry) for entry in found.entries] == [2.0, None, 1.0]
+    assert found.name == "today" and found.counts == (10,) and "a CPU, 1 thread" in found.where
+    assert "n = 10 batches" in sides.source_text([found])
+
+
+def test_the_recording_with_the_most_batches_represents_an_implementation():
+    rows = [row("onnxruntime", 0.1, n=5), row("onnxruntime", 0.3, n=50), row("onnxruntime", None, n=0)]
+    rows += [row("onnxruntime", value, n=50, round=number) for number, value in ((1, 0.2), (2, 0.4))]
+    (found,) = sides.today([*rows, row("tvm-tuned", 0.1, n=5)], PTB, "forward")
+    assert [(entry.implementation, entry.seconds) for entry in found.entries] == [
+        ("onnxruntime", 0.3),
+        ("tvm-tuned", 0.1),
+    ]
+    assert found.counts == (5, 50)
+    assert sides.chosen([row("onnxruntime", None, n=0)]).reason == "out of mem"
+
+
+def test_a_scaled_recording_belongs_to_its_variant():
+    small = PTB.scaled("1/8")
+    rows = [row("onnxruntime", 0.1, small, published_batch=PTB.batch, published_sequence=PTB.sequence)]
+    (found,) = sides.today(rows, PTB, "forward")
+    assert "1/8" in found.name
+    assert found.size.startswith(f"batch {small.batch}, sequence {small.sequence}, 1/8 ")
+    both = sides.today([*rows, row("tvm-tuned", 0.2)], PTB, "forward")
+    assert [(each_side.name, each_side.entries[0].implementation) for each_side in both] == [
+        ("today", "tvm-tuned"),
+        (found.name, "onnxruntime"),
+    ]
+    with pytest.raises(UsageError, match="m, other"):
+        sides.today([rows[0], SimpleNamespace(**vars(rows[0]) | {"machine": "other"})], PTB, "forward")
+    with pytest.raises(UsageError, match="record = True"):
+        sides.today(rows, WORKLOADS["cell"], "forward")
+
+
+def test_the_document_has_one_side_per_device_with_its_empty_cells():
+    by_name = {found.name: found for found in sides.printed(published.read_document("001"), PTB, "training")}
+    assert set(by_name) == {"document 001, CPU", "document 001, GPU"}
+    cpu = by_name["document 001, CPU"]
+    assert cpu.ranked[0].implementation == "tensorflow-while-graph" and cpu.ranked[0].seconds == 0.92997
+    empty = {entry.implementation for entry in cpu.entries if entry.status == "empty"}
+    assert empty == {
+        f"pytorch-{style}-{execution}" for style in ("fine-grained", "fused") for execution in ("eager", "scripted")
+    }
+    assert ", 12 threads; " in cpu.where and "threads; " not in by_name["document 001, GPU"].where
+    assert "? is doubtful, see data/published" in cpu.note and not by_name["document 001, GPU"].ranked[0].doubt
+    assert [entry.implementation for entry in cpu.entries if entry.doubt] == ["tensorflow-while-graph"]
+    classifier = VARIANTS["text-classifier"][1]
+    (side,) = sides.printed(published.read_document("002"), classifier, "training")
+    assert "MXNet" in side.note and 0.4902 in {entry.seconds for entry in side.entries}
+    # Torch7's program has another network, which is a workload of its own.
+    (own,) = sides.printed(published.read_document("002"), VARIANTS["text-classifier-torch7"][1], "training")
+    assert [entry.implementation for entry in own.entries] == ["torch7"] and "CPU time" in own.entries[0].doubt
+
+
+def test_further_sources_are_sides_of_their_own_after_the_documents():
+    rows = published.of("001")
+    document, both = (sides.printed(found, PTB, "forward") for found in (published.read_document("001"), rows))
+    assert both[: len(document)] == document
+    later = {found.name: found for found in both[len(document) :]}
+    source, last = "lcy-seso/Carrot e8aebd8 (later revision of 001)", "lcy-seso/Carrot 0824b06 (newest revision of 001)"
+    assert set(later) == {f"{name}, {device}" for name in (source, last) for device in ("CPU", "GPU")}
+    cpu = later[f"{source}, CPU"]
+    assert {entry.status for entry in cpu.entries} == {"ok"} and len(cpu.ranked) == 9
+    times = {entry.implementation: entry.seconds for entry in cpu.entries}
+    assert times["tensorflow-fine-grained-eager"] == 1.5050 and times["pytorch-fine-grained-scripted"] == 0.2077
+    assert "096bad5" in cpu.note and not any("096bad5" in found.note for found in document)
+
+
+def test_several_versions_of_an_implementation_have_titles_of_their_own():
+    rows = published.of("004")
+    (short,) = sides.printed(rows, WORKLOADS["speech-ce-short"], "training")
+    titles = [entry.title for entry in short.entries]
+    assert len(set(titles)) == len(titles) == 12 and sum("0.3.1.post2" in title for title in titles) == 3
+    assert short.ranked[0].implementation == "pytorch-one-call-eager" and short.ranked[0].seconds == 0.011
+    assert "read from a picture" in short.note
+    own, times = sides.printed(rows, WORKLOADS["speech-ctc-long"], "training")
+    assert [entry.reason for entry in own.entries] == ["not carried out"] and len(times.ranked) == 3
+    old = rows[rows.framework_version == "0.2.0_4"]
+    *_, old_short = sides.printed(old, WORKLOADS["speech-ce-short"], "training")
+    assert [entry.implementation for entry in old_short.ranked] == [
+        f"pytorch-{style}-eager" for style in ("one-call", "fused", "basic")
+    ]
+
+
+#: Times today of what took 1, 2 and 4 s in the document -> lines that are printed, and the fastest today.
+ORDERS = {
+    "all faster": ({"a": 0.1, "b": 0.2, "c": 0.4}, ["Of 3 pairs: 3 in the same order."], "A"),
+    "all slower": ({"a": 10.0, "b": 20.0, "c": 40.0}, ["Of 3 pairs: 3 in the same order."], "A"),
+    "all reversed": (
+        {"a": 4.0, "b": 2.0, "c": 1.0},
+        [
+            "Of 3 pairs: 3 in the reverse order.",
+            "Faster in then, slower in the recordings of today: A than B; A than C; B than C.",
+        ],
+        "C",
+    ),
+    "mixed": (
+        {"a": 3.0, "b": 1.0, "c": 3.1},
+        [
+            "Of 3 pairs: 1 in the same order, 1 in the reverse order, 1 tied (within 10 %).",
+            "Faster in then, slower in the recordings of today: A than B.",
+        ],
+        "B",
+    ),
+    "a tie": ({"a": 1.05, "b": 1.0, "c": 1.09}, ["Of 3 pairs: 3 tied (within 10 %)."], "B and, within 10 %, A and C"),
+    "a tie of the fastest": (
+        {"a": 1.0, "b": 1.0999, "c": 4.0},
+        ["Of 3 pairs: 2 in the same order, 1 tied (within 10 %)."],
+        "A and, within 10 %, B",
+    ),
+    "just no tie": ({"a": 1.0, "b": 1.1001, "c": 4.0}, ["Of 3 pairs: 3 in the same order."], "A"),
+    "one missing": ({"a": 2.0, "c": 1.0, "new": 0.1}, ["Of 1 pair: 1 in the reverse order.",
+                    "Faster in then, slower in the recordings of today: A than C."], "C"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_order_as_text(name):
+    """Times of different sides are not compared, ties have no order, and nothing is said of what a side lacks."""
+    times, lines, fastest = ORDERS[name]
+    then, now = side("then", a=1.0, b=2.0, c=4.0, gone=1.0), side("today", **times)
+    first, *others = sides.order_text(then, now).splitlines()
+    common = len(times) - ("new" in times)
+    assert first == f"Fastest of the {common} implementations in both: A (then); {fastest} (today)." and others == lines
+    assert replace(now, entries=now.entries[:common]).fastest_text == fastest
+    picture = bars([now], "A title")
+    wanted = "NEW" if "new" in times else fastest
+    assert f"Fastest: today: {wanted} (" in picture.summary
+
+
+def test_the_order_needs_two_implementations_in_both():
+    then = side("then", a=1.0, b=2.0)
+    assert sides.order_text(then, side("today", a=1.0, b=None, x=0.1)) == (
+        "then and today have 1 implementation in common: no order to compare."
+    )
+    assert "have no implementations in common" in sides.order_text(then, side("today", x=1.0))
+    assert "have no implementations in common" in sides.order_text(then, side("today", a=None))
+
+
+def test_many_reversed_pairs_are_counted():
+    many = {f"n{number}": float(number) for number in range(1, 7)}
+    text = sides.order_text(side("then", **many), side("today", **{name: 1 / s for name, s in many.items()}))
+    *_, counts, last = text.splitlines()
+    assert counts == "Of 15 pairs: 15 in the reverse order."
+    assert last.count(";") == sides.MOST_PAIRS and last.endswith("; and others.")
+
+
+def test_empty_cells_are_filled_with_todays_times():
+    then = replace(side("then", a=1.0), entries=(SideEntry("a", "A", 1.0, "ok"), SideEntry("b", "B", None, "empty"),
+        SideEntry("c", "C", None, "failed", "didn't run"), SideEntry("d", "D", None, "empty")))  # fmt: skip
+    rows = sides.filled(then, side("today", a=1.0, b=2.0, c=None))
+    cells = [(row["implementation"], row["printed"], row["seconds per batch today"], row["note"]) for row in rows]
+    assert cells == [
+        ("B", "empty", 2.0, ""),
+        ("C", "didn't run", None, "out of mem"),
+        ("D", "empty", None, "not recorded"),
+    ]
+    assert rows[0]["ratio to fastest today"] == 2.0
+
+
+def test_successors_replace_discontinued_implementations():
+    found = sides.succeeded_by(side("then", theano=1.0, torch7=2.0), {"torch7": "pytorch-fused-eager"})
+    assert [(entry.implementation, entry.title, entry.seconds) for entry in found.entries] == [
+        ("pytorch-fused-eager", "TORCH7", 2.0)
+    ]
+
+
+def test_every_published_implementation_is_one_of_this_package_or_has_a_successor():
+    names = {
+        (document, row.implementation)
+        for document in ("000", "001", "002", "004")
+        for row in published.of(document).itertuples()
+        if row.statistic in published.TYPICAL
+    }
+    own = set(implementations.names())
+    assert {name for name in names if name[1] not in own} == set(sides.SUCCESSORS)
+    assert sides.successors("002")["keras-theano"] == ("keras-jax", "keras-torch")
+    assert set(sides.successors("000")) == {"tvm", "cudnn"} and sides.successors("001") == {}
+    assert all(set(names) <= own for names in sides.SUCCESSORS.values() if not isinstance(names, str))
+
+
+def test_bars_show_time_and_ratio_and_failures():
+    picture = bars([side("then", a=0.5, b=None), side("today", c=0.002, d=0.005)], "A title")
+    written = texts(picture)
+    for wanted in ("500 ms   1×", "2.00 ms   1×", "5.00 ms   2.50×", "out of mem", "then", "today", "A title"):
+        assert wanted in written, wanted
+    dots = [line for ax in picture.axes for line in ax.lines]
+    assert sorted(line.get_xdata()[0] for line in dots if line.get_marker() == "o") == pytest.approx([2, 5, 500])
+    assert sum(line.get_marker() == "x" for line in dots) == 1  # the failure
+    assert not any(ax.patches for ax in picture.axes)  # a bar has no zero on a log axis
+    assert image_bytes(picture)[:4] == b"\x89PNG"
+    with pytest.raises(UsageError, match="nothing to draw"):
+        bars([Side("x", "", "", ())], "A title")
+
+
+def test_a_doubtful_figure_has_a_question_mark():
+    then = side("then", a=0.5, b=0.6)
+    doubted = replace(then, entries=(replace(then.entries[0], doubt="a reason"), then.entries[1]))
+    assert "500 ms   1× ?" in texts(bars([doubted], "A title")) and "1.20× ?" not in texts(bars([doubted], "A title"))
+    written = texts(over_size({128: then, 256: doubted}, {}, "hidden size", "A title"))
+    assert "A: 1× from 128 to 256 ?" in written and "B: 1× from 128 to 256" in written
+    assert {line for line in written.splitlines() if "?" in line} == {"A: 1× from 128 to 256 ?"}
+
+
+def run_markers(picture) -> dict[str, tuple[str, str]]:
+    """Label in the legend -> marker and how it is filled."""
+    entries = [(text.get_text(), line) for legend in picture.subfigs[1].legends
+               for text, line in zip(legend.get_texts(), legend.legend_handles, strict=True)]  # fmt: skip
+    return {label: (line.get_marker(), line.get_fillstyle()) for label, line in entries if isinstance(line, Line2D)}
+
+
+def test_forward_training_and_scaled_runs_have_their_own_markers():
+    four = [replace(side(f"{mode} {scaled}", a=0.01), mode=mode, scaled=scaled)
+             for mode in ("forward", "training") for scaled in (False, True)]  # fmt: skip
+    picture = bars(four, "A title")
+    found = run_markers(picture)
+    assert len(set(found.values())) == len(found) == 4
+    drawn = [(line.get_marker(), line.get_fillstyle()) for ax in picture.axes for line in ax.lines]
+    modes = ("forward pass", "forward pass, scaled down", "training step", "training step, scaled down")
+    assert drawn == [found[label] for label in modes]
+    whole = [row("onnxruntime", 2.0, statistic="build", unit="s", mode=mode) for mode in ("forward", "training")]
+    picture = costs([*whole, row("tvm-tuned", 9.0, PTB.scaled("1/8"), statistic="tuning", unit="s")], "A title")
+    assert set(run_markers(picture)) == {"forward pass", "training step", "forward pass, scaled down"}
+    drawn = [(line.get_marker(), line.get_fillstyle()) for line in picture.axes[0].lines]
+    assert len(set(drawn)) == 3 and set(drawn) == set(run_markers(picture).values())
+    assert_readable(picture)
+    (scaled,) = sides.today([row("onnxruntime", 0.1, PTB.scaled("1/8"), published_batch=PTB.batch,
+                                   published_sequence=PTB.sequence, mode="training")], PTB, "training")  # fmt: skip
+    assert (scaled.mode, scaled.scaled) == ("training", True)
+
+
+def test_document_001_names_its_own_kernels():
+    (gpu,) = [side for side in sides.printed(published.read_document("001"), PTB, "forward") if "GPU" in side.name]
+    titles = {entry.implementation: entry.title for entry in gpu.entries}
+    assert titles["tensorflow-one-call-graph"] == "TensorFlow CuDNN LSTM, graph"
+    assert titles["pytorch-one-call-eager"] == "PyTorch CuDNN LSTM, eager"
+    assert titles["tensorflow-static-eager"] == "TensorFlow LSTMCell, eager"
+    assert not any("Keras" in title for title in titles.values())
+    assert "CuDNN LSTM" not in sides.title_of("tensorflow-one-call-graph", "")  # today's is another kernel
+
+
+def test_lines_over_a_size_show_growth_and_failures():
+    then = {128: side("then", a=0.1, b=0.2), 256: side("then", a=0.4, b=None)}
+    picture = over_size(then, {128: side("today", a=0.01)}, "hidden size", "A title")
+    written = texts(picture)
+    assert "A: 4.00× from 128 to 256" in written and "B: 200 ms" in written and "mem 1" in written
+    assert image_bytes(picture)[:4] == b"\x89PNG"
+
+
+def test_a_table_of_shapes_keeps_the_sides_apart():
+    picture = table_of([("first", side("then", a=0.1, b=None), side("today", a=0.01)), ("none", None, None)], "A title")
+    written = texts(picture)
+    assert "document: A" in written and "today: A" in written and "out of mem" in written and "none" not in written
+    assert image_bytes(picture)[:4] == b"\x89PNG"
+
+
+def test_a_framework_has_one_colour_for_all_its_names():
+    assert color_of("tvm") == color_of("tvm-tuned") != color_of("tensorflow") == color_of("tensorflow-xla")
+    assert color_of("torch7") == color_of("pytorch-basic-eager") != color_of("tensorflow")  # its successor
+    assert color_of("nobody") == OTHER not in {color_of("tvm"), color_of("tensorflow"), color_of("tensorrt")}
+
+
+def test_costs_are_drawn_by_kind():
+    rows = [row("onnxruntime", value, statistic=name, unit="s") for name, value in (("build", 2.0), ("export", 0.5))]
+    written = texts(costs(rows, "A title"))
+    assert "build" in written and "export" in written and "ONNX Runtime" in written
+    with pytest.raises(UsageError, match="no costs"):
+        costs([row("onnxruntime", 1.0)], "A title")

@@ -1,0 +1,154 @@
+"""Files that describe more work than anybody can do are refused before it is begun, or ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+
+import numpy as np
+import onnx
+import onnx.inliner
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from lstm_onnx.own_network import OnnxNetwork
+from lstm_trt.config.errors import ExportFailed, TimeLimitReached, UsageError
+from lstm_trt.export import limits, onnx_checks, work
+from tests.support.own_networks import model_of, value
+
+INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
+
+
+def relu():
+    return model_of([helper.make_node("Relu", ["x"], ["y"])], [value("x", [2, 3])], [value("y", [2, 3])])
+
+
+def calling(calls):
+    """A network of local functions: function `k` calls `calls[k]` one after another, or is one Relu without any."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    functions = []
+    for number, called in enumerate(calls):
+        nodes = [
+            helper.make_node(f"f{other}", [f"t{place}"], [f"t{place + 1}"], domain="local")
+            for place, other in enumerate(called)
+        ]
+        nodes = nodes or [helper.make_node("Relu", ["t0"], ["t1"])]
+        end = nodes[-1].output[0]
+        functions.append(helper.make_function("local", f"f{number}", ["t0"], [end], nodes, opsets))
+    node = helper.make_node(f"f{len(calls) - 1}", ["x"], ["y"], domain="local")
+    graph = helper.make_graph([node], "calling", [value("x", [2, 3])], [value("y", [2, 3])])
+    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
+
+
+def counted(model):
+    functions = {(each.domain, each.name): each for each in model.functions}
+    return work.operators(model.graph, functions, {})
+
+
+def test_operators_of_functions_are_counted_as_the_inliner_expands_them(rng):
+    for _ in range(20):
+        calls = [[int(other) for other in rng.integers(0, k, rng.integers(1, 4))] if k else [] for k in range(5)]
+        model = calling(calls)
+        assert counted(model) == len(onnx.inliner.inline_local_functions(model).graph.node)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [[[], *([k, k] for k in range(40))], [[0]], [[1], [0]], [[], *([k] for k in range(5000))]],
+    ids=["doubled", "calls itself", "each other", "deep"],
+)
+def test_functions_without_end_are_refused_before_they_are_expanded(calls, monkeypatch):
+    monkeypatch.setattr(onnx.inliner, "inline_local_functions", lambda model: pytest.fail("expanded"))
+    with pytest.raises(ExportFailed, match=r"functions|recursion"):
+        onnx_checks.read(calling(calls).SerializeToString())
+
+
+def loop(inner, most=None, condition="Identity", depth=0):
+    """Operators of a Loop around a Loop and so on, with a Relu in the last; `inner`: their numbers of passes.
+
+    `most`: the name of the number of passes, "" for none, in place of a constant. `condition`: the operator that makes
+    the condition of the next pass.
+    """
+    body = [helper.make_node(condition, [f"on{depth}"], [f"still{depth}"])]
+    if inner[1:]:
+        body += loop(inner[1:], most, condition, depth + 1)
+    else:
+        body.append(helper.make_node("Relu", [f"v{depth}"], ["deepest"]))
+    graph = helper.make_graph(
+        body,
+        "body",
+        [value(f"pass{depth}", [], INT64), value(f"on{depth}", [], BOOL), value(f"v{depth}", None)],
+        [value(f"still{depth}", [], BOOL), value(body[-1].output[0], None)],
+    )
+    nodes = []
+    if most is None:
+        number = numpy_helper.from_array(np.int64(inner[0]), "number")
+        nodes.append(helper.make_node("Constant", [], [f"passes{depth}"], value=number))
+    inputs = [f"passes{depth}" if most is None else most, "", f"v{depth - 1}" if depth else "x"]
+    return [*nodes, helper.make_node("Loop", inputs, [f"w{depth}" if depth else "y"], body=graph)]
+
+
+def looping(inner, most=None, **how):
+    nodes = loop(inner, most, **how)
+    return model_of(nodes, [value("x", [2, 3])], [value("y", [2, 3])])
+
+
+@pytest.mark.parametrize("inner", [[5], [7, 3], [2, 3, 4], [0]])
+def test_passes_of_loops_in_loops_are_multiplied(inner):
+    expected = sum(math.prod(inner[: depth + 1]) for depth in range(len(inner)))
+    assert work.passes(looping(inner).graph, {}) == expected
+
+
+@pytest.mark.parametrize("inner", [[2**62], [2000, 2000, 2000]], ids=["long", "nested"])
+def test_loops_of_too_many_passes_are_refused(inner):
+    with pytest.raises(UsageError, match="loops that never end, or have more than 1000000 passes"):
+        OnnxNetwork(looping(inner).SerializeToString())
+
+
+def test_a_loop_without_a_number_and_with_a_constant_condition_is_refused_and_one_that_may_end_is_not():
+    assert work.passes(looping([1], most="").graph, {}) == math.inf
+    assert work.passes(looping([2**62], condition="Not").graph, {}) == 0
+    assert work.passes(relu().graph, {}) == 0
+
+
+def scan(steps):
+    body = helper.make_graph([helper.make_node("Relu", ["v"], ["w"])], "body", [value("v", [3])], [value("w", [3])])
+    node = helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1)
+    return model_of([node], [value("x", [steps, 3])], [value("y", [steps, 3])])
+
+
+def test_passes_of_a_scan_are_those_of_its_input():
+    assert work.passes(scan(8).graph, {}) == 8
+    with pytest.raises(ExportFailed, match="passes"):
+        onnx_checks.read(scan(2**40).SerializeToString())
+
+
+def endless():
+    """A Loop that no text of the file ends: the number of its passes is 2**61 and more, by what the input is."""
+    nodes = loop([1], "passes")
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Abs", ["most"], ["size"]),
+        helper.make_node("Add", ["size", "large"], ["number"]),
+        helper.make_node("Cast", ["number"], ["passes"], to=INT64),
+        *nodes,
+    ]
+    large = numpy_helper.from_array(np.float32(2.0**61), "large")
+    return model_of(nodes, [value("x", [2, 3])], [value("y", [2, 3])], [large]).SerializeToString()
+
+
+def test_a_loop_that_does_not_end_is_ended_within_the_limit_that_the_message_names(monkeypatch):
+    monkeypatch.setattr(limits, "LIMIT_S", 0.3)
+    with pytest.raises(TimeLimitReached, match=r"longer than 0\.3 s") as caught:
+        OnnxNetwork(endless())
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interrupt_ends_a_call_of_a_network():
+    threads = threading.active_count()
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        OnnxNetwork(endless())
+    assert threading.active_count() == threads

@@ -1,0 +1,513 @@
+"""When calls begin: closed, periodic, paused; the control run; what the command line makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from lstm_trt.config.configuration import TIERS, WAITS, Configuration, Protocol, canonical_json
+from lstm_trt.config.errors import RunFailed, StoreError, UsageError
+from lstm_trt.config.shape import Grid, LstmShape
+from lstm_trt.recorder import loop
+from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_control
+from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_s
+from lstm_trt.recorder.sweep import Progress, SweepReport, default_rounds, run_sweep
+from lstm_trt.store import consolidated, files, folders
+from tests.conftest import ROOT
+from tests.lstm_trt.recorder.test_loop import CountingSwitches, spin
+from tests.lstm_trt.store.test_store import planted
+from tests.support.trials import run_trials
+
+SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
+
+
+def periodic(period_us: float = 1000, **more) -> Protocol:
+    return Protocol(**{"arrival": "periodic", "period_us": period_us, "warmup": 5, **more})
+
+
+# What is asked for, and its identity
+
+
+def test_identities_of_older_recordings_stay_what_they_were():
+    for folder in sorted((ROOT / "data" / "epyc").iterdir()):
+        for row in pq.read_table(folder / "configs.parquet", columns=["config_id", "configuration"]).to_pylist():
+            assert Configuration.from_dict(json.loads(row["configuration"])).id == row["config_id"]
+    shape = LstmShape(2, 200, 64)
+    known = Configuration(shape, "onnxruntime", "1.31.1", "AMD EPYC")
+    known = replace(known, options=replace(known.options, cores=(1,)))
+    assert known.id == "01b0bf91fe0c4c4960c6eb8de90c20d735ad8831f752287938cef1faf1ccbefc"
+
+
+def test_what_is_asked_for_is_part_of_the_identity_and_comes_back():
+    asked = [
+        Protocol(),
+        periodic(1000),
+        periodic(500),
+        periodic(1000, wait="sleep"),
+        periodic(1000, wait="os"),
+        Protocol(arrival="paused", pause_ms=100),
+        Protocol(for_s=3600),
+    ]
+    made = [Configuration(LstmShape(1, 8, 4), "onnxruntime", "1", "a processor", protocol=item) for item in asked]
+    assert len({item.id for item in made}) == len(asked)
+    for item in made:
+        assert Configuration.from_dict(json.loads(canonical_json(item.as_dict()))) == item
+    assert [item.wait for item in asked] == ["none", "spin", "spin", "sleep", "os", "os", "none"]
+    assert periodic(1000) == periodic(1000.0, wait="spin")
+    assert not {"period_us", "pause_ms", "for_s"} & Protocol().as_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--period-us", 100), "period_us applies to periodic arrivals"),
+        (("--pause-ms", 100), "pause_ms applies to paused arrivals"),
+        (("--wait", "spin"), "wait applies to periodic arrivals"),
+        (("--arrival", "periodic"), "need period_us: give --period-us"),
+        (("--arrival", "paused"), "need pause_ms: give --pause-ms"),
+        (("--arrival", "paused", "--pause-ms", 1, "--period-us", 1000), "period_us applies to periodic"),
+        (("--arrival", "paused", "--pause-ms", 1, "--wait", "sleep"), "wait applies to periodic"),
+        (("--arrival", "periodic", "--period-us", 0), "period_us must be between 1 and 3600000000, not 0"),
+        (("--arrival", "periodic", "--period-us", "nan"), "not nan"),
+        (("--arrival", "periodic", "--period-us", "inf"), "not inf"),
+        (("--arrival", "paused", "--pause-ms", -1), "pause_ms must be between"),
+        (("--arrival", "bursty"), "invalid choice: 'bursty'"),
+        (("--arrival", "periodic", "--period-us", 1000, "--wait", "none"), "invalid choice: 'none'"),
+        (("--tier", "look", "--trials", 2000), "--tier look means 1000 trials"),
+        (("--tier", "glance"), "invalid choice: 'glance'"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_what_contradicts_itself_is_one_line(tmp_path, refused, arguments, words):
+    for command in ("record", "sweep"):
+        assert words in refused(command, *SHAPE, *arguments, "--out", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"arrival": "periodic", "period_us": True},
+        {"arrival": "periodic", "period_us": "1000"},
+        {"arrival": "periodic", "period_us": 1000, "wait": "none"},
+        {"arrival": "paused", "pause_ms": 1, "wait": "none"},
+        {"wait": "spin"},
+        {"for_s": 0},
+        {"for_s": 1e9},
+    ],
+)
+def test_a_protocol_that_means_nothing(fields):
+    with pytest.raises(UsageError):
+        Protocol(**fields)
+
+
+# The loops
+
+
+@pytest.mark.parametrize("wait", WAITS["periodic"])
+def test_a_call_is_due_each_period_and_never_early(wait, manual_clock):
+    trials = run_trials(lambda: manual_clock.advance(150_000), periodic(1000, trials=150, wait=wait))
+    columns = trials.columns
+    start, due, latency = columns["start_ns"], columns["intended_ns"], columns["latency_ns"]
+    assert len(due) == 155 and (columns["warmup"].sum(), len(trials.blocks)) == (5, 1)
+    assert (np.diff(due) == 1_000_000).all()
+    assert (start >= due).all() and (due >= 0).all()
+    end = due + latency
+    assert (start[1:] >= end[:-1]).all()
+    assert (end - start >= 150_000).all() and (latency < 300_000).all()
+    assert trials.inside_ns == (end - start).sum() and trials.warnings == []
+    assert trials.self_check["outside_share"] > 0.5
+
+
+@pytest.mark.parametrize("wait", WAITS["periodic"])
+def test_no_call_is_early_by_this_machines_clocks(wait):
+    columns = run_trials(lambda: spin(150_000), periodic(1000, trials=150, wait=wait)).columns
+    start, due, end = columns["start_ns"], columns["intended_ns"], ends(columns)
+    assert (np.diff(due) >= 1_000_000).all() and (start >= due).all()
+    assert (start[1:] >= end[:-1]).all() and (end - start >= 150_000).all()
+
+
+def test_the_operating_system_wakes_later_than_a_loop_that_spins(manual_clock):
+    late = {}
+    for wait in ("os", "sleep", "spin"):
+        columns = run_trials(lambda: None, periodic(500, trials=300, wait=wait)).columns
+        late[wait] = columns["start_ns"] - columns["intended_ns"]
+    assert (late["os"] >= manual_clock.WAKE_NS - manual_clock.READ_NS).all()
+    assert all((late[wait] >= 0).all() and (late[wait] <= manual_clock.READ_NS).all() for wait in ("sleep", "spin"))
+
+
+@pytest.mark.parametrize("wait", sorted(WAITING))
+@pytest.mark.parametrize("ahead_ns", [-1000, 0, 1, 50_000, 250_000, 2_000_000])
+def test_waiting_ends_no_earlier_than_it_should(wait, ahead_ns):
+    for _ in range(20):
+        due = time.perf_counter_ns() + ahead_ns
+        assert due <= WAITING[wait](due) <= time.perf_counter_ns()
+
+
+def lindley(due, service, slack):
+    """How late each call begins where they are served in turn, and each needs `slack` to begin (Lindley, 1952)."""
+    late = np.zeros(len(due), dtype=np.int64)
+    for row in range(len(due)):
+        backlog = due[row - 1] + late[row - 1] + service[row - 1] - due[row] if row else 0
+        late[row] = max(0, backlog) + slack[row]
+    return late
+
+
+def test_the_calls_after_a_stall_are_late_as_lindleys_recursion_says(manual_clock):
+    calls = 0
+
+    def step():
+        nonlocal calls
+        calls += 1
+        manual_clock.advance(40_000_000 if calls == 31 else 300_000)
+
+    columns = run_trials(step, periodic(1000, trials=200, warmup=0)).columns
+    start, due, latency = columns["start_ns"], columns["intended_ns"], columns["latency_ns"]
+    end = due + latency
+    service, ready = end - start, np.maximum(due, np.concatenate([due[:1], end[:-1]]))
+    slack = start - ready  # the loop's own work, and what the machine did in it
+    assert (slack >= 0).all() and (slack <= 2 * manual_clock.READ_NS).all()
+    late = start - due
+    assert (lindley(due, service, slack) == late).all()
+    without_slack = lindley(due, service, np.zeros_like(slack))
+    assert (late >= without_slack).all() and (late - without_slack <= np.cumsum(slack)).all()
+    # No coordinated omission: 40 ms late, and 0.7 ms less each period, so about 56 calls tell of it.
+    assert latency[30] >= 40_000_000
+    assert (latency[31:66] > 14_000_000).all() and (np.diff(latency[31:66]) < 0).all()
+    assert (latency[31:] > 1_000_000).sum() == pytest.approx(56, abs=2)
+
+
+def test_reading_the_machine_makes_no_call_late(manual_clock):
+    def slow_reading():
+        manual_clock.advance(50_000_000)
+        return {}
+
+    trials = run_trials(lambda: None, periodic(1000, trials=200, block_trials=20, settle=1), read_machine=slow_reading)
+    firsts = [block["first_row"] for block in trials.blocks]
+    due, start = trials.columns["intended_ns"], trials.columns["start_ns"]
+    assert len(firsts) == 10
+    assert (start - due <= manual_clock.READ_NS).all()
+    assert (due[firsts[1:]] - due[np.array(firsts[1:]) - 1] >= 50_000_000).all()  # the schedule stood still
+
+
+def test_a_backlog_outlives_the_reading_of_the_machine(manual_clock):
+    trials = run_trials(
+        lambda: manual_clock.advance(1_500_000), periodic(1000, trials=100, warmup=0, block_trials=10, settle=0)
+    )
+    latency = trials.columns["latency_ns"]
+    assert len(trials.blocks) == 10
+    assert (latency >= 1_500_000 + 500_000 * np.arange(100)).all()
+    assert "exceeds the period" in trials.warnings[0]
+
+
+def test_a_pause_comes_before_each_call_and_is_not_counted(manual_clock):
+    trials = run_trials(
+        lambda: manual_clock.advance(200_000), Protocol(arrival="paused", pause_ms=3, trials=40, warmup=2)
+    )
+    start, latency = trials.columns["start_ns"], trials.columns["latency_ns"]
+    assert "intended_ns" not in trials.columns and start[0] >= 3_000_000
+    assert (start[1:] - (start + latency)[:-1] >= 3_000_000).all()
+    assert (latency == 200_000 + manual_clock.READ_NS).all()
+    assert trials.warnings == []
+
+
+def test_blocks_of_calls_with_gaps_are_not_mostly_settling(manual_clock):
+    trials = run_trials(lambda: None, Protocol(arrival="paused", pause_ms=2, trials=100, warmup=1, block_ms=1))
+    assert len(trials.blocks) <= 4
+
+
+def due_columns(start, due, latency) -> dict:
+    return {"start_ns": np.array(start), "intended_ns": np.array(due), "latency_ns": np.array(latency)}
+
+
+@pytest.mark.parametrize(
+    ("start", "due", "latency", "words"),
+    [
+        ([10, 20], [10, 21], [5, 5], "before it was due"),
+        ([10, 14], [10, 12], [5, 5], "previous"),
+        ([10, 20], [10, 20], [5, -1], "previous"),
+        ([10, 30], [2, 4], [20, 20], "previous"),
+        ([10, 20], [10, 15], [5, 990], "outside"),
+    ],
+)
+def test_the_self_check_of_calls_that_were_due(start, due, latency, words):
+    with pytest.raises(RunFailed, match=words):
+        check_clocks(due_columns(start, due, latency), ClockPair(0, 0), ClockPair(1000, 1000))
+
+
+def test_calls_that_wait_for_one_another_pass_the_self_check():
+    columns = due_columns([10, 40, 60], [10, 20, 30], [30, 40, 50])
+    assert ends(columns).tolist() == [40, 60, 80]
+    check_clocks(columns, ClockPair(0, 0), ClockPair(1000, 1000))
+
+
+def test_a_period_below_the_median_is_refused_by_the_pilot(manual_clock):
+    with pytest.raises(PeriodTooShort, match="period of 100 us"):
+        pilot(lambda: manual_clock.advance(300_000), periodic(100))
+    told = pilot(lambda: manual_clock.advance(100_000), periodic(110))
+    assert told == {"calls": 100, "median_us": 101.0}
+    told = pilot(lambda: manual_clock.advance(400_000_000), periodic(1_000_000))  # few calls where they take long
+    assert told["calls"] == 3
+
+
+def test_a_worker_may_be_silent_for_the_first_calls():
+    assert silence_limit_s(Protocol()) == 600
+    assert silence_limit_s(Protocol(arrival="paused", pause_ms=3_600_000, warmup=10)) > 600 + 10 * 3600
+
+
+# Control runs
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        Protocol(),
+        periodic(300),
+        periodic(300, wait="sleep"),
+        periodic(300, wait="os"),
+        Protocol(arrival="paused", pause_ms=0.5),
+    ],
+    ids=lambda protocol: f"{protocol.arrival}-{protocol.wait}",
+)
+def test_the_control_run_of_an_empty_step(protocol, manual_clock):
+    columns, told = run_control(protocol, 400, 200_000.0)
+    start, latency = columns["start_ns"], columns["latency_ns"]
+    assert len(start) == len(latency) == told["calls"] == 400
+    assert (latency > 0).all() and told["max_us"] == latency.max() / 1e3
+    spacing = 300_000 if protocol.arrival == "periodic" else 200_000
+    assert told["spacing_us"] == spacing / 1e3 and start[0] >= spacing
+    if protocol.arrival == "periodic":
+        assert (np.diff(start) == spacing).all()
+    else:
+        assert (np.diff(start) >= spacing + 1e9 * protocol.gap_s).all()
+    if told["wait"] == "spin":
+        assert (latency <= 2 * manual_clock.READ_NS).all()
+    json.dumps(told, allow_nan=False)
+
+
+@pytest.mark.parametrize(("protocol", "blocks"), [(periodic(100, wait="os"), 3), (periodic(100), 1), (Protocol(), 1)])
+def test_a_control_run_that_sleeps_is_read_before_the_ring_is_full(monkeypatch, manual_clock, protocol, blocks):
+    monkeypatch.setattr(loop, "MOST_SLEEPS", 30)
+    watched = CountingSwitches()
+    columns, told = run_control(protocol, 80, 50_000.0, watched)
+    assert len(watched.blocks) == watched.discarded == blocks and told["calls"] == 80
+    assert columns["off_core_ns"].tolist() == [7] * 80 and (np.diff(columns["start_ns"]) > 0).all()
+
+
+@pytest.mark.parametrize(("protocol", "late"), [(Protocol(), 1), (periodic(1000), 20)])
+def test_a_stall_of_the_machine_shows_in_the_control_run(monkeypatch, manual_clock, protocol, late):
+    calls = 0
+
+    def stalls_once():
+        nonlocal calls
+        calls += 1
+        if calls == 51:
+            manual_clock.advance(30_000_000)
+
+    monkeypatch.setattr(loop, "_empty", stalls_once)
+    latency = run_control(protocol, 100, 100_000.0)[0]["latency_ns"]
+    assert latency[50] >= 30_000_000
+    # With a period the calls that were due meanwhile are late as well; in a closed loop the next one waits its turn.
+    assert (latency > 8_000_000).sum() >= late and (latency[:50] < 5_000_000).all() and latency[-1] < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("protocol", "median_ns", "calls"),
+    [
+        (Protocol(arrival="paused", pause_ms=3_600_000), 1e5, 1),
+        (Protocol(arrival="paused", pause_ms=100), 1e5, 599),
+        (periodic(1_000_000), 1e5, 60),
+        (Protocol(), 1e9, 60),
+        (Protocol(), 1e5, 1000),
+        (Protocol(), 0.0, 1000),
+    ],
+)
+def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, calls):
+    planned = []
+
+    class PlannedBlock(loop.Block):
+        def __init__(self, calls, protocol, spacing_ns):
+            planned.append((calls, spacing_ns or round(1e3 * protocol.period_us)))
+            super().__init__(1, protocol, 1)
+
+        def run(self, step, count, who, budget_ns):
+            return super().run(step, 1, who, budget_ns)
+
+    monkeypatch.setattr(loop, "Block", PlannedBlock)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    run_control(protocol, 1000, median_ns)
+    ((count, spacing_ns),) = planned
+    assert count == calls and spacing_ns >= loop.LEAST_SPACING_NS
+
+
+def test_the_control_run_is_kept_wherever_recordings_go(tmp_path):
+    noise = {"start_ns": np.arange(1, 13) * 1000, "latency_ns": np.arange(12) + 100}
+    off_core = {"preempted_ns": np.arange(12), "off_core_ns": np.arange(12) * 2}
+    recordings = [replace(planted(8), control=noise | off_core), planted(9), replace(planted(10), control=noise)]
+    for recording in recordings:
+        files.write(recording, tmp_path)
+    consolidated.consolidate(folders.read_many(tmp_path), tmp_path / ".." / tmp_path.name)
+    for path in (tmp_path, tmp_path / "trials.parquet"):
+        for columns in (None, ["latency_ns", "warmup"]):
+            back = {item.configuration.id: item for item in folders.read_many(path, columns)}
+            for recording, expected in ((recordings[0], noise | off_core), (recordings[2], noise)):
+                kept = back[recording.configuration.id].control
+                assert kept.keys() == expected.keys()
+                assert all(np.array_equal(kept[name], expected[name]) for name in expected)
+            assert back[recordings[1].configuration.id].control is None
+            if columns:
+                assert list(back[recordings[1].configuration.id].columns) in (columns, columns[::-1])
+    for broken in (
+        {**noise, "start_ns": np.arange(3)},
+        {name: np.arange(21) for name in noise},
+        {**noise, "off_core_ns": np.arange(3)},
+        off_core,
+    ):
+        with pytest.raises(StoreError, match="control run"):
+            files.write(replace(planted(11), control=broken), tmp_path)
+    with pytest.raises(UsageError, match="no column 'colour'"):
+        next(folders.read_many(tmp_path, ["colour"]))
+
+
+def test_recordings_from_before_have_no_control_run():
+    assert next(iter(folders.read_many(ROOT / "data" / "epyc" / "near"))).control is None
+
+
+# For real
+
+
+def test_a_periodic_recording_for_real(tmp_path, lab):
+    arguments = ("record", *SHAPE, "--arrival", "periodic", "--period-us", 2000, "--trials", 50, "--out", tmp_path)
+    answer = json.loads(lab(*arguments, "--format", "json").stdout)
+    recording = files.read(Path(answer["path"]))
+    columns = recording.columns
+    assert recording.configuration.protocol.wait == "spin"
+    assert (columns["start_ns"] >= columns["intended_ns"]).all()
+    assert 0 < recording.provenance["pilot"]["median_us"] < 2000
+    told = recording.provenance["control"]
+    assert answer["control"] == told and told["arrival"] == "periodic" and told["spacing_us"] == 2000
+    assert len(recording.control["latency_ns"]) == told["calls"] == 50
+    text = lab(*arguments, "--no-control").stdout
+    assert "control run" not in text
+    without = files.read(tmp_path / Path(text.split()[-1]).name)
+    assert without.control is None and without.provenance["control"] is None
+
+
+@pytest.mark.heavy
+def test_a_paused_recording_for_real(tmp_path, lab):
+    result = lab("record", *SHAPE, "--arrival", "paused", "--pause-ms", 2, "--trials", 50, "--out", tmp_path)
+    assert result.returncode == 0 and "control run of an empty step: max " in result.stdout
+    (recording,) = folders.read_many(tmp_path)
+    start, end = recording.columns["start_ns"], ends(recording.columns)
+    assert (start[1:] - end[:-1] >= 2_000_000).all() and "intended_ns" not in recording.columns
+    assert recording.provenance["control"]["pause_ms"] == 2
+
+
+@pytest.mark.heavy
+def test_a_period_that_is_too_short_is_refused_and_in_a_sweep_a_row(tmp_path, lab, refused):
+    """A mistyped period leaves no row that a later verdict of the folder would count; a sweep has other networks."""
+    arguments = (*SHAPE, "--arrival", "periodic", "--period-us", 1, "--trials", 20)
+    line = refused("record", *arguments, "--out", tmp_path / "a", "--format", "json")
+    assert "period of 1 us" in line and "--period-us" in line
+    assert not [path for path in (tmp_path / "a").iterdir() if not path.name.endswith(".lock")]
+    result = lab("sweep", *arguments, "--out", tmp_path / "b", "--quiet")
+    assert result.returncode == 1 and "the period of" in result.stdout
+    (failure,) = folders.read_many(tmp_path / "b")
+    assert failure.stage == "run" and "the period of" in failure.reason
+
+
+@pytest.mark.heavy
+def test_a_sweep_records_control_runs_where_asked(tmp_path):
+    configurations = [
+        describe(shape, "onnxruntime", Protocol(trials=50)) for shape in Grid(layers=(1,), hidden=(8,), sequence=(4,))
+    ]
+    report = run_sweep(configurations, tmp_path / "with", control=True, show_progress=False)
+    assert report.seconds.control > 0 and "control runs" in str(report).splitlines()[1]
+    assert report.as_dict()["control_s"] == report.seconds.control
+    assert next(folders.read_many(tmp_path / "with")).control is not None
+    report = run_sweep(configurations, tmp_path / "without", show_progress=False)
+    assert (
+        next(folders.read_many(tmp_path / "without")).control is None and "control" not in str(report).splitlines()[1]
+    )
+
+
+# Rounds, tiers, time left
+
+
+def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path, monkeypatch):
+    assert [default_rounds(trials) for trials in (1, TIERS["look"], 9_999, TIERS["compare"], TIERS["certify"])] == [
+        1,
+        1,
+        1,
+        3,
+        3,
+    ]
+    asked = []
+
+    def record(pool: WorkerPool, configuration: Configuration, round: int, *others: object, **how: object) -> Recorded:
+        asked.append(round)
+        return Recorded(tmp_path, None, Seconds())
+
+    monkeypatch.setattr(WorkerPool, "record_configuration", record)
+    configuration = describe(LstmShape(1, 4, 2), "onnxruntime", Protocol(trials=10_000))
+    assert run_sweep([configuration], tmp_path, show_progress=False).recorded == 3
+    assert asked == [0, 1, 2]
+
+
+@pytest.mark.heavy
+def test_a_tier_names_the_number_of_trials(tmp_path, lab):
+    for arguments, trials in ((("--tier", "look"), 1000), (("--tier", "compare", "--trials", 10_000), 10_000)):
+        answer = json.loads(lab("record", *SHAPE, *arguments, "--out", tmp_path, "--format", "json").stdout)
+        assert answer["summary"]["n"] == trials and answer["nan_reaches_output"] is False
+
+
+def seconds_left(protocols: list[Protocol], done: int, timing_s: float) -> float:
+    """What a sweep's progress says after `done` of these, each `timing_s` long with 1 s around it."""
+    plan = [
+        Configuration(LstmShape(1, 8 + place, 4), "onnxruntime", "1", "a processor", protocol=protocol)
+        for place, protocol in enumerate(protocols)
+    ]
+    progress = Progress(plan, SweepReport(total=len(protocols)), show=False)
+    for configuration in plan[:done]:
+        progress.end(configuration, Recorded(Path(), None, Seconds(preparing=1.0, timing=timing_s)))
+    return progress.seconds_left()
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_the_time_left_fits_a_narrow_terminal(monkeypatch, columns):
+    reads, writes = os.openpty()
+    termios.tcsetwinsize(writes, (24, columns))
+    monkeypatch.setattr(sys, "stderr", os.fdopen(writes, "w"))
+    plan = [Configuration(LstmShape(2, 200, 128), "onnxruntime", "1", "a processor", protocol=periodic(1e6, trials=9))]
+    with Progress(plan * 600, SweepReport(total=1000, done_before=400), show=True) as progress:
+        progress._began -= 10.0  # one network at a time
+        progress.end(plan[0], Recorded(Path(), None, Seconds(preparing=1.0, timing=9.0)))
+        progress.begin(plan[0], 1)
+        shown = b""
+        while b" left" not in shown.split(b"\r")[-1] and select.select([reads], [], [], 10)[0]:
+            shown += os.read(reads, 100_000)  # a terminal hands over what was written a part at a time
+        last = shown.decode().split("\r")[-1]
+    assert len(last) <= columns and "401/1000" in last and "about 2 h 29 min left" in last
+    assert ("2x200-s128-b1" in last) == (columns == 200)
+
+
+def test_time_left_knows_periods_and_pauses():
+    four = [periodic(10_000, trials=995)] * 4
+    assert seconds_left(four, 1, 10.0) == pytest.approx(3 * (1 + 10.0))
+    # A pause of 10 ms and calls of about 1 ms.
+    paused = [Protocol(arrival="paused", pause_ms=10, trials=990, warmup=10)] * 4
+    assert 3 * (1 + 10 + 0.9) < seconds_left(paused, 1, 11.0) < 3 * (1 + 10 + 1.5)
+    # What was seen of one period says what another one will take.
+    assert seconds_left([periodic(10_000, trials=995), periodic(20_000, trials=995)], 1, 10.0) == pytest.approx(21.0)
+    assert seconds_left([Protocol(), periodic(20_000, trials=995)], 1, 0.5) == pytest.approx(21.0)
