@@ -38,7 +38,7 @@ help:
 	@echo "make test-networks    run networks of 11 packages, which pip downloads (200 MB, once), in a minute"
 	@echo "make test-gpu         run the tests of a GPU; fails where there is none"
 	@echo "make gpu-session      record on a GPU that is lent for half an hour: CALL=1, then 2, then 3"
-	@echo "make types            check the types of both packages with basedpyright, in a minute"
+	@echo "make types            check the types of the packages with basedpyright, in a minute"
 	@echo "make literature       record the published benchmarks in that environment; prints first how long it takes"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
 	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"

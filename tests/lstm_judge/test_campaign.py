@@ -202,7 +202,7 @@ def test_recording_here_resumes(tmp_path, capsys):
 
 
 def test_data_is_found_from_the_notebooks_folder_and_from_the_top(monkeypatch):
-    for start in (ROOT, ROOT / "notebooks", ROOT / "lstm_trt" / "analysis"):
+    for start in (ROOT, ROOT / "notebooks", ROOT / "lstm_judge" / "analysis"):
         monkeypatch.chdir(start)
         assert find_folder("data/README.md").resolve() == ROOT / "data" / "README.md"
         assert project_folder("data/local/x") == ROOT / "data" / "local" / "x"

@@ -119,8 +119,9 @@ def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):
     ids=["closed", "everything", "paused"],
 )
 def test_the_command_records_that_configuration(configuration):
-    from lstm_trt.cli.common import options_of, protocol_of, shape_of
+    from lstm_trt.cli.common import options_of, protocol_of
     from lstm_trt.cli.main import parse
+    from lstm_trt.cli.workloads import shape_of
 
     command = shlex.split(record_command(configuration, "a folder"))
     assert command[:2] == ["lstm-trt", "record"]

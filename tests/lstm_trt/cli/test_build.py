@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import onnx
@@ -14,7 +13,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.tensorrt import trt
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.store import cache
-from tests.conftest import ROOT
+from tests.support.packages import loaded
 from tests.support.planted_graphs import lstm
 
 RTX = "tensorrt-rtx"
@@ -123,7 +122,4 @@ def test_tensorrt_that_is_not_installed_says_how_to_install_it(monkeypatch):
 
 
 def test_importing_it_loads_nothing_heavy():
-    code = "import sys, lstm_trt.export.tensorrt.engine\n"
-    code += "print([n for n in ('torch', 'onnx', 'tensorrt_rtx') if n in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert result.stdout == "[]\n", result
+    assert loaded("import lstm_trt.export.tensorrt.engine", ["torch", "onnx", "tensorrt_rtx"], "onnx") == []

@@ -26,6 +26,7 @@ from tests.support.dask_cluster import DaskCluster
 from tests.support.traced_steps import made
 
 pytest.importorskip("distributed", reason="needs the extra cluster")
+pytestmark = pytest.mark.frameworks
 
 MODULE = "tests.support.traced_steps"
 

@@ -37,6 +37,7 @@ from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import timing_lock
 from tests.conftest import ROOT, rest_is_heavy
+from tests.support.packages import PACKAGES, loaded
 
 SHAPE = LstmShape(2, 16, 8, 2)
 
@@ -280,8 +281,8 @@ def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_pat
 
 def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
     """Both take longer than most recordings, and would be in the process that is timed."""
-    script = (
-        "import sys, numpy as np\n"
+    code = (
+        "import numpy as np\n"
         "from pathlib import Path\n"
         "from lstm_trt.recorder import worker, prepare\n"
         "from lstm_trt.store import files\n"
@@ -292,11 +293,9 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
         "columns = {'trial': rows, 'warmup': rows < 1, 'start_ns': rows * 9, 'latency_ns': rows + 1}\n"
         "configuration = Configuration(LstmShape(1, 8, 4), 'onnxruntime', '1', 'd', protocol=Protocol(trials=4))\n"
         f"files.write(Recording(configuration, 0, columns, {{}}), Path({str(tmp_path)!r}))\n"
-        "names = ('pandas', 'scipy', 'torch', 'lstm_judge.analysis')\n"
-        "print([name for name in sys.modules if name.startswith(names)])\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
+    names = ["pandas", "scipy", "torch", *PACKAGES[1:]]
+    assert loaded(code, names, "lstm_judge.analysis.quantiles") == []
 
 
 def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | None = 1980) -> dict:

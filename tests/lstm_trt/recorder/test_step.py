@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import lstm_trt as lab
-from lstm_trt.cli import common
+from lstm_trt.cli import common, workloads
 from lstm_trt.cli.main import main, parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
@@ -27,6 +27,7 @@ from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store import folders
 from tests.support import own_steps
+from tests.support.packages import PACKAGES
 from tests.support.pictures import text_of
 
 MODULE = "tests.support.own_steps"
@@ -193,7 +194,7 @@ def test_the_command_that_records_a_step(recorded):
         assert line[:4] == ["lstm-trt", "record", "--step", item.configuration.name] and line[-1] == "a folder"
         arguments = parse(line[1:])
         again = describe(
-            common.one_workload(arguments),
+            workloads.one_workload(arguments),
             arguments.runtime,
             common.protocol_of(arguments),
             common.options_of(arguments),
@@ -217,8 +218,8 @@ def test_a_sweep_of_modules_in_the_current_folder_resumes(tmp_path, monkeypatch,
     assert "own_local" not in sys.modules
 
 
-#: Modules that this package, a runtime or the standard library has, some of which are imported after the step.
-NOT_OURS = ("lstm_trt", "numpy", "psutil", "pyarrow", "scipy", "pynvml", "json", "random", "onnxruntime")
+#: Modules that the packages, a runtime or the standard library has, some of which are imported after the step.
+NOT_OURS = (*PACKAGES, "numpy", "psutil", "pyarrow", "scipy", "pynvml", "json", "random", "onnxruntime")
 
 OWN_FOLDER = {
     "own_step.py": "import own_helper, pytest\n\n\ndef make():\n    return own_helper.later\n",
