@@ -157,6 +157,10 @@ class RuntimeUnavailable(LabError):
         self.runtime, self.reason, self.remedy = runtime, reason, remedy
 
 
+class NotInstalled(LabError):
+    """A library that the plain package does not bring is missing; the text has the command that installs it."""
+
+
 class ConfigurationFailed(LabError):
     """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
 
