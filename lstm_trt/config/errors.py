@@ -158,7 +158,12 @@ class RuntimeUnavailable(LabError):
 
 
 class NotInstalled(LabError):
-    """A library that the plain package does not bring is missing; the text has the command that installs it."""
+    """A library is missing that the plain package does not bring; `remedy` is the command that installs it."""
+
+    def __init__(self, library: str, remedy: str):
+        super().__init__(f"{library} is not installed; install it with {remedy}")
+        self.reason = f"{library} is not installed"
+        self.remedy = remedy
 
 
 class ConfigurationFailed(LabError):

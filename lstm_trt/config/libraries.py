@@ -140,7 +140,7 @@ def require(*libraries: str) -> None:
     """Raise `NotInstalled` unless those of these libraries that the extra `record` has are there; imports none."""
     for name in libraries:
         if name in OF_RECORDING and find_spec(name) is None:
-            raise NotInstalled(f"{name} is not installed; install it with {how_to_install(RECORDING)}")
+            raise NotInstalled(name, how_to_install(RECORDING))
 
 
 def installed_version(distribution: str) -> str | None:
