@@ -22,7 +22,7 @@ from lstm_judge.analysis.deadline import Verdicts, verdict
 from lstm_judge.analysis.pairing import later_recording
 from lstm_judge.read.runs import MOST_MISSING, Runs, as_runs, load
 from lstm_judge.read.samples import Group, groups_of
-from lstm_onnx.own_network import OnnxNetwork
+from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import Tells, about, as_list
@@ -220,17 +220,18 @@ def _on_gpu(folder: Path) -> bool:
 
 def own_networks(
     path: str | Path, sizes: Mapping[str, int], *, states: Mapping[str, str] | None = None, lengths: Sequence[int] = ()
-) -> list[OnnxNetwork]:
+) -> list[Workload]:
     """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the size of its sequence.
 
     `path` is looked up as data is (`find_folder`). If the file fixes the length of the sequence, there is one network
     only. Raises `UsageError` for a missing or invalid file, and for unknown or missing sizes and states.
     """
     path = find_folder(path)
-    network = OnnxNetwork(path, sizes=sizes, states=states or None)
+    network_of = registry.load_entry("API", "OnnxNetwork")
+    network = network_of(path, sizes=sizes, states=states or None)
     symbol = network.facts.time_symbol
     every = [{**sizes, symbol: length} for length in as_list(lengths) if symbol]
-    return [network, *(OnnxNetwork(path, sizes=each, states=states or None) for each in every)]
+    return [network, *(network_of(path, sizes=each, states=states or None) for each in every)]
 
 
 def _is_on(

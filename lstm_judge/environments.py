@@ -159,6 +159,10 @@ def folder() -> Path:
     return cache.folder().absolute() / "versions"
 
 
+#: What `lstm-trt cache` shows and clears.
+CACHE = cache.Uncounted("version environment", folder)
+
+
 def environment(library: str, version: str, tell: Tell, rebuild: bool = False, pins: Sequence[str] = ()) -> Environment:
     """The environment with this version of a library; made if it does not exist or `rebuild` is True.
 

@@ -6,6 +6,8 @@ STOPPING = {"decided": "lstm_judge.analysis.sequential:Evidence"}
 
 CACHES = {"environments": "lstm_judge.environments:CACHE"}
 
+AFTER = {"sweep": "lstm_judge.cli.after"}
+
 COMMANDS = {
     "versions": Command(
         50,

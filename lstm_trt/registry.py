@@ -47,11 +47,16 @@ PREPARERS = {
 #: Workload kind -> module with its flags in `record` and `sweep` (`cli.workloads`).
 FLAGS = {"step": "lstm_trt.cli.step_flags"}
 
-#: Value of `Protocol.until` -> class of what decides when a recording ends (`recorder.prepare.Stopping`).
+#: Value of `Protocol.until` -> class of what decides when a recording ends: `of(protocol)` makes one,
+#: `look(latency_ns)` adds a block and returns whether to end, `as_dict()` gives what provenance states of it.
 STOPPING: dict[str, str] = {}
 
-#: Folder in the cache whose content is not counted towards its limit -> object that knows it (`store.cache.Beside`).
+#: What else is kept in the cache, as JSON names it -> a `store.cache.Uncounted`.
 CACHES: dict[str, str] = {}
+
+#: Command that records -> module of what is drawn and printed after it: `check(deadline_us)` is called before it, then
+#: `conclude(arguments, folders, protocol, deadline_us)`.
+AFTER: dict[str, str] = {}
 
 
 class Command(NamedTuple):
@@ -196,6 +201,14 @@ def load_entry(name: str, key: str) -> Any:
     """Import the object that the table `name` has at `key`; raises as `load_from`."""
     builtin = globals()[name]
     return load_from(builtin if key in builtin else table(name), key)
+
+
+def find(name: str, key: str) -> Any:
+    """The object that the table `name` has at `key`; None if no package has it."""
+    try:
+        return load_entry(name, key)
+    except KeyError:
+        return None
 
 
 def load_from(entries: Mapping[str, str], key: str) -> Any:

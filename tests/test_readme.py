@@ -192,14 +192,14 @@ def test_the_readme_links_every_page():
     assert missing == []
 
 
-@pytest.mark.parametrize("command", registry.COMMANDS)
+@pytest.mark.parametrize("command", registry.commands())
 def test_every_command_is_described(command):
     assert f"\n| `{command}` | " in README.read_text()
 
 
 def test_every_runtime_is_described():
     described = re.findall(r"^\| `([\w-]+)` \|", README.read_text().split("## Runtimes")[1], re.MULTILINE)
-    assert sorted(described) == sorted(registry.RUNTIMES)
+    assert sorted(described) == sorted(registry.table("RUNTIMES"))
 
 
 def test_the_files_that_pages_and_modules_name_exist():

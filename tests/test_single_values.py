@@ -168,8 +168,8 @@ def _literature(**given: Any) -> list[str]:
 def taking_several() -> list[str]:
     """Function and parameter of the public API where the annotation is a sequence."""
     found = []
-    functions = [(name, getattr(lab, name)) for name in registry.API]
-    functions += [(name, getattr(plots, name)) for name in registry.PICTURES]
+    functions = [(name, getattr(lab, name)) for name in registry.table("API")]
+    functions += [(name, getattr(plots, name)) for name in registry.table("PICTURES")]
     functions.append(("literature", literature.load))
     for name, function in functions:
         if callable(function) and not (isinstance(function, type) and issubclass(function, Exception)):
@@ -223,7 +223,7 @@ NO_NUMBERS = {"device_index", "shapes", "seed"}
 def numbers() -> list[tuple[str, str]]:
     found = []
     for name in NUMBERS:
-        function = getattr(plots if name in registry.PICTURES else lab, name)
+        function = getattr(plots if name in registry.table("PICTURES") else lab, name)
         for parameter in inspect.signature(function).parameters.values():
             whole = re.fullmatch(r"(<class ')?(str \| )?(int|float)\b.*", str(parameter.annotation))
             if whole and parameter.name not in NO_NUMBERS:

@@ -15,10 +15,11 @@ import pytest
 from lstm_judge import plots
 from lstm_trt import registry
 from tests.conftest import ROOT
+from tests.support.packages import PACKAGES
 
 STUBS = {
-    "lstm_trt/__init__.pyi": (registry.API, "__version__: str\n"),
-    "lstm_judge/plots/__init__.pyi": (registry.PICTURES, "FORMATS: tuple[str, ...]\n"),
+    "lstm_trt/__init__.pyi": (registry.table("API"), "__version__: str\n"),
+    "lstm_judge/plots/__init__.pyi": (registry.table("PICTURES"), "FORMATS: tuple[str, ...]\n"),
 }
 
 
@@ -54,8 +55,8 @@ def test_what_a_stub_names_exists(path):
                 assert name.name in defined or (source / name.name).is_dir(), name.name
 
 
-def test_both_packages_are_typed_and_say_so():
-    assert (ROOT / "lstm_trt" / "py.typed").exists() and (ROOT / "lstm_literature" / "py.typed").exists()
+def test_all_packages_are_typed_and_say_so():
+    assert [name for name in PACKAGES if not (ROOT / name / "py.typed").exists()] == []
     assert plots.FORMATS == ("png", "svg", "pdf")
 
 

@@ -14,7 +14,7 @@ from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.read.samples import Group, NoTrials
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import count, value_text, warning_lines
+from lstm_trt.config.format import count, warning_lines
 from lstm_trt.config.libraries import pd
 
 
@@ -86,19 +86,6 @@ class Answers(Sequence):
     def _row(self, answer: Any) -> dict:
         """Columns of `frame` for one answer."""
         return answer.as_dict()
-
-
-def table_cells(answer: Any) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, as text, of the table of an answer: those of its module of texts, else of its `frame`."""
-    name = type(answer).__name__
-    text: Any = registry.load_entry("TEXTS", name) if name in registry.TEXTS else None
-    return text.cells(answer) if hasattr(text, "cells") else frame_cells(answer.frame)
-
-
-def frame_cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a DataFrame as text."""
-    names = [str(name).replace("_", " ") for name in frame.columns]
-    return names, [list(map(value_text, row)) for row in frame.itertuples(False)]
 
 
 def runs_to_judge(source: Any, bounds: bool = False) -> Runs:

@@ -21,10 +21,7 @@ from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import decimal
 from lstm_trt.config.libraries import special
-from lstm_trt.store.whole import Whole
-
-#: Ascending values, or those of a long recording.
-Ordered = np.ndarray | Whole
+from lstm_trt.store.whole import Ordered, percentile
 
 #: Default confidence of intervals, verdicts and comparisons.
 DEFAULT_CONFIDENCE = 0.95
@@ -39,16 +36,6 @@ PERCENTILES = {
     "p99_us": Fraction("0.99"),
     "p999_us": Fraction("0.999"),
 }
-
-
-def percentile(sorted_values: Ordered, share: Fraction) -> float:
-    """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
-
-    The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
-    floating point and returns the largest of 1000 values instead of the 999th.
-    """
-    rank = math.ceil(len(sorted_values) * share)
-    return float(sorted_values[max(rank, 1) - 1])
 
 
 @dataclass(frozen=True)

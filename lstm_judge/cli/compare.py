@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lstm_judge.analysis.compare import Question, compare
 from lstm_judge.analysis.quantiles import EFFECT
+from lstm_judge.cli import common
 from lstm_judge.read.runs import Runs, load
-from lstm_trt.cli import common
+from lstm_trt.cli.common import deadline_argument
 from lstm_trt.config.errors import NotATable
 
 EXAMPLE = """lstm-trt compare before after another
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others = "recordings or tables that are compared with A, each by itself"
     parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
     comparison_arguments(parser)
-    common.deadline_argument(parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25")
+    deadline_argument(parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25")
     percentile = "percentile of the tail (default: the highest that all processes have enough trials for)"
     parser.add_argument("--percentile", metavar="P", help=percentile)
     common.clusters_argument(parser, "compare clusters")

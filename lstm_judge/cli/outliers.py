@@ -4,7 +4,8 @@ import argparse
 
 from lstm_judge.analysis.outliers import outliers
 from lstm_judge.analysis.text.outliers import AT_LENGTH
-from lstm_trt.cli import common
+from lstm_judge.cli import common
+from lstm_trt.cli.common import figure_arguments
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 
@@ -12,7 +13,7 @@ EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `outliers`."""
     common.path_argument(parser)
-    common.figure_arguments(parser, "draw the latency tail and the trials in order into this folder")
+    figure_arguments(parser, "draw the latency tail and the trials in order into this folder")
     common.table_arguments(parser)
 
 

@@ -3,7 +3,8 @@
 import argparse
 
 from lstm_judge.analysis.replay import replay
-from lstm_trt.cli import common
+from lstm_judge.cli import common
+from lstm_trt.cli.common import deadline_argument
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     common.path_argument(parser)
     add("--period-us", type=float, required=True, metavar="US", help="time between calls at the fixed rate")
-    common.deadline_argument(parser, "deadline, counted from the time a call is due (default: the period)")
+    deadline_argument(parser, "deadline, counted from the time a call is due (default: the period)")
     common.percentiles_argument(parser)
     common.table_arguments(parser)
 

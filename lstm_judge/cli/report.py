@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
+from lstm_judge.cli import common
 from lstm_judge.cli.verdict import QUESTION, question_arguments
 from lstm_judge.reports.facts import report
-from lstm_trt.cli import common
+from lstm_trt.cli.common import print_answer, print_files
 
 EXAMPLE = """lstm-trt report recordings --deadline-us 1000 --percentile 99 --out report.html
 exit status: that of verdict, with --baseline that of compare"""
@@ -33,6 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
     found = report(runs, **given, baseline=baseline)
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
-    common.print_answer(found, arguments.format, warnings)
-    common.print_files(arguments.out)
+    print_answer(found, arguments.format, warnings)
+    print_files(arguments.out)
     return found.exit_status or common.incomplete_status(warnings)

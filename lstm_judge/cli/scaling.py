@@ -3,7 +3,8 @@
 import argparse
 
 from lstm_judge.analysis.scaling import scaling
-from lstm_trt.cli import common
+from lstm_judge.cli import common
+from lstm_trt.cli.common import figure_arguments
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.path_argument(parser, path)
     ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
     parser.add_argument("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
-    common.figure_arguments(parser, "draw the figures into this folder")
+    figure_arguments(parser, "draw the figures into this folder")
     common.table_arguments(parser, grouped=False)
 
 

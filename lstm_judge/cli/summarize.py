@@ -4,7 +4,8 @@ import argparse
 
 from lstm_judge.analysis.deadline import Question
 from lstm_judge.analysis.summary import summarize
-from lstm_trt.cli import common
+from lstm_judge.cli import common
+from lstm_trt.cli.common import deadline_argument, figure_arguments
 from lstm_trt.config.errors import UsageError
 
 EXAMPLE = """lstm-trt summarize recordings --format csv > summary.csv
@@ -17,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by-round", action="store_true", help="one row per round (one recording in its own process)")
     common.clusters_argument(parser, "search for clusters and a steady state")
     common.percentiles_argument(parser)
-    common.figure_arguments(parser, "draw the figures into this folder")
-    common.deadline_argument(parser, "also print which configurations meet this deadline, and draw it")
+    figure_arguments(parser, "draw the figures into this folder")
+    deadline_argument(parser, "also print which configurations meet this deadline, and draw it")
     common.table_arguments(parser)
 
 

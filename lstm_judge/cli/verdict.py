@@ -3,7 +3,8 @@
 import argparse
 
 from lstm_judge.analysis.deadline import Question, verdict
-from lstm_trt.cli import common
+from lstm_judge.cli import common
+from lstm_trt.cli.common import deadline_argument, figure_arguments
 
 EXAMPLE = """lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95
   lstm-trt verdict times.csv --column latency --unit us --deadline-us 1000
@@ -16,14 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `verdict`."""
     common.path_argument(parser)
     question_arguments(parser)
-    common.figure_arguments(parser, "draw a report page per configuration into this folder")
+    figure_arguments(parser, "draw a report page per configuration into this folder")
     common.table_arguments(parser)
 
 
 def question_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is tested, the arguments `QUESTION`."""
     add = parser.add_argument
-    common.deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
+    deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")

@@ -6,11 +6,14 @@ from pathlib import Path
 from lstm_judge.analysis.quantiles import ROUNDS
 from lstm_judge.cli.compare import comparison_arguments
 from lstm_judge.versions import record_versions
+from lstm_trt import registry
 from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
 from lstm_trt.cli.sweep import CONTROL_HELP, sweep_arguments, sweep_options
+from lstm_trt.cli.workloads import flags_of, one_workload
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.step import Step
 from lstm_trt.config.workload import Workload
 
 EXAMPLE = """lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
@@ -20,8 +23,15 @@ each version is installed into its own virtual environment, which is kept in the
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
     common.field_arguments(parser, LstmShape)
-    common.onnx_arguments(parser.add_argument_group("your own network"))
+    own = parser.add_argument_group("your own network")
+    for flags in flags_of(_kinds()):
+        flags.add_arguments(own, several=False)
     recording_arguments(parser)
+
+
+def _kinds() -> list[str]:
+    """The workload kinds that a runtime computes: all but steps of one's own."""
+    return [kind for kind in registry.table("FLAGS") if kind != Step.KIND]
 
 
 def recording_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +51,7 @@ def recording_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `versions`; returns the exit status."""
-    return record(arguments, common.one_workload(arguments), common.protocol_of(arguments))
+    return record(arguments, one_workload(arguments, _kinds()), common.protocol_of(arguments))
 
 
 def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol) -> int:

@@ -6,9 +6,10 @@ matplotlib with them.
 """
 
 from lstm_judge.registry import PICTURES
+from lstm_trt.config.format import FIGURE_FORMATS
 from lstm_trt.registry import offer
 
 #: File formats that the functions `draw_*` and `--figures` write.
-FORMATS = ("png", "svg", "pdf")
+FORMATS = FIGURE_FORMATS
 
 __getattr__, __dir__ = offer(__name__, PICTURES, "PICTURES")

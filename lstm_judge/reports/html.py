@@ -16,7 +16,6 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from lstm_judge.analysis.answers import frame_cells
 from lstm_judge.analysis.outcomes import Outcome
 from lstm_judge.analysis.series import Series
 from lstm_judge.analysis.text import summary
@@ -26,7 +25,7 @@ from lstm_judge.plots.precision import precisions
 from lstm_judge.plots.style import Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
 from lstm_judge.read.samples import Group
-from lstm_trt.config.format import NUMBER, THIN_SPACE, latency, listed, short_number
+from lstm_trt.config.format import NUMBER, THIN_SPACE, frame_cells, latency, listed, short_number
 from lstm_trt.config.labels import record_command
 
 #: Most curves that are drawn without the script, and points of those that it draws per power of ten.

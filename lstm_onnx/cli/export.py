@@ -6,7 +6,10 @@ from typing import Any
 
 from lstm_onnx.c.export import NATIVE, export_c
 from lstm_onnx.c.file import PRECISIONS, TARGETS
-from lstm_trt.cli.common import field_arguments, one_workload, onnx_arguments, print_answer
+from lstm_onnx.cli import flags
+from lstm_onnx.own_network import OnnxNetwork
+from lstm_trt.cli.common import field_arguments, print_answer
+from lstm_trt.cli.workloads import one_workload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.to_onnx import export_onnx
@@ -42,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", choices=tuple(PRECISIONS), help=precision)
     add("--threads", type=int, metavar="N", help="threads of the program that compute a call together (default 1)")
     add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
-    onnx_arguments(group)
+    flags.add_arguments(group)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run `export`."""
-    network: Any = one_workload(arguments)
+    network: Any = one_workload(arguments, [OnnxNetwork.KIND])
     if arguments.c:
         if arguments.symbolic:
             raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")

@@ -6,6 +6,7 @@ from typing import Any
 
 from lstm_trt.cli import common
 from lstm_trt.cli.main import show
+from lstm_trt.cli.workloads import shape_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import FIELDS, LstmShape
 from lstm_trt.export.tensorrt import layers
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     workspace_bytes = None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6
     more = {"workspace_bytes": workspace_bytes, "profile": _profile(arguments), "detailed": True}
     options = EngineOptions(**common.given(arguments, EngineOptions), **more)
-    engine = build_engine(arguments.onnx or common.shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
+    engine = build_engine(arguments.onnx or shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
         common.print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
@@ -75,6 +76,6 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
         return None
     if arguments.onnx is None:
         vars(arguments).update({axis: given[1] for axis, given in ranges.items() if given})
-        shape = common.shape_of(arguments, "--onnx FILE")
+        shape = shape_of(arguments, "--onnx FILE")
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)

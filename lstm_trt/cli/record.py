@@ -2,18 +2,24 @@
 
 import argparse
 import sys
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from lstm_trt import registry
 from lstm_trt.cli import common
 from lstm_trt.cli.main import show
+from lstm_trt.cli.workloads import one_workload, workload_arguments
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency, terminal_width
+from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import carried_text
 from lstm_trt.recorder import pool
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store.schema import Recording
+from lstm_trt.store.whole import percentile
 
 EXAMPLE = (
     "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime --trials 1000 --out recordings\n"
@@ -27,7 +33,7 @@ FORMATS = ("text", "json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `record`."""
-    common.workload_arguments(parser)
+    workload_arguments(parser)
     add = parser.add_argument
     add("--runtime", metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
     common.runtime_arguments(parser)
@@ -43,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
-    workload = common.one_workload(arguments)
+    workload = one_workload(arguments)
     workload = workload.in_mode(arguments.mode or workload.modes[0])
     settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
     settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
@@ -52,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
         settings["listener"] = progress
-        if arguments.mode == "stream" and arguments.onnx:
+        if arguments.mode == "stream" and not isinstance(workload, LstmShape):
             common.print_progress(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
         recording = pool.record(workload, rounds=arguments.rounds, time_limit_s=arguments.time_limit, **settings)
@@ -90,13 +96,13 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
 
 
 def _json_values(recording: Recording, out: Path) -> dict:
-    """Path, summary, checks and warnings of one recording."""
-    from lstm_judge.analysis.summary import summarize
-
-    (row,) = summarize([recording])
-    path = str(out / recording.file_name)
-    warnings = recording.provenance["warnings"]
-    return {"path": path, "summary": row.as_dict(), **_checks(recording), "warnings": warnings}
+    """Path, summary (if a package summarizes), checks and warnings of one recording."""
+    values: dict[str, Any] = {"path": str(out / recording.file_name)}
+    summarize = registry.find("API", "summarize")
+    if summarize is not None:
+        (row,) = summarize([recording])
+        values["summary"] = row.as_dict()
+    return {**values, **_checks(recording), "warnings": recording.provenance["warnings"]}
 
 
 def _checks(recording: Recording) -> dict:
@@ -109,12 +115,11 @@ def _checks(recording: Recording) -> dict:
 def latencies_text(recording: Recording) -> str:
     """Number, maximum, 99th percentile (the order statistic at rank 0.99 n, rounded up) and median, in us."""
     ordered = np.sort(recording.timed_ns)
-    n = len(ordered)
-    if not n:
+    if not len(ordered):
         return "no trials after warm-up"
-    numbers = {"max": ordered[-1], "p99": ordered[-(-99 * n // 100) - 1], "median": ordered[-(-n // 2) - 1]}
-    texts = [f"{name} {latency(value / 1e3)}" for name, value in numbers.items()]
-    return f"{count(n, 'trial')} after warm-up: {', '.join(texts)}"
+    shares = {"max": Fraction(1), "p99": Fraction(99, 100), "median": Fraction(1, 2)}
+    texts = [f"{name} {latency(percentile(ordered, share) / 1e3)}" for name, share in shares.items()]
+    return f"{count(len(ordered), 'trial')} after warm-up: {', '.join(texts)}"
 
 
 class _Progress:

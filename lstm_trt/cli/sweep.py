@@ -4,11 +4,10 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from lstm_judge import plots
-from lstm_judge.analysis.deadline import Question
-from lstm_judge.read.runs import load
+from lstm_trt import registry
 from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
+from lstm_trt.cli.workloads import instead_of_sizes, own_workloads, workload_arguments
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     grids = ", ".join(f"{name} ({count(len(grid), 'network')})" for name, grid in GRIDS.items())
     add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
-    common.workload_arguments(parser, several=True)
+    workload_arguments(parser, several=True)
     add("--runtime", nargs="+", default=[None], metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
     common.runtime_arguments(parser, several=True)
     rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
@@ -55,8 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
     deadline_us = arguments.deadline_us
-    if deadline_us is not None:
-        Question(deadline_us)
+    after = registry.find("AFTER", "sweep")
+    if after is not None:
+        after.check(deadline_us)
+    elif arguments.figures or deadline_us is not None:
+        raise UsageError("--figures and --deadline-us need a package that judges recordings, and there is none here")
     if arguments.until is None:
         arguments.deadline_us = None  # only for the figures
     protocol = common.protocol_of(arguments)
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.each_machine:
         raise UsageError("--each-machine is for the machines of a scheduler: give it with --scheduler")
     report = sweep(
-        common.own_workloads(arguments) or _grid(arguments),
+        own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
         protocol,
         Options.each(**{"precision": Options.precision, **common.given(arguments, Options)}),
@@ -86,13 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
     common.print_answer(report, arguments.format)
     if report.stopped:
         return common.stopped(arguments.given)
-    if arguments.figures or deadline_us is not None:
-        runs = load(report.folders)
-        if arguments.figures:
-            common.print_files(plots.draw_sweep(runs, arguments.figures, deadline_us, formats=arguments.formats))
+    if after is not None and (arguments.figures or deadline_us is not None):
+        status = after.conclude(arguments, report.folders, protocol, deadline_us)
         if protocol.until:
-            return common.verdict_status(runs.where(until=protocol.until, deadline_us=deadline_us), protocol)
-        common.conclude(runs, deadline_us, arguments.format)
+            return status
     return exit_status(report)
 
 
@@ -104,7 +103,8 @@ def _grid(arguments: argparse.Namespace) -> Grid:
         sizes = {axis: getattr(GRIDS[name], axis) for axis in AXES} | sizes
     for axis in ("layers", "hidden", "sequence"):
         if axis not in sizes:
-            raise UsageError(f"--{axis} is missing: give its values, or --grid {next(iter(GRIDS))}, or --onnx FILE")
+            instead = f"give its values, or --grid {next(iter(GRIDS))}, or {instead_of_sizes()}"
+            raise UsageError(f"--{axis} is missing: {instead}")
     return Grid(**sizes)
 
 

@@ -26,6 +26,9 @@ LEAST_COLUMNS = 40
 #: Thousands separator in figures.
 THIN_SPACE = "\u2009"
 
+#: File formats of figures.
+FIGURE_FORMATS = ("png", "svg", "pdf")
+
 #: How `textwrap` breaks lines at spaces only.
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
@@ -321,6 +324,12 @@ def value_text(value: object) -> str:
     if not isinstance(value, float):
         return "-" if str(value) in ("None", "<NA>") else str(value)
     return "-" if math.isnan(value) else short_number(value) if value.is_integer() else number(value, 4)
+
+
+def frame_cells(frame: Any) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a DataFrame as text."""
+    names = [str(name).replace("_", " ") for name in frame.columns]
+    return names, [list(map(value_text, row)) for row in frame.itertuples(False)]
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,24 +1,23 @@
-"""What the cache holds: files by kind, and the environments of versions, which do not count towards its limit."""
+"""What the cache holds: files by kind, and what other packages keep there, which does not count towards its limit."""
 
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lstm_judge import environments
+from lstm_trt import registry
 from lstm_trt.config.format import bytes_text, count
 from lstm_trt.store import cache
 
 
-def _environments() -> list[tuple[Path, int]]:
-    """The existing environments, with their sizes in bytes."""
-    found = sorted(path for path in environments.folder().glob("*") if path.is_dir())
-    return [(path, sum(_size(item) for item in path.rglob("*"))) for path in found]
+def _uncounted() -> dict[str, cache.Uncounted]:
+    """What other packages keep in the cache, by its name in JSON."""
+    return {name: registry.load_entry("CACHES", name) for name in registry.table("CACHES")}
 
 
 @dataclass(frozen=True)
 class CacheContents:
-    """Sizes in bytes of what the cache holds: the files of each kind, and each version environment.
+    """Sizes in bytes of what the cache holds: the files of each kind, and each folder that is not counted, by its name.
 
     `removed`: the cache was cleared, and these are its previous contents.
     """
@@ -26,31 +25,30 @@ class CacheContents:
     folder: Path
     limit_bytes: int
     kinds: dict[str, list[int]]
-    environments: list[int]
+    uncounted: dict[str, list[int]]
     removed: bool = False
 
     @property
     def sizes(self) -> list[int]:
-        """Of all files outside the environments."""
+        """Of all files that count towards the limit."""
         return [size for sizes in self.kinds.values() for size in sizes]
 
     def as_dict(self) -> dict:
-        """JSON values; `environments` is present only if there are any. They do not count towards the limit."""
-        beside = {"environments": _numbers(self.environments, "removed" if self.removed else "count")}
-        beside = beside if self.environments else {}
+        """JSON values, also of what does not count towards the limit, if there is any."""
+        number = "removed" if self.removed else "count"
+        beside = {name: _numbers(sizes, number) for name, sizes in self.uncounted.items()}
         if self.removed:
             return {**_numbers(self.sizes, "removed"), **beside}
         whole = {"folder": str(self.folder), "bytes": sum(self.sizes), "limit_bytes": self.limit_bytes}
         return {**whole, "kinds": {kind: _numbers(sizes, "files") for kind, sizes in self.kinds.items()}, **beside}
 
     def __str__(self) -> str:
-        beside = _text(self.environments, "version environment")
+        beside = [_text(sizes, _uncounted()[name].what) for name, sizes in self.uncounted.items()]
         if self.removed:
-            removed = f"removed {_text(self.sizes, 'file')}"
-            return f"{removed}, and {beside}" if self.environments else removed
+            return ", and ".join([f"removed {_text(self.sizes, 'file')}", *beside])
         lines = [f"{self.folder}: {bytes_text(sum(self.sizes))} of at most {bytes_text(self.limit_bytes)}"]
         lines += [f"  {kind}: {_text(sizes, 'file')}" for kind, sizes in self.kinds.items()]
-        lines += [f"  {beside} (not counted towards the limit)"] if self.environments else []
+        lines += [f"  {text} (not counted towards the limit)" for text in beside]
         return "\n".join(lines)
 
 
@@ -65,19 +63,25 @@ def _text(sizes: list[int], what: str) -> str:
 
 
 def cache_contents() -> CacheContents:
-    """What the cache holds, including version environments."""
+    """What the cache holds, including what does not count towards its limit."""
     kinds: dict[str, list[int]] = {}
     for entry in sorted(cache.entries(), key=lambda entry: entry.kind):
         kinds.setdefault(entry.kind, []).append(entry.size_bytes)
-    return CacheContents(cache.folder(), cache.limit_bytes(), kinds, [size for _, size in _environments()])
+    uncounted = {}
+    for name, kept in _uncounted().items():
+        sizes = [sum(_size(item) for item in folder.rglob("*")) for folder in kept.folders()]
+        if sizes:
+            uncounted[name] = sizes
+    return CacheContents(cache.folder(), cache.limit_bytes(), kinds, uncounted)
 
 
 def clear_cache() -> CacheContents:
     """Remove everything in the cache; returns what it held."""
     held = replace(cache_contents(), removed=True)
     cache.clear()
-    for path, _ in _environments():
-        shutil.rmtree(path, ignore_errors=True)
+    for kept in _uncounted().values():
+        for folder in kept.folders():
+            shutil.rmtree(folder, ignore_errors=True)
     return held
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, warnings_of
 from lstm_trt.config.errors import LabError, RunFailed, UsageError
 from lstm_trt.config.format import latency, percent
@@ -242,9 +243,7 @@ def record_into(
     evidence = None
     whole: dict[str, Any] = {}
     if protocol.until:
-        from lstm_judge.analysis.sequential import Evidence  # which other recordings do not load
-
-        evidence = Evidence.of(protocol)
+        evidence = registry.load_entry("STOPPING", protocol.until).of(protocol)
 
     def after(done: int) -> bool:
         observer.block(done)

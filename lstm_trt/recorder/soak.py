@@ -23,7 +23,7 @@ from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import WorkerPool, next_round, remarks
 from lstm_trt.recorder.process import Listener
-from lstm_trt.recorder.watch import Snapshot, State, snapshot_of, verdict_command, with_trials
+from lstm_trt.recorder.snapshot import Snapshot, State, snapshot_of, verdict_command, with_trials
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 

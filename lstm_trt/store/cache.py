@@ -45,6 +45,17 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+class Uncounted(NamedTuple):
+    """Folders inside the cache that do not count towards its limit: what one of them is, and the folder of all."""
+
+    what: str
+    folder: Callable[[], Path]
+
+    def folders(self) -> list[Path]:
+        """Those that exist."""
+        return sorted(path for path in self.folder().glob("*") if path.is_dir())
+
+
 class CachedFile(NamedTuple):
     """One cached file; `kind` is the name of its folder, `used_at` is in seconds since 1970."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -77,6 +79,20 @@ class Bins(Whole):
         """As many places as there are calls above a limit, and the latencies of the bins above it."""
         above = self.values > limit_ns
         return range(int(self.counts[above].sum())), self.values[above]
+
+
+#: Ascending values, or those of a long recording.
+Ordered = np.ndarray | Whole
+
+
+def percentile(sorted_values: Ordered, share: Fraction) -> float:
+    """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
+
+    The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
+    floating point and returns the largest of 1000 values instead of the 999th.
+    """
+    rank = math.ceil(len(sorted_values) * share)
+    return float(sorted_values[max(rank, 1) - 1])
 
 
 def one_of_each(n: int, step: int) -> np.ndarray:

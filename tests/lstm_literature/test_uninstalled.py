@@ -1,4 +1,4 @@
-"""The two packages in a copy without metadata, as in a checkout that was never installed."""
+"""The packages in a copy without metadata, as in a checkout that was never installed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lstm_trt.config.libraries import package_folders
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.pool import record
 from tests.conftest import ROOT
+from tests.support.packages import PACKAGES
 
 #: Runs several command lines in one process, each as `python -m` does, and prints what they print as a list.
 SEVERAL = """
@@ -39,7 +40,7 @@ print(json.dumps(printed))
 def copy(tmp_path_factory):
     """A folder with the packages, and a function that runs Python where it finds them there only."""
     folder, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
-    for name in ("lstm_trt", "lstm_literature"):
+    for name in PACKAGES:
         shutil.copytree(ROOT / name, folder / name)  # with what Python compiled of them, which stays valid
     (folder / "several.py").write_text(SEVERAL)
     for installed in package_folders():
@@ -91,8 +92,9 @@ def test_what_a_program_adds_travels_to_the_process_that_records(tmp_path, monke
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(registry, "added", {})
+    shipped = registry.table("RUNTIMES")["c"]
     registry.add("RUNTIMES", "planted", "planted_runtime")
     registry.add("RUNTIMES", "c", "planted_runtime")  # what ships stays
     recording = record(LstmShape(1, 8, 4), "planted", Protocol(trials=20, warmup=2), control=False)
     assert recording.configuration.runtime == "planted" and len(recording.timed_ns) == 20
-    assert registry.table("RUNTIMES")["c"] == registry.RUNTIMES["c"]
+    assert registry.table("RUNTIMES")["c"] == shipped

@@ -23,7 +23,8 @@ from lstm_trt.recorder.pool import record
 from tests.support.own_networks import GRU_FLOPS, PRODUCT, rates, stream
 from tests.support.planted_graphs import lstm, recurrent, relu
 
-READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
+RUNTIMES = registry.table("RUNTIMES")
+READERS = {name for name in RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_network_of_the_grid_is_counted_as_the_grid_does(tmp_path, ready):
     missing = {"floor_ns": None, "limited_by": None, "missing": "planted reason"}
     assert "\nno roofline bound: planted reason\n" in str(replace(found, roofline=missing))
     states = {answer["runtime"]: answer["state"] for answer in plain["runtimes"]}
-    assert states == {name: RUNS if name in READERS else NO_ONNX for name in registry.RUNTIMES}
+    assert states == {name: RUNS if name in READERS else NO_ONNX for name in RUNTIMES}
     nan = {answer["runtime"]: answer["nan_reaches_output"] for answer in plain["runtimes"]}
     assert {name: nan[name] for name in READERS} == {name: name == "openvino" for name in READERS}
     text = str(found)
@@ -216,7 +217,8 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
         "rows_of",
         lambda name: [RuntimeRow(False, "1.0", None, "no GPU driver", runtime=name, device="cuda")],
     )
-    monkeypatch.setitem(registry.__dict__, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
+    monkeypatch.setattr(registry, "packages", list)
+    monkeypatch.setattr(registry, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
     (answer,) = inspection.inspect(saved(lstm(), tmp_path)).runtimes
     assert (answer.state, answer.reason) == (NOT_READY, "no GPU driver")
     model = onnx.load_from_string(relu())

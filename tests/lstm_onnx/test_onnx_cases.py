@@ -35,7 +35,7 @@ READERS = ("onnxruntime", "openvino", "tensorrt-rtx")
 
 
 def test_every_runtime_that_reads_onnx_has_rules():
-    readers = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
+    readers = {name for name in registry.table("RUNTIMES") if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
     assert readers == {*READERS, "tensorrt", "c"}
     assert all(isinstance(runtimes.load_runtime(name).ONNX_RULES, onnx_checks.Rules) for name in readers - {"c"})
 

@@ -19,7 +19,6 @@ inside a trial.
 
 import atexit
 import ctypes
-import importlib
 import os
 import time
 import warnings
@@ -35,6 +34,7 @@ from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, Runt
 from lstm_trt.config.libraries import how_to_install
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes.cuda._status import checked
 
 #: A stream that does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
 _NON_BLOCKING = 1
@@ -42,8 +42,6 @@ _NON_BLOCKING = 1
 _SPIN = 1  # CU_CTX_SCHED_SPIN
 
 _SCHEDULING = {0: "automatic: spins, since there are fewer contexts than cores", 1: "spins", 2: "yields", 4: "blocks"}
-
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 class CaptureRefused(BuildFailed):
@@ -156,10 +154,11 @@ class Session:
         Raises `CaptureRefused` with the reason, or `MemoryExhausted`, after ending the capture.
         """
         bindings = _bindings()
+        call = partial(checked, bindings, failure=CaptureRefused, exhausted=MemoryExhausted)
         stream = bindings.CUstream(self.stream.handle)
         # Thread-local, so that allocations by a library's other threads do not abort the capture.
         mode = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        checked("cuStreamBeginCapture", bindings.cuStreamBeginCapture(stream, mode))
+        call("cuStreamBeginCapture", bindings.cuStreamBeginCapture(stream, mode))
         try:
             enqueue()
         except Exception as error:
@@ -168,8 +167,8 @@ class Session:
             ended = bindings.cuStreamEndCapture(stream)  # also after an error
             if not ended[0]:
                 self._held.callback(bindings.cuGraphDestroy, ended[1])
-        graph = checked("cuStreamEndCapture", ended)
-        executable = checked("cuGraphInstantiate", bindings.cuGraphInstantiate(graph, 0))
+        graph = call("cuStreamEndCapture", ended)
+        executable = call("cuGraphInstantiate", bindings.cuGraphInstantiate(graph, 0))
         self._held.callback(bindings.cuGraphExecDestroy, executable)
         status, _, nodes = bindings.cuGraphGetNodes(graph)
         launch = bindings.cuGraphLaunch
@@ -177,7 +176,7 @@ class Session:
         def run() -> None:
             result = launch(executable, stream)
             if result[0]:
-                checked("cuGraphLaunch", result, RunFailed)
+                call("cuGraphLaunch", result, failure=RunFailed)
 
         return run, None if status else int(nodes)
 
@@ -208,7 +207,9 @@ def _driver() -> ModuleType:
             import pycuda.driver
     except Exception:  # not installed, or made for another driver
         _bindings()
-        return importlib.import_module("lstm_trt.runtimes.cuda._cuda_bindings")
+        from lstm_trt.runtimes.cuda import _cuda_bindings
+
+        return _cuda_bindings
     return pycuda.driver
 
 
@@ -224,16 +225,6 @@ def _bindings() -> ModuleType:
     except Exception as error:
         raise CudaUnavailable(f"loadable cuda-bindings ({one_line(error)})", _remedy()) from error
     return driver
-
-
-def checked(name: str, result: tuple, failure: type = CaptureRefused, exhausted: type = MemoryExhausted) -> Any:
-    """The value of a call of cuda-bindings, a tuple unless it is one; raises `exhausted` or `failure`, exceptions."""
-    status, *values = result
-    if status:
-        _, text = _bindings().cuGetErrorString(status)
-        kind = exhausted if int(status) == _OUT_OF_MEMORY else failure
-        raise kind(f"{name} failed: {text.decode() if text else int(status)}")
-    return values[0] if len(values) == 1 else tuple(values)
 
 
 def spin_while_waiting() -> None:

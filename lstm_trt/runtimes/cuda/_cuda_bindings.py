@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu  # pyright: ignore[reportAttributeAccessIssue]  it has no types
 
-from lstm_trt.runtimes.cuda._cuda import checked
+from lstm_trt.runtimes.cuda._status import checked
 
 
 class Error(Exception):
@@ -24,7 +24,7 @@ class MemoryError(Error):
     """The device or host has not enough memory."""
 
 
-_checked = partial(checked, failure=Error, exhausted=MemoryError)
+_checked = partial(checked, cu, failure=Error, exhausted=MemoryError)
 
 
 def init() -> None:

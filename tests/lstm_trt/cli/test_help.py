@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import lstm_trt
 from lstm_literature import commands
 from lstm_trt import registry
-from lstm_trt.registry import COMMANDS
 from tests.conftest import PROGRAMS, ROOT
+from tests.support.packages import PACKAGES
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,7 +24,7 @@ def without_layout(text: str) -> list[str]:
 
 
 #: Program -> its commands, of which "" is the program itself.
-COMMANDS_OF = {"lstm-trt": ["", *COMMANDS], "lstm-literature": ["", *commands.COMMANDS]}
+COMMANDS_OF = {"lstm-trt": ["", *registry.commands()], "lstm-literature": ["", *commands.COMMANDS]}
 CASES = [(program, command) for program, names in COMMANDS_OF.items() for command in names]
 
 
@@ -43,16 +42,15 @@ def test_the_help_is_the_golden_text(lab, program, command):
     assert not command or f"{program} {command}" in result.stdout.split("example:")[1]
 
 
-def test_commands_and_names_that_moved_are_one_line_with_what_to_write(refused):
-    assert "write lstm-literature record" in refused("literature", "--list")
-    for name, instead in registry.MOVED.items():
-        with pytest.raises(AttributeError, match=re.escape(instead)):
-            getattr(lstm_trt, name)
-
-
 def test_every_command_has_a_module_and_no_module_is_left_over():
-    files = {path.stem for path in (ROOT / "lstm_trt/cli").glob("*.py")}
-    assert files - {"__init__", "main", "common"} == set(COMMANDS)
+    modules = set()
+    for package in PACKAGES:
+        for path in (ROOT / package / "cli").glob("*.py"):
+            if re.search("^EXAMPLE", path.read_text(), re.MULTILINE):
+                modules.add(f"{package}.cli.{path.stem}")
+    commands = registry.commands()
+    assert modules == {each.module for each in commands.values()}
+    assert all(each.module.endswith(f".cli.{name}") for name, each in commands.items())
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ import pytest
 
 import lstm_trt
 from lstm_judge.rerun import Run
+from lstm_trt import registry
 from lstm_trt.cli.main import main, parse
 from lstm_trt.cli.sweep import _grid
 from lstm_trt.machine import facts
 from lstm_trt.recorder import doctor
 from lstm_trt.recorder.doctor import DoctorReport
 from lstm_trt.recorder.pool import remarks
-from lstm_trt.registry import COMMANDS
 from lstm_trt.store import cache
 from lstm_trt.store.folders import Consolidated
 from tests.conftest import PROGRAMS, ROOT, rest_is_heavy, wait_for
@@ -124,8 +124,9 @@ def test_the_program_alone_prints_ten_lines_with_commands_that_it_has(lab):
     lines = lab().stdout.splitlines()
     assert len(lines) == 10 and max(map(len, lines)) <= 100
     commands = [line.split("lstm-trt ")[1].split() for line in lines[1:]]
-    known = [parse(given) for given in commands if given[0] in COMMANDS]  # raises for options that it lacks
-    assert [each.command for each in known] == [
+    known = registry.commands()
+    parsed = [parse(given) for given in commands if given[0] in known]  # raises for options that it lacks
+    assert [each.command for each in parsed] == [
         *("doctor", "record", "verdict", "outliers", "sweep", "summarize", "inspect")
     ]
 
@@ -269,6 +270,7 @@ def test_one_is_singular():
 
 
 def test_the_help_lists_every_command_once_by_group(lab):
-    text = lab("--help", COLUMNS="80").stdout
-    assert re.findall(r"^  (\w+)  ", text, re.MULTILINE) == list(COMMANDS)
-    assert re.findall(r"^([\w ]+):$", text, re.MULTILINE)[1:] == list(dict.fromkeys(g for g, _ in COMMANDS.values()))
+    text, commands = lab("--help", COLUMNS="80").stdout, registry.commands()
+    assert re.findall(r"^  (\w+)  ", text, re.MULTILINE) == list(commands)
+    groups = dict.fromkeys(each.group for each in commands.values())
+    assert re.findall(r"^([\w ]+):$", text, re.MULTILINE)[1:] == list(groups)

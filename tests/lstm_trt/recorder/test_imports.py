@@ -5,42 +5,53 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
+from lstm_trt import registry
 from tests.conftest import ROOT, rest_is_heavy
+from tests.support.packages import PACKAGES, loaded
 
-#: Written by each process of this package when it ends: its modules, and the large libraries among them.
-HOOK = """
-import atexit, os, sys
+#: Large libraries.
 LIBRARIES = ("pandas", "scipy", "matplotlib", "torch")
-def write():
-    names = [name for name in sys.modules if name.split(".")[0] == "lstm_trt" or name in LIBRARIES]
-    kind = next((kind for kind in ("worker", "cli") if any(f"{kind}." in f"{name}." for name in names)), "other")
-    if "lstm_trt.machine.roofline" in names and kind == "worker":
-        kind = "preparing"  # the process that makes the reference, and the roofline bound
-    with open(os.path.join(os.environ["SEEN"], f"{kind}-{os.getpid()}"), "w") as file:
+
+#: Loaded by each process when it has written its modules, which are then written again: what a test does not find among
+#: the modules before, it must find among those after.
+PLANTED = ("lstm_judge.analysis.quantiles", "lstm_onnx.own_network", "lstm_literature.published", "scipy")
+
+#: Written by each process of a package when it ends: its modules, and the large libraries among them.
+HOOK = f"""
+import atexit, importlib, os, sys
+NAMES = {(*PACKAGES, *LIBRARIES)}
+def write(kind):
+    names = [name for name in sys.modules if name.split(".")[0] in NAMES]
+    with open(os.path.join(os.environ["SEEN"], f"{{kind}}-{{os.getpid()}}"), "w") as file:
         file.write(" ".join(names))
-atexit.register(write)
+def write_twice():
+    kind = "other"
+    if "lstm_trt.cli.main" in sys.modules:
+        kind = "cli"
+    if "lstm_trt.recorder.worker" in sys.modules:
+        # The process that makes the reference has the roofline bound too.
+        kind = "preparing" if "lstm_trt.machine.roofline" in sys.modules else "worker"
+    write(kind)
+    for name in {PLANTED}:
+        importlib.import_module(name)
+    write(f"{{kind}} planted")
+atexit.register(write_twice)
 """
 
 #: What none of both may load.
 NEEDLESS = (
-    *("lstm_judge.analysis", "lstm_judge.plots", "lstm_judge.read.tables", "lstm_judge.read.foreign"),
-    *("lstm_onnx.own_network", "lstm_onnx.read_onnx", "lstm_trt.recorder.soak", "lstm_trt.recorder.watch"),
-    *(
-        "lstm_trt.machine.gpu",
-        "lstm_trt.machine.roofline",
-        "lstm_trt.runtimes.cuda._cuda",
-        "lstm_trt.export.tensorrt.trt",
-    ),
-    *("scipy", "matplotlib"),
+    *("lstm_trt.recorder.soak", "lstm_trt.recorder.watch", "lstm_trt.machine.gpu", "lstm_trt.machine.roofline"),
+    *("lstm_trt.runtimes.cuda._cuda", "lstm_trt.export.tensorrt.trt", "scipy", "matplotlib"),
 )
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory) -> dict[str, set[str]]:
-    """Process -> its modules."""
+def modules(tmp_path_factory) -> dict[str, set[str]]:
+    """Process -> its modules; with " planted" after its name those that it has after it loaded `PLANTED`."""
     folder = tmp_path_factory.mktemp("seen")
     (folder / "sitecustomize.py").write_text(HOOK)
     command = [sys.executable, "-m", "lstm_trt", "record", "--runtime", "onnxruntime", "--layers", "1", "--hidden", "8"]
@@ -53,23 +64,52 @@ def loaded(tmp_path_factory) -> dict[str, set[str]]:
     return {file.name.split("-")[0]: set(file.read_text().split()) for file in folder.glob("*-[0-9]*")}
 
 
-@pytest.mark.parametrize(("process", "most"), [("cli", 45), ("worker", 36)])
-def test_a_recording_loads_only_what_it_needs(loaded, process, most):
-    names = loaded[process]
-    assert [name for name in names if name.startswith(NEEDLESS)] == []
-    own = sorted(name for name in names if name.startswith("lstm_trt"))
-    assert len(own) <= most, own
-    assert process == "cli" or not {"pandas", "torch"} & names
+def allowed_of_others(process: str) -> set[str]:
+    """What a process may load of the packages beside `lstm_trt`: the command their tables, and the flags of kinds.
+
+    The process that is timed loads nothing of them.
+    """
+    if process == "worker":
+        return set()
+    allowed = {module.__name__ for module in registry.packages()} | set(registry.table("FLAGS").values())
+    folders: set[str] = set()
+    for name in allowed:
+        parts = name.split(".")
+        folders |= {".".join(parts[:end]) for end in range(1, len(parts))}
+    return allowed | folders
+
+
+def of_others(names: set[str]) -> set[str]:
+    """Of these modules those of the packages beside `lstm_trt`."""
+    return {name for name in names if name.startswith(PACKAGES[1:])}
+
+
+def needless(names: set[str], process: str) -> set[str]:
+    """Of these modules those that a process of a recording does not need."""
     other = {"cli": "prepare", "worker": "describe"}[process]  # the other process's half
-    assert f"lstm_trt.recorder.{other}" not in names
+    unwanted = [*NEEDLESS, f"lstm_trt.recorder.{other}"]
+    if process == "worker":
+        unwanted += ["pandas", "torch"]
+    found = {name for name in names if f"{name}.".startswith(tuple(f"{each}." for each in unwanted))}
+    return found | of_others(names) - allowed_of_others(process)
+
+
+@pytest.mark.parametrize(("process", "most"), [("cli", 45), ("worker", 36)])
+def test_a_recording_loads_only_what_it_needs(modules, process, most):
+    assert needless(modules[process], process) == set()
+    own = sorted(modules[process] - set(LIBRARIES) - of_others(modules[process]))
+    assert len(own) <= most, own
+    assert set(PLANTED) <= needless(modules[f"{process} planted"], process)
+
+
+def test_what_is_needless_exists():
+    assert [name for name in NEEDLESS if find_spec(name) is None] == []
 
 
 def test_runtimes_on_a_cpu_load_no_cuda():
     names = ["c", "onnxruntime", "openvino", "pytorch", "torch-compile", "torchscript"]
-    loaded = f"[runtimes.load_runtime(name) for name in {names}]"
-    code = f"import sys; from lstm_trt import runtimes; {loaded}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not {"lstm_trt.runtimes.cuda._cuda", "lstm_trt.machine.gpu"} & set(done.stdout.split())
+    code = f"from lstm_trt import runtimes; [runtimes.load_runtime(name) for name in {names}]"
+    assert loaded(code, ["lstm_trt.runtimes.cuda._cuda", "lstm_trt.machine.gpu"], "lstm_trt.machine.gpu") == []
 
 
 @pytest.mark.parametrize("arguments", [("verdict", "--deadline-us", "1000"), ("outliers",)])
@@ -77,8 +117,7 @@ def test_runtimes_on_a_cpu_load_no_cuda():
 def test_an_answer_in_text_loads_no_data_frames(tmp_path, arguments, table):
     (tmp_path / "t.csv").write_text("latency_us,slow\n" + "\n".join(f"{100 + 7 * k % 40},{k % 3}" for k in range(400)))
     path = tmp_path / "t.csv" if table else ROOT / "data/epyc/confirm"
-    code = "import sys; from lstm_trt.cli.main import main; main(sys.argv[1:]); print(); print(*sys.modules)"
-    command = [sys.executable, "-c", code, arguments[0], str(path), *arguments[1:]]
-    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    assert "lstm_judge.analysis.quantiles" in loaded
-    assert not {"pandas", "matplotlib", "torch"} & set(loaded.split())
+    code = "import sys; from lstm_trt.cli.main import main; main(sys.argv[1:])"
+    names = ["lstm_judge.analysis.quantiles", "pandas", "matplotlib", "torch"]
+    found = loaded(code, names, "pandas", arguments[0], path, *arguments[1:])
+    assert found == ["lstm_judge.analysis.quantiles"]

@@ -50,7 +50,7 @@ def recorded(request, tmp_path_factory):
     """One recording by each runtime that is ready on this machine's CPU, those with a name by themselves."""
     folder = tmp_path_factory.mktemp("recorded")
     made = {}
-    for name in registry.RUNTIMES:
+    for name in registry.table("RUNTIMES"):
         if request.param != (name if name in ("onnxruntime", "torch-compile") else "the others"):
             continue
         module = load_runtime(name)

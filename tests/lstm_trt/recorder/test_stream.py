@@ -36,7 +36,7 @@ from tests.support.faulty import RightStep, lstm
 from tests.support.trials import NoSwitches, run_trials
 
 SHAPES = [LstmShape(*sizes) for sizes in itertools.product((1, 2, 3), (16,), (1, 7, 64), (1, 3))]
-RUNTIMES = [name for name in registry.RUNTIMES if "stream" in getattr(load_runtime(name), "MODES", ())]
+RUNTIMES = [name for name in registry.table("RUNTIMES") if "stream" in getattr(load_runtime(name), "MODES", ())]
 QUICK = [LstmShape(2, 16, 7, 3)]
 QUICK_OF_C = LstmShape(2, 16, 7, 1)  # the runtime c is for batch size 1
 

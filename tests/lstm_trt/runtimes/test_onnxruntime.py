@@ -153,7 +153,7 @@ def test_unknown_and_incomplete_runtimes_are_rejected():
         load_runtime("os.path")
 
 
-@pytest.mark.parametrize("name", registry.RUNTIMES)
+@pytest.mark.parametrize("name", registry.table("RUNTIMES"))
 def test_every_registered_runtime_has_the_required_attributes(name):
     module = load_runtime(name)
     assert name == module.NAME
@@ -167,7 +167,7 @@ def test_every_registered_runtime_has_the_required_attributes(name):
 def test_loading_the_runtimes_does_not_import_their_libraries():
     code = (
         "import sys; from lstm_trt import registry, runtimes;"
-        "[runtimes.load_runtime(name) for name in registry.RUNTIMES];"
+        "[runtimes.load_runtime(name) for name in registry.table('RUNTIMES')];"
         "heavy = ('torch', 'onnxruntime', 'openvino', 'onnx', 'pandas', 'matplotlib');"
         "print([name for name in heavy if name in sys.modules])"
     )

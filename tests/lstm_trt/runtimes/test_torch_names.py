@@ -13,11 +13,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.packages import PACKAGES
 
 NAMES = set(json.loads((ROOT / "tests/data/torch_names.json").read_text())["2.11.0"])
 FILES = sorted(
     path
-    for folder in ("lstm_trt", "lstm_literature", "benchmarks")
+    for folder in (*PACKAGES, "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
     if "torch" in path.read_text()
 )

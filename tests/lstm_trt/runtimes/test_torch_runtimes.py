@@ -24,6 +24,7 @@ from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda
 from tests.conftest import ROOT, computes_bf16
+from tests.support.packages import PACKAGES
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -463,9 +464,9 @@ def test_nothing_is_used_that_pytorch_2_11_lacks():
 
 
 def torch_names() -> set[str]:
-    """The names of PyTorch that the two packages use, also by way of a variable for one of its modules."""
+    """The names of PyTorch that the packages use, also by way of a variable for one of its modules."""
     found = set()
-    for file in (path for name in ("lstm_trt", "lstm_literature") for path in (ROOT / name).rglob("*.py")):
+    for file in (path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
         tree, named = ast.parse(file.read_text()), {"torch": "torch"}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":

@@ -1,0 +1,99 @@
+"""A recording in progress: number of trials, latencies so far, remaining time.
+
+Only the latencies of each file in the folder are read, once. No verdict while recording: repeated looks inflate false
+positives.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from lstm_judge.analysis.sequential import limit_ns
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
+from lstm_trt.recorder.snapshot import GONE_S, NOTHING, Snapshot, State, snapshot_of, with_trials
+from lstm_trt.store import files as store_files, folders, schema
+from lstm_trt.store.locks import folder_in_use, stated_total
+from lstm_trt.store.whole import Whole
+
+POLL_S = 1.0
+
+
+class Follower:
+    """Reads new recordings in a folder; `look` returns a snapshot."""
+
+    def __init__(self, folder: Path, deadline_us: float | None = None) -> None:
+        if not folder.is_dir():
+            raise UsageError(f"no folder {folder}: give the --out folder of a recording")
+        if deadline_us is not None and not 0 < deadline_us < math.inf:
+            raise UsageError(f"the deadline must be greater than 0 us, not {deadline_us:g}")
+        self._folder, self._deadline_us = folder, deadline_us
+        self._seen: set[str] = set()
+        self._counts: dict[str, Whole | None] = {}
+        self._last: schema.Recording | None = None
+        self._written, self._unreadable, self._heard = 0.0, 0, time.monotonic()
+
+    def look(self) -> Snapshot:
+        """Read new recordings; returns the snapshot after that."""
+        in_use = folder_in_use(self._folder)  # checked before reading: later files are read next time
+        if self._read_new():
+            self._heard = time.monotonic()
+        configuration = whole = soak = elapsed_s = left_s = None
+        if self._last:
+            configuration, soak = self._last.configuration, self._last.provenance.get("soak")
+            whole = self._counts[configuration.id]
+        if soak is not None:
+            elapsed_s = soak["elapsed_s"]
+            if in_use and not soak["last"]:
+                elapsed_s = min(soak["asked_s"], elapsed_s + max(0.0, time.time() - self._written))
+            left_s = max(0.0, soak["asked_s"] - elapsed_s)
+        state = State.IDLE if self._last else State.EMPTY
+        if in_use:
+            state = State.RECORDING
+        elif soak is not None and soak["last"]:
+            state = State.COMPLETE
+        elif time.monotonic() - self._heard > GONE_S:
+            if not self._seen:
+                raise UsageError(f"{self._folder}: {NOTHING}")
+            state = State.STOPPED
+        known = {"configurations": len(self._counts), "elapsed_s": elapsed_s, "left_s": left_s}
+        known |= {"total": stated_total(self._folder), "unreadable": self._unreadable}
+        known |= {"misses": self._misses(whole), "deadline_us": self._deadline_us}
+        return snapshot_of(state, whole, configuration, len(self._seen), **known)
+
+    def _misses(self, whole: Whole | None) -> int | None:
+        """Number of latencies above the deadline; None without one."""
+        if self._deadline_us is None:
+            return None
+        if whole is None:
+            return 0
+        return int(whole.counts[whole.values > limit_ns(self._deadline_us)].sum())
+
+    def _read_new(self) -> bool:
+        fresh = []
+        for path in folders.contents(self._folder).recorded:
+            with suppress(OSError):  # moved or removed in the meantime
+                fresh += [(path.stat().st_mtime, path)] if path.name not in self._seen else []
+        for written, path in sorted(fresh):
+            self._seen.add(path.name)
+            try:
+                recording = store_files.read(path, ("latency_ns", "warmup"))
+            except (StoreError, UnknownConfiguration):  # damaged, or of a newer version
+                self._unreadable += 1
+                continue
+            key = recording.configuration.id
+            self._counts[key] = with_trials(self._counts.get(key), recording.timed_ns)
+            self._last, self._written = recording, written
+        return bool(fresh)
+
+
+def follow(folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S) -> Iterator[Snapshot]:
+    """A snapshot every `poll_s` seconds; ends when a soak is complete or the recorder has stopped."""
+    follower = Follower(folder, deadline_us)
+    while True:
+        snapshot = follower.look()
+        yield snapshot
+        if snapshot.state in (State.COMPLETE, State.STOPPED):
+            return
+        time.sleep(poll_s)

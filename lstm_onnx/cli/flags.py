@@ -1,0 +1,113 @@
+"""The flags of ONNX files; `lstm_trt.cli.workloads` states what such a module has."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lstm_trt.cli.common import pair, warn
+from lstm_trt.config.errors import UsageError, nearest, refused
+from lstm_trt.config.format import decimal, listed
+
+if TYPE_CHECKING:
+    from lstm_onnx.own_network import OnnxNetwork
+
+INSTEAD = "--onnx FILE"
+
+
+def add_arguments(group: argparse._ActionsContainer, several: bool = False) -> None:
+    """Add ONNX files (one, or a list if `several`), their sizes, inputs and states."""
+    files = "ONNX files" if several else "ONNX file"
+    number = "+" if several else 1
+    group.add_argument("--onnx", type=Path, nargs=number, metavar="FILE", help=f"{files} instead of a stacked LSTM")
+    input_arguments(group, several)
+    state = "input and output that a stream carries (default: those that are recognized by their names)"
+    group.add_argument("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
+
+
+def input_arguments(parser: argparse._ActionsContainer, several: bool = False) -> None:
+    """Add --size, --value and --inputs."""
+    add = parser.add_argument
+    values, example = ("value or values", "16,64") if several else ("value", "64")
+    size = f"{values} of a symbolic size of the ONNX file, for example --size time={example}"
+    add("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
+    value = "number of an input that is made a constant of the network, for example --value sr=16000"
+    add("--value", nargs="+", action="extend", default=[], metavar="INPUT=N", help=value)
+    inputs = "file of inputs by name, as numpy.savez writes it; it also gives their sizes (default: random numbers)"
+    add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
+
+
+def given(arguments: argparse.Namespace) -> str | None:
+    """The flag, if files were given."""
+    return "--onnx" if arguments.onnx else None
+
+
+def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
+    """The networks of the files, one for each combination of the values of `--size`.
+
+    Raises `UsageError` if a flag is invalid, names what no file has, or is given without files.
+    """
+    if not arguments.onnx:
+        for flag in ("size", "value", "state", "inputs"):
+            if getattr(arguments, flag, None):
+                raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
+        return []
+    from lstm_onnx.own_network import OnnxNetwork
+    from lstm_onnx.read_onnx import read_shapes, symbols_in
+
+    sizes = _size_values(arguments.size)
+    numbers = _numbers(arguments.value)
+    states = dict(pair("--state", "INPUT=OUTPUT", text) for text in getattr(arguments, "state", ()))
+    shapes = {path: read_shapes(path) for path in arguments.onnx}
+    symbols = {path: symbols_in(each) for path, each in shapes.items()}
+    _check_names("symbolic size", sizes, symbols, shapes)
+    _check_names("input", numbers, shapes, shapes)
+    networks = []
+    for path in shapes:
+        constants = {name: number for name, number in numbers.items() if name in shapes[path]}
+        used = [name for name in sizes if name in symbols[path]]
+        for values in itertools.product(*(sizes[name] for name in used)):
+            chosen = dict(zip(used, values, strict=True))
+            network = OnnxNetwork(
+                path, sizes=chosen, constants=constants, states=states or None, inputs=arguments.inputs
+            )
+            networks.append(network)
+    warn(dict.fromkeys(warning for network in networks for warning in network.warnings))
+    return networks
+
+
+def _check_names(what: str, names: Iterable[str], known: Mapping[Path, Iterable[str]], shapes: Mapping) -> None:
+    """Raise `UsageError` for a name that none of the files has; `known`: file -> its names."""
+    from lstm_onnx.read_onnx import fixed_text
+
+    every = dict.fromkeys(itertools.chain(*known.values()))
+    first = next(iter(shapes))
+    for name in names:
+        if name not in every:
+            has = f"there are {listed(every)}" if every else f"in {first.name} {fixed_text(shapes[first], name)}"
+            raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: {has}")
+
+
+def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:
+    """`["time=16,64", "batch=1"]` -> `{"time": [16, 64], "batch": [1]}`."""
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, values = pair("--size", "NAME=N", text)
+        if not (values.isascii() and all(value.strip().isdecimal() for value in values.split(","))):
+            raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
+        found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
+    return found
+
+
+def _numbers(texts: Iterable[str]) -> dict[str, float]:
+    """`["sr=16000", "gain=0.5"]` -> `{"sr": 16000, "gain": 0.5}`."""
+    found: dict[str, float] = {}
+    texts_of = dict(pair("--value", "INPUT=N", text) for text in texts)
+    with refused("--value needs numbers", ValueError):
+        for name, text in texts_of.items():
+            whole = text.lstrip("+-").isdecimal()
+            found[name] = int(decimal(text)) if whole else float(decimal(text))
+    return found
