@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_judge.read.runs import load
+from lstm_judge.watch import Follower, follow, misses_of
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
@@ -28,8 +29,8 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import ends
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.prepare import PreparedRun, record_into
+from lstm_trt.recorder.snapshot import State, snapshot_of, with_trials
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_protocol
-from lstm_trt.recorder.watch import Follower, State, follow, snapshot_of, with_trials
 from lstm_trt.store import consolidated, files as store_files, folders, provenance, schema
 from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock, state_holder
@@ -449,7 +450,8 @@ def test_a_snapshot_is_exact(rng):
     whole, kept = None, []
 
     def seen(deadline_us: float | None = 70.0):
-        return snapshot_of(State.IDLE, whole, None, 1, deadline_us=deadline_us)
+        misses = None if deadline_us is None else misses_of(whole, deadline_us)
+        return snapshot_of(State.IDLE, whole, None, 1, misses, deadline_us)
 
     assert (seen().n, seen().median_us, seen().max_us, seen().misses, seen(None).misses) == (0, None, None, 0, None)
     for _ in range(20):
@@ -531,7 +533,7 @@ def test_a_recorder_that_is_gone_is_told(tmp_path, record_parts, monkeypatch):
     parts_of(tmp_path)[-1].unlink()
     sights = follow(tmp_path, poll_s=0.1)
     assert next(sights).state == "idle"
-    monkeypatch.setattr("lstm_trt.recorder.watch.GONE_S", 0.3)  # only now: a busy machine may take longer to look
+    monkeypatch.setattr("lstm_judge.watch.GONE_S", 0.3)  # only now: a busy machine may take longer to look
     *before, last = (sight.state for sight in sights)
     assert last == "recorder stopped" and set(before) <= {"idle"} and len(before) < 20
 
@@ -548,7 +550,7 @@ def test_the_command_that_watches(tmp_path, record_parts, lab, refused, monkeypa
     (tmp_path / "empty").mkdir()
     once = lab("watch", tmp_path / "empty", "--once").stdout
     assert "nothing yet: no recordings, and none in progress: give the --out folder of a running" in once
-    monkeypatch.setattr("lstm_trt.recorder.watch.GONE_S", 0.1)
+    monkeypatch.setattr("lstm_judge.watch.GONE_S", 0.1)
     ended = lab("watch", tmp_path / "empty")
     assert ended.returncode == 2 and "give the --out folder of a running lstm-trt record or sweep" in ended.stderr
     assert "no folder" in refused("watch", tmp_path / "nowhere")
