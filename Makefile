@@ -54,7 +54,7 @@ $(VENV)/bin/python:
 # Each installs the package with the extras that it needs, and those of the stamps before it: one installation, not three.
 # pip compiles on one core, so it is done afterwards on all, without what few programs load.
 UNCOMPILED = /tests/|/(debugpy|networkx|pip|selenium|setuptools|sympy|torch/_inductor|torch/distributed)/
-$(VENV)/.core: EXTRAS =
+$(VENV)/.core: EXTRAS = [record]
 $(VENV)/.lab: EXTRAS = [lab]
 $(VENV)/.dev: EXTRAS = [lab,dev]
 $(VENV)/.core $(VENV)/.lab $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -62,7 +62,7 @@ $(VENV)/.core $(VENV)/.lab $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV
 	@$(PIP) torch
 	@$(PIP) -e '.$(EXTRAS)'
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib || true  # some packages contain files for other versions of Python
-	@touch $(VENV)/.core $(if $(EXTRAS),$(VENV)/.lab) $@
+	@touch $(VENV)/.core $(if $(findstring lab,$(EXTRAS)),$(VENV)/.lab) $@
 
 # PyCUDA is built from source, which needs the CUDA headers and a libcuda to link with: the headers are those of HEADERS,
 # the libcuda is one without content. What was built is kept in WHEELS, under all that it depends on: pip would reuse what

@@ -24,7 +24,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
-from lstm_trt.config.libraries import package_folders
+from lstm_trt.config.libraries import RECORDING, package_folders
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import run_command
 from lstm_trt.machine.process import Interpreter
@@ -137,11 +137,13 @@ def _name(requirement: str) -> str:
 
 
 def _needs(*pinned: str) -> Iterator[str]:
-    """This package's requirements except of what is pinned: no other package may be downgraded below them."""
+    """What recording requires except of what is pinned: no other package may be downgraded below that."""
     with suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("lstm_trt") or ():
-            if _name(line) not in pinned and "extra ==" not in line:
-                yield line
+            requirement, _, marker = line.partition(";")
+            extra = re.search(r"extra == ['\"](.*)['\"]", marker)
+            if _name(line) not in pinned and (extra is None or extra[1] == RECORDING):
+                yield requirement
 
 
 def same_version(asked: str, found: str | None) -> bool:

@@ -20,6 +20,11 @@ from lstm_trt.store.whole import Whole
 POLL_S = 1.0
 
 
+def misses_of(whole: Whole | None, deadline_us: float) -> int:
+    """Number of latencies above the deadline."""
+    return 0 if whole is None else int(whole.counts[whole.values > limit_ns(deadline_us)].sum())
+
+
 class Follower:
     """Reads new recordings in a folder; `look` returns a snapshot."""
 
@@ -59,16 +64,9 @@ class Follower:
             state = State.STOPPED
         known = {"configurations": len(self._counts), "elapsed_s": elapsed_s, "left_s": left_s}
         known |= {"total": stated_total(self._folder), "unreadable": self._unreadable}
-        known |= {"misses": self._misses(whole), "deadline_us": self._deadline_us}
+        if self._deadline_us is not None:
+            known |= {"misses": misses_of(whole, self._deadline_us), "deadline_us": self._deadline_us}
         return snapshot_of(state, whole, configuration, len(self._seen), **known)
-
-    def _misses(self, whole: Whole | None) -> int | None:
-        """Number of latencies above the deadline; None without one."""
-        if self._deadline_us is None:
-            return None
-        if whole is None:
-            return 0
-        return int(whole.counts[whole.values > limit_ns(self._deadline_us)].sum())
 
     def _read_new(self) -> bool:
         fresh = []

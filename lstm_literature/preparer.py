@@ -36,6 +36,7 @@ _STORED = ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION")
 class LiteraturePreparer(Preparer):
     """Weights and batches from numpy's generator; the reference is PyTorch's `nn.LSTM`, eager, on the CPU."""
 
+    LIBRARIES = ("torch",)
     FRESH_PROCESS = True  # otherwise an earlier workload in the same framework would affect the build costs
 
     def runtime(self, name: str):

@@ -34,7 +34,7 @@ from lstm_onnx.read_onnx import (
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
-from lstm_trt.config.libraries import torch
+from lstm_trt.config.libraries import require, torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.limits import time_limit
@@ -348,8 +348,10 @@ def TorchNetwork(
     `input0` and so on), those of outputs `output`, or `output0`, `output1` and so on (tuples and dictionaries in the
     order of their tensors). `dynamic_axes` makes sizes symbolic (input or output -> axis -> symbol, a name or a
     `torch.export.Dim`), and `sizes` gives their values (default: those of the example). Raises `ExportFailed` if
-    PyTorch cannot export the module, or if its outputs are random, `UsageError` as `OnnxNetwork` does.
+    PyTorch cannot export the module, or if its outputs are random, `UsageError` as `OnnxNetwork` does, and
+    `NotInstalled` without PyTorch.
     """
+    require("torch")
     from torch.utils import _pytree
 
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)

@@ -47,6 +47,8 @@ Outputs = dict[str, np.ndarray]
 class OwnPreparer(Preparer):
     """ONNX files: recorded on every runtime that reads them."""
 
+    LIBRARIES = ("onnx", "onnxruntime")
+
     def runtime(self, name: str):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)

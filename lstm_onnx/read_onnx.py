@@ -19,7 +19,7 @@ from lstm_onnx.input_values import LENGTHS, InputValues
 from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
 from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
-from lstm_trt.config.libraries import onnx, onnxruntime
+from lstm_trt.config.libraries import onnx, onnxruntime, require
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import limits, onnx_checks
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
@@ -135,6 +135,7 @@ def read_file(path: Path) -> tuple[bytes, str]:
     Raises `UsageError` if it cannot be read, with a remedy for files of other formats, told by their ending or first
     bytes, or if external data is missing or outside the folders in which it may be (`_external_file`).
     """
+    require("onnx")
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
     refuse_named_pipe(path)

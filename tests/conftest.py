@@ -318,6 +318,17 @@ def lab(monkeypatch):
 
 
 @pytest.fixture
+def run(lab):
+    """Run a command: (exit status, standard output, standard error)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        result = lab(*arguments)
+        return result.returncode, result.stdout, result.stderr
+
+    return call
+
+
+@pytest.fixture
 def refused(lab):
     """Run a command that must be refused: exit 2, one line on standard error, nothing on standard output."""
 

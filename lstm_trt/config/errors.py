@@ -157,6 +157,15 @@ class RuntimeUnavailable(LabError):
         self.runtime, self.reason, self.remedy = runtime, reason, remedy
 
 
+class NotInstalled(LabError):
+    """A library is missing that the plain package does not bring; `remedy` is the command that installs it."""
+
+    def __init__(self, library: str, remedy: str):
+        super().__init__(f"{library} is not installed; install it with {remedy}")
+        self.reason = f"{library} is not installed"
+        self.remedy = remedy
+
+
 class ConfigurationFailed(LabError):
     """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
 

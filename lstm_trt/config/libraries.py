@@ -13,9 +13,15 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from lstm_trt.config.errors import NotInstalled
+
+#: The extra with what recording needs, and the libraries that only it installs.
+RECORDING, OF_RECORDING = "record", ("onnx", "onnxruntime", "torch")
 
 #: Library -> its first version that sends usage data on Linux, in numbers.
 SENDS_SINCE = {"onnxruntime": (1, 29), "openvino": (0,)}
@@ -63,10 +69,14 @@ def telemetry() -> dict[str, str]:
 
 
 class _Library(ModuleType):
-    """Stands for the module of its name."""
+    """Stands for the module of its name; raises `NotInstalled` if it is of the extra `record` and missing."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.modules.get(self.__name__) or import_module(self.__name__), name)
+        module = sys.modules.get(self.__name__)
+        if module is None:
+            require(self.__name__)
+            module = import_module(self.__name__)
+        return getattr(module, name)
 
 
 class _OnnxRuntime(_Library):
@@ -124,6 +134,13 @@ def how_to_install(extra: str, target: str = "") -> str:
     if not in_checkout():
         return f"pip install 'lstm_trt[{extra}]'"
     return f"make {target}" if target else f"pip install -e '.[{extra}]'"
+
+
+def require(*libraries: str) -> None:
+    """Raise `NotInstalled` unless those of these libraries that the extra `record` has are there; imports none."""
+    for name in libraries:
+        if name in OF_RECORDING and find_spec(name) is None:
+            raise NotInstalled(name, how_to_install(RECORDING))
 
 
 def installed_version(distribution: str) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
-from lstm_trt.config.libraries import onnx
+from lstm_trt.config.libraries import onnx, require
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import work
 from lstm_trt.export.sizes import Sizes, attributes, bodies, fit, graphs, known_sizes
@@ -114,6 +114,7 @@ OPENVINO = Rules(
 
 def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFailed) -> onnx.ModelProto:
     """An ONNX file with its local functions inlined; raises `kind` if it is invalid, truncated, or too much work."""
+    require("onnx")
     import onnx.inliner
 
     with any_error(kind, f"{name} is not an ONNX file, or is truncated", one_line):

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError, refused
+from lstm_trt.config.libraries import require
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import choose_cores
@@ -28,7 +29,8 @@ def describe(
     Defaults: for `runtime`, that of the workload's kind, "onnxruntime" for networks; for `options` without device or
     cores, the runtime's first device and free cores; for `mode`, the workload's first. Raises `UsageError` for unknown
     names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
-    run. A workload or a GPU that the runtime does not support is no error here; recording it gives a failure row.
+    run; `NotInstalled` without a library that the reference needs. A workload or a GPU that the runtime does not
+    support is no error here; recording it gives a failure row.
 
     `anywhere`: without what depends on the machine (version, device name, cores, range of int8 weights), so that
     nothing need be installed here; cores that are given raise `UsageError`.
@@ -50,6 +52,7 @@ def describe(
         raise UsageError("--cores are those of one machine: leave them out, or the executor (--scheduler)")
     if anywhere:
         return asked
+    require(*preparer.LIBRARIES, *(["onnx"] if getattr(module, "NEEDS_ONNX", False) else []))
     reduces, cores = getattr(module, "reduces_range", None), choose_cores(options.threads, options.cores)
     options = replace(options, cores=cores, reduce_range=bool(reduces and reduces(options)))
     name = None

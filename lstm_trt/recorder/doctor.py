@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from lstm_trt import __version__, registry, runtimes
-from lstm_trt.config.errors import LabError, RuntimeUnavailable, causes, first_line
+from lstm_trt.config.errors import LabError, NotInstalled, RuntimeUnavailable, causes, first_line
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines, terminal_width
-from lstm_trt.config.libraries import pd
+from lstm_trt.config.libraries import pd, require
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
 from lstm_trt.machine.gpu import NO_GPU_REMEDY
@@ -81,7 +81,7 @@ def _missing_module(error: BaseException) -> str:
 
 def broken(error: BaseException) -> Availability:
     """What is reported for a runtime that raises an error instead of returning its availability."""
-    if isinstance(error, RuntimeUnavailable):
+    if isinstance(error, RuntimeUnavailable | NotInstalled):
         return Availability(False, reason=error.reason, remedy=error.remedy)
     reason = first_line(error)
     if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" is clearer than "'cpu'"
@@ -92,8 +92,12 @@ def broken(error: BaseException) -> Availability:
 
 
 def availability_of(runtime: Any, device: str) -> Availability:
+    """Whether a runtime can run, and LSTMs can be recorded on it, for which its outputs are compared with PyTorch's."""
     try:
-        return runtime.availability(device)
+        found = runtime.availability(device)
+        if found.ready:
+            require("torch")
+        return found
     except (Exception, SystemExit) as error:
         return broken(error)
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, building, first_line
-from lstm_trt.config.libraries import torch
+from lstm_trt.config.libraries import RECORDING, how_to_install, torch
 from lstm_trt.config.shape import INPUT, OUTPUT
 from lstm_trt.export.network import build_module
 from lstm_trt.machine.facts import cpu_name, installed_version
@@ -67,7 +67,7 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
     version = installed_version(DISTRIBUTION)
     refused = partial(Availability, False, version)
     if version is None:
-        return refused(reason="PyTorch is not installed", remedy="pip install torch")
+        return refused(reason="PyTorch is not installed", remedy=how_to_install(RECORDING))
     if device not in devices:
         return refused(reason=f"it runs on {' and '.join(devices)} only, not on {device}")
     if device == "cpu":

@@ -306,6 +306,8 @@ class Preparer(ABC):
     DEFAULT_RUNTIME = "onnxruntime"
     #: Whether each configuration gets its own process, because leftovers of an earlier one would affect the times.
     FRESH_PROCESS = False
+    #: Libraries that making the reference needs.
+    LIBRARIES: tuple[str, ...] = ()
 
     def runtime(self, name: str):
         """A runtime of this kind; raises `UsageError` for an unknown one."""

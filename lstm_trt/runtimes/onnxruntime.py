@@ -18,7 +18,7 @@ from functools import partial
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
-from lstm_trt.config.libraries import onnx, onnxruntime
+from lstm_trt.config.libraries import RECORDING, how_to_install, onnx, onnxruntime
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.machine.linux import cpuinfo_flags
@@ -54,7 +54,7 @@ def availability(device: str = "cpu") -> Availability:
     """Ready if the package is installed and has the device's provider."""
     version = installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
     if version is None:
-        return Availability(False, reason="not installed", remedy="pip install onnxruntime")
+        return Availability(False, reason="not installed", remedy=how_to_install(RECORDING))
     if device == "cpu":
         return Availability(True, version, cpu_name())
 

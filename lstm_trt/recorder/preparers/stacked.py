@@ -31,6 +31,8 @@ STREAM_SAMPLES = 1000
 class ShapePreparer(Preparer):
     """A stacked LSTM with a dense layer; the reference is PyTorch on the CPU in float32."""
 
+    LIBRARIES = ("torch",)
+
     def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is timed."""
         torch.set_num_threads(1)

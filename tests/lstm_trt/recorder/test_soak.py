@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_judge.read.runs import load
-from lstm_judge.watch import Follower, follow
+from lstm_judge.watch import Follower, follow, misses_of
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
@@ -450,7 +450,8 @@ def test_a_snapshot_is_exact(rng):
     whole, kept = None, []
 
     def seen(deadline_us: float | None = 70.0):
-        return snapshot_of(State.IDLE, whole, None, 1, deadline_us=deadline_us)
+        misses = None if deadline_us is None else misses_of(whole, deadline_us)
+        return snapshot_of(State.IDLE, whole, None, 1, misses, deadline_us)
 
     assert (seen().n, seen().median_us, seen().max_us, seen().misses, seen(None).misses) == (0, None, None, 0, None)
     for _ in range(20):
