@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from lstm_trt.config.libraries import package_folders
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.pool import record
 from tests.conftest import ROOT
-from tests.support.packages import PACKAGES
+from tests.support.packages import PACKAGES, copy_packages
 
 #: Runs several command lines in one process, each as `python -m` does, and prints what they print as a list.
 SEVERAL = """
@@ -40,8 +39,7 @@ print(json.dumps(printed))
 def copy(tmp_path_factory):
     """A folder with the packages, and a function that runs Python where it finds them there only."""
     folder, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / name)  # with what Python compiled of them, which stays valid
+    copy_packages(folder)  # with what Python compiled of them, which stays valid
     (folder / "several.py").write_text(SEVERAL)
     for installed in package_folders():
         for path in Path(installed).iterdir():
@@ -66,9 +64,8 @@ def test_the_literature_is_recorded_and_read_by_both(copy):
     rows = json.loads(run("-m", "lstm_literature", "record", *asked, "--quiet", "--format", "json"))
     assert {row["implementation"] for row in rows} == {"onnxruntime"} and rows[0]["n"] == 3
     assert "layer-4x1x32@1/8" in run("-m", "lstm_trt", "summarize", "rec")
-    (folder / "where.py").write_text(
-        "import lstm_trt, lstm_literature; print(lstm_trt.__file__, lstm_literature.__file__)"
-    )
+    files = ", ".join(f"{name}.__file__" for name in PACKAGES)
+    (folder / "where.py").write_text(f"import {', '.join(PACKAGES)}; print({files})")
     shipped = str(ROOT / "data/xeon/literature")
     lines = (
         ("lstm_trt", "summarize", shipped),

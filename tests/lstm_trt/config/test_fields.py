@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -14,7 +13,7 @@ from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.provenance import PROVENANCE
 from tests.conftest import ROOT
-from tests.support.packages import PACKAGES
+from tests.support.packages import copy_packages
 
 DECLARED = """    reduce_range: bool ="""
 ADDED = """    paint: str = described(
@@ -62,8 +61,7 @@ def test_every_field_says_what_it_is():
 @pytest.mark.heavy
 def test_a_field_is_added_in_one_place(tmp_path):
     """In a copy of the packages with one more line in `Options`: flag, id, label, JSON, summary and printed command."""
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(tmp_path, "__pycache__")
     file = tmp_path / "lstm_trt" / "config" / "configuration.py"
     source = file.read_text()
     assert source.count(DECLARED) == 1
