@@ -1,7 +1,7 @@
 """The literature's workloads as configurations, their preparation for the recorder, and which implementations run them.
 
 `describe_benchmark` makes a configuration from a workload, an implementation and the document's protocol; it is
-recorded like any other (`recorder.pool.record`). All implementations of a workload must agree with
+recorded like any other (`lstm_trt.record`). All implementations of a workload must agree with
 PyTorch's `nn.LSTM`: in their outputs, or in the loss of the first training step.
 """
 

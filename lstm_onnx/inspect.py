@@ -1,6 +1,6 @@
 """What is in an ONNX network, and which runtimes run it.
 
-A runtime is first asked for what it refuses or would misread (`export.onnx_checks.Rules`). If it is ready here, the
+A runtime is first asked for what it refuses or would misread (`onnx_checks.Rules`). If it is ready here, the
 network is then prepared and compared with the reference in a worker process, as for a recording.
 """
 

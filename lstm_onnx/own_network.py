@@ -253,7 +253,7 @@ class OnnxNetwork(Workload):
 
     @property
     def gets_states(self) -> bool:
-        """Whether it is a network for windows, to which the mode "stream" adds states (`export.streamed`)."""
+        """Whether it is a network for windows, to which the mode "stream" adds states (`streamed`)."""
         return not (self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()))
 
     def in_mode(self, mode: str) -> OnnxNetwork:

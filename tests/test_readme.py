@@ -17,6 +17,7 @@ import pytest
 from lstm_judge.read.runs import load
 from lstm_trt import registry
 from tests.conftest import ROOT, sampled
+from tests.support.packages import PACKAGES
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", ROOT / "data/published/README.md"]
@@ -172,8 +173,9 @@ def test_the_builds_of_engines_run(tmp_path, lab):
 
 
 def test_the_messages_that_the_gpu_page_explains_exist():
-    files = [*(ROOT / "lstm_trt").rglob("*.py"), ROOT / "benchmarks" / "gpu_packages.py"]
-    sources = "".join(path.read_text() for path in files)
+    sources = (ROOT / "benchmarks" / "gpu_packages.py").read_text()
+    for package in PACKAGES:
+        sources += "".join(path.read_text() for path in (ROOT / package).rglob("*.py"))
     table = (ROOT / "docs/gpu.md").read_text().split("## What errors mean")[1].split("\n## ")[0]
     messages = [part for row in table.splitlines()[4:] for part in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
     parts = {part.strip(" ()").removeprefix("no ") for message in messages for part in message.split("...")}
@@ -206,7 +208,8 @@ def test_the_files_that_pages_and_modules_name_exist():
     """Names such as `loop.py` are files of this repository."""
     found = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     paths = found.stdout.splitlines()
-    read = [path for path in paths if path.endswith(".py") and path.startswith(("lstm_trt/", "benchmarks/", "tests/"))]
+    folders = tuple(f"{name}/" for name in (*PACKAGES, "benchmarks", "tests"))
+    read = [path for path in paths if path.endswith(".py") and path.startswith(folders)]
     read += [str(page.relative_to(ROOT)) for page in PAGES]
     assert len(read) > 100
     for path in read:

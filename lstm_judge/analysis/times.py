@@ -106,7 +106,7 @@ def read_times(
 ) -> Times:
     """Times of recordings (anything that `as_runs` accepts), or of tables with a row per measurement.
 
-    `rename`, `column` and `unit` are for tables, as in `store.runs.load`; `where` (name -> value or values) selects, as
+    `rename`, `column` and `unit` are for tables, as in `read.runs.load`; `where` (name -> value or values) selects, as
     `Runs.where`. Several tables are different systems, unless they have columns of the system. Raises `UsageError` or
     `StoreError`, with a one-line message, if the source cannot be read.
     """

@@ -37,7 +37,7 @@ from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.config.fields import as_list
 from lstm_trt.store.files import write_whole
 
-#: The formatters of `config.format`, with the separators and signs used in figures.
+#: The formatters of `lstm_trt.config.format`, with the separators and signs used in figures.
 number = partial(text.number, separator=text.THIN_SPACE)
 whole = partial(text.number, digits=1, separator=text.THIN_SPACE)
 count = partial(text.count, separator=text.THIN_SPACE)

@@ -114,12 +114,12 @@ def export_c(
     Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
     needs to build and test all networks of the folder, with a README, where there are none.
 
-    `target`: "native" for the processor of this machine, or a name in `c_file.TARGETS`. The file has the function
+    `target`: "native" for the processor of this machine, or a name in `file.TARGETS`. The file has the function
     `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
     state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
     inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
     `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
-    the network). With the `precision` "bf16" the weights of matrices take half the memory (`c_file.as_packed`); with
+    the network). With the `precision` "bf16" the weights of matrices take half the memory (`file.as_packed`); with
     "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
     products half. The error is that against the network with these weights and states. With several `threads` the
     program lets others help, see the header.
@@ -316,7 +316,7 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
 
 
 def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
-    """The model, changed in place: matrices have the weights that code in this precision reads (`c_file.as_packed`).
+    """The model, changed in place: matrices have the weights that code in this precision reads (`file.as_packed`).
 
     In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
     """

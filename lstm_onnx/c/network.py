@@ -203,7 +203,7 @@ def fold_normalizations(graph: onnx.GraphProto) -> None:
 def fold_first_states(graph: onnx.GraphProto, carried: dict[str, str], kept: Sequence[str]) -> dict[str, str]:
     """Change a graph in place, and `carried`: a state is carried itself, and not its difference from its first value.
 
-    Such states are those of `export.streamed`. Returns input -> name of the first value, of those not in `kept`.
+    Such states are those of `lstm_onnx.streamed`. Returns input -> name of the first value, of those not in `kept`.
     """
     made = {name: node for node in graph.node for name in node.output}
     found = {}

@@ -1,7 +1,7 @@
 """C code that is generated for the network, and compiled by the C compiler of this machine.
 
 A trial is one call of its function `run` (in the mode "stream" `step`) on host arrays that it reads and writes in
-place. Weights, states and buffers are in memory of the step (`export.c_compile.LoadedNetwork`).
+place. Weights, states and buffers are in memory of the step (`compile.LoadedNetwork`).
 """
 
 import os
@@ -22,7 +22,7 @@ DISTRIBUTION = "lstm_trt"
 
 DEVICES = ("cpu",)
 
-#: In bf16 only the weights of matrices are rounded, see `c_file.as_packed`; all else is float32. In int8 the products
+#: In bf16 only the weights of matrices are rounded, see `file.as_packed`; all else is float32. In int8 the products
 #: with outputs of recurrent layers are of whole numbers.
 PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 

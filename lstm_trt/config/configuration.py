@@ -116,7 +116,7 @@ class Protocol:
     200 us) or "os" (sleep only). "paused" sleeps `pause_ms` before each call. With `for_s`
     the recording ends after that time, and `trials` is the maximum for one part of it. With `until` "decided" it ends
     when the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length` calls,
-    averaged over misses, is MET or MISSED (`analysis/sequential.py`), and `trials` is the maximum.
+    averaged over misses, is MET or MISSED (`registry.STOPPING`), and `trials` is the maximum.
 
     With `after_warmup` "zeros" all inputs of floating point are zero from the first call after the warm-up on, so that
     the k-th timed call of a stream is the k-th of silence.

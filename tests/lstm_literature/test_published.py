@@ -556,7 +556,7 @@ def test_a_document_is_found_from_anywhere(monkeypatch, tmp_path):
         monkeypatch.chdir(folder)
         assert len(published.read_document("000")) == 222
     # If the package is installed elsewhere, the tables are found only in a checkout.
-    monkeypatch.setattr(published, "__file__", str(tmp_path / "site-packages/lstm_trt/literature/published.py"))
+    monkeypatch.setattr(published, "__file__", str(tmp_path / "site-packages/lstm_literature/published.py"))
     monkeypatch.chdir(ROOT / "notebooks")
     assert len(published.read_document("000")) == 222
     monkeypatch.chdir(tmp_path)

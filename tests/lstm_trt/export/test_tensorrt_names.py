@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.packages import PACKAGES
 
 PACKAGE = ROOT / "lstm_trt"
 NAMES = {
@@ -192,6 +194,13 @@ def uses_in(name: str) -> dict[tuple[str, str], int]:
 @pytest.mark.parametrize("name", FILES)
 def test_every_name_exists_where_it_is_used(name):
     assert lacking(uses_in(name)) == []
+
+
+def test_no_other_file_of_a_package_uses_the_module():
+    using = set()
+    for package in PACKAGES:
+        using |= {path for path in (ROOT / package).rglob("*.py") if re.search(r"\btrt\.[A-Z]", path.read_text())}
+    assert len(using) > 3 and using <= {PACKAGE / name for name in FILES}
 
 
 def test_the_walk_finds_the_known_names():
