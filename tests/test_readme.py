@@ -215,3 +215,9 @@ def test_the_files_that_pages_and_modules_name_exist():
     for path in read:
         for name in re.findall(r"`([\w/.]*\w\.py)\b", (ROOT / path).read_text()):
             assert any(f"/{file}".endswith(f"/{name.lstrip('./')}") for file in paths), (path, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_paths_in_packages_that_pages_name_exist(page):
+    named = re.findall(rf"(?:tests/)?\b(?:{'|'.join(PACKAGES)})/[\w/.]*\w", page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
