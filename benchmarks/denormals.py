@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 
 from lstm_literature.data import make_batch, make_weights
-from lstm_literature.implementations import load
+from lstm_literature.implementations import load_implementation
 from lstm_literature.workloads import find
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
@@ -33,7 +33,9 @@ def main() -> int:
     for sequence in SEQUENCES:
         workload = replace(find("speech-ce-long"), sequence=sequence)
         inputs, weights = make_batch(workload, 0).by_name(), make_weights(workload, 0)
-        step = load(IMPLEMENTATION).prepare(Request(workload, Options(), inputs, weights, mode="training"))
+        step = load_implementation(IMPLEMENTATION).prepare(
+            Request(workload, Options(), inputs, weights, mode="training")
+        )
         times_s: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(ROUNDS):
             for flush, found in times_s.items():

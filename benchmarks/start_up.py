@@ -47,7 +47,8 @@ def main() -> int:
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, values in times.items():
         print(f"{name:16} median {medians[name]:6.1f} ms, {min(values):.1f} to {max(values):.1f} ms in {ROUNDS} starts")
-    bare, help = medians["bare start"], medians["lstm-trt --help"]
+    bare = medians["bare start"]
+    help = medians["lstm-trt --help"]
     over = medians["import lstm_trt"] - bare
     heavy = loaded("import lstm_trt") + loaded("import lstm_trt.cli.main as main; main.build_parser()")
     checks = {

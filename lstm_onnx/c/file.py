@@ -1,4 +1,4 @@
-"""A network as one C file: LSTM and GRU layers at batch size 1, with what `c_network` has around them.
+"""A network as one C file: LSTM and GRU layers at batch size 1, with what `network` has around them.
 
 The file contains `kernel.c`, calls of its functions with all sizes as constants, and the weights, packed in the order
 in which they are read. It needs a compiler with GNU vectors (gcc, clang) and, of libraries, only memcpy, memset and

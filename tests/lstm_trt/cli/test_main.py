@@ -269,7 +269,8 @@ def test_one_is_singular():
 
 
 def test_the_help_lists_every_command_once_by_group(lab):
-    text, commands = lab("--help", COLUMNS="80").stdout, registry.commands()
+    text = lab("--help", COLUMNS="80").stdout
+    commands = registry.commands()
     assert re.findall(r"^  (\w+)  ", text, re.MULTILINE) == list(commands)
     groups = dict.fromkeys(each.group for each in commands.values())
     assert re.findall(r"^([\w ]+):$", text, re.MULTILINE)[1:] == list(groups)

@@ -30,7 +30,7 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from lstm_trt.machine import counters, gpu
 from lstm_trt.recorder import doctor
 from lstm_trt.runtimes.base import Request
-from lstm_trt.runtimes.cuda import _cuda, _tensorrt, tensorrt_rtx
+from lstm_trt.runtimes.cuda import _cuda, _status, _tensorrt, tensorrt_rtx
 from lstm_trt.store import cache
 from tests.support.planted_cuda import MockDriver, MockTensorRt
 
@@ -114,7 +114,7 @@ def test_names_used_on_cuda_bindings_are_there():
     for name in MockDriver.BINDINGS:
         assert hasattr(driver, name), name
     assert "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL" in driver.CUstreamCaptureMode.__members__
-    assert int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY) == _cuda._OUT_OF_MEMORY
+    assert int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY) == _status._OUT_OF_MEMORY
     assert int(driver.CUctx_flags.CU_CTX_SCHED_SPIN) == _cuda._SPIN
     assert int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING) == _cuda._NON_BLOCKING
     assert not driver.CUresult.CUDA_SUCCESS and driver.CUresult.CUDA_ERROR_UNKNOWN  # a status is used as a boolean
