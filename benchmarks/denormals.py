@@ -33,9 +33,8 @@ def main() -> int:
     for sequence in SEQUENCES:
         workload = replace(find("speech-ce-long"), sequence=sequence)
         inputs, weights = make_batch(workload, 0).by_name(), make_weights(workload, 0)
-        step = load_implementation(IMPLEMENTATION).prepare(
-            Request(workload, Options(), inputs, weights, mode="training")
-        )
+        request = Request(workload, Options(), inputs, weights, mode="training")
+        step = load_implementation(IMPLEMENTATION).prepare(request)
         times_s: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(ROUNDS):
             for flush, found in times_s.items():
