@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from base64 import b64decode
 from dataclasses import replace
 from html import escape
@@ -36,6 +34,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.store.schema import Failure
 from tests.conftest import ROOT, rest_is_heavy
+from tests.support.packages import loaded
 from tests.support.pictures import (
     assert_readable,
     cells,
@@ -953,7 +952,5 @@ def test_more_than_four_rows_become_pages():
 @pytest.mark.heavy
 def test_jupyter_displays_figures_and_imports_are_fast(sweep):
     assert image_bytes(plots.curves(sweep, "sequence")).startswith(b"\x89PNG")
-    code = "import sys, lstm_judge.plots; print('matplotlib' in sys.modules); import lstm_judge.plots.sweep\n"
-    code += "print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.split() == ["False", "[]"]
+    assert loaded("import lstm_judge.plots", ["matplotlib"], "matplotlib") == []
+    assert loaded("import lstm_judge.plots.sweep", ["torch", "onnx", "onnxruntime"], "onnx") == []

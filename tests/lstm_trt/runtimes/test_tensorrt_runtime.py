@@ -11,7 +11,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 import traceback
@@ -32,6 +31,7 @@ from lstm_trt.recorder import doctor
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda, _status, _tensorrt, tensorrt_rtx
 from lstm_trt.store import cache
+from tests.support.packages import loaded
 from tests.support.planted_cuda import MockDriver, MockTensorRt
 
 NAMES = ("tensorrt", "tensorrt-rtx")
@@ -51,14 +51,9 @@ def on_a_gpu():
 
 
 def test_importing_them_loads_nothing_heavy():
-    code = (
-        "import sys; from lstm_trt import runtimes\n"
-        f"for name in {NAMES}: runtimes.load_runtime(name)\n"
-        "heavy = ('torch', 'pycuda', 'cuda.bindings', 'tensorrt', 'tensorrt_rtx', 'onnx', 'pynvml')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
-    assert result.stdout.strip() == "[]", result.stderr
+    code = f"from lstm_trt import runtimes; [runtimes.load_runtime(name) for name in {NAMES}]"
+    heavy = ("torch", "pycuda", "cuda.bindings", "tensorrt", "tensorrt_rtx", "onnx", "pynvml")
+    assert loaded(code, heavy, "onnx") == []
 
 
 @pytest.mark.skipif(on_a_gpu(), reason="there is a GPU")
