@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import yaml
@@ -21,6 +19,8 @@ from packaging.specifiers import SpecifierSet
 
 from benchmarks import gpu_packages
 from tests.conftest import ROOT
+from tests.support.distributions import build, tracked_files
+from tests.support.packages import PACKAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -29,21 +29,20 @@ CONSTRAINTS = {
     for requirement in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
 }
 #: The extras that `make` installs with `constraints.txt`.
-PINNED = ("lab", "dev", "types", "frameworks", "cluster", "pycuda")
+PINNED = ("record", "lab", "dev", "types", "frameworks", "cluster", "pycuda")
 
 
-def tracked_files(home: Path) -> list[str]:
-    """The names of all files in the index; `home` gets a configuration with which git reads a clone of another owner.
-
-    Before 2.38, git takes `safe.directory` neither from the command line nor from variables.
-    """
-    (home / ".gitconfig").write_text(f'[safe]\n\tdirectory = "{ROOT}"\n')
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "XDG_"))}
-    environment["HOME"] = str(home)
-    listing = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    return listing.stdout.rstrip("\0").split("\0")
+def of_extra(extra: str) -> list[str]:
+    """The requirements of an extra, and those of the extras of this package that it names."""
+    found = []
+    for text in EXTRAS[extra]:
+        requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:
+            for other in requirement.extras:
+                found += of_extra(other)
+        else:
+            found.append(text)
+    return found
 
 
 def names(requirements) -> set[str]:
@@ -71,7 +70,7 @@ def test_what_is_pinned_runs_on_the_oldest_python_that_the_project_takes():
     assert judged > 20
 
 
-@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *(text for extra in PINNED for text in EXTRAS[extra])])
+@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *(text for extra in PINNED for text in of_extra(extra))])
 def test_what_is_installed_is_pinned_within_its_range(text):
     requirement = Requirement(text)
     (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
@@ -96,39 +95,30 @@ ELSEWHERE = {"mxnet"}
 
 def test_what_the_packages_import_is_declared():
     declared = set(ELSEWHERE)
-    for text in [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]:
+    for text in [*PROJECT["dependencies"], *(text for extra in EXTRAS for text in of_extra(extra))]:
         name = Requirement(text).name
         declared |= MODULES.get(name.lower(), {name.replace("-", "_")})
     imported = {}
-    for path in [*(ROOT / "lstm_trt").rglob("*.py"), *(ROOT / "lstm_literature").rglob("*.py")]:
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for first, second in re.findall(
             r"(?m)^ *(?:from (\w+)\S* import \S|import (\w+)\S*(?: as \w+)?$)", path.read_text()
         ):
             imported.setdefault(first or second, path)
-    known = declared | sys.stdlib_module_names | {"lstm_trt", "lstm_literature"}
+    known = declared | sys.stdlib_module_names | {*PACKAGES}
     assert {"numpy", "yaml", "tvm", "json"} <= imported.keys()
     assert {name: path for name, path in imported.items() if name not in known} == {}
 
 
 @pytest.mark.heavy
-def test_wheel_and_sdist_have_both_packages_whole_and_no_test(tmp_path):
+def test_wheel_and_sdist_have_the_packages_whole_and_no_test(tmp_path):
     """The tests read recordings, pages and notebooks, which stay in the repository."""
-    tracked = tracked_files(tmp_path)
-    for name in tracked:
-        if not name.startswith(("data/", "figures/", "notebooks/")):
-            (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / "checkout" / name)
-    build = (
-        f"from setuptools import build_meta as b; b.build_wheel({str(tmp_path)!r}); b.build_sdist({str(tmp_path)!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path / "checkout", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    wheel, sdist = build(tmp_path)
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = set(archive.namelist())
     with tarfile.open(sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
-    packages = {name for name in tracked if name.startswith(("lstm_trt/", "lstm_literature/"))}
+    packages = {name for name in tracked_files(tmp_path) if name.startswith(tuple(f"{each}/" for each in PACKAGES))}
+    assert {name.partition("/")[0] for name in packages} == {*PACKAGES}
     assert packages <= in_wheel and packages <= in_sdist
     assert {name for name in in_wheel | in_sdist if name.startswith("tests")} == set()
 
@@ -136,7 +126,7 @@ def test_wheel_and_sdist_have_both_packages_whole_and_no_test(tmp_path):
 def test_the_packages_for_a_driver_are_those_of_the_extras():
     for major, purposes in gpu_packages.REQUIREMENTS.items():
         for extra in ("tensorrt", "rtx"):
-            ranges = {Requirement(text).name: Requirement(text).specifier for text in EXTRAS[extra]}
+            ranges = {Requirement(text).name: Requirement(text).specifier for text in of_extra(extra)}
             for name, specifier in ((item.name, item.specifier) for item in map(Requirement, purposes[extra])):
                 if name != "cuda-bindings":
                     assert specifier == ranges[name.removesuffix(f"-cu{major}")]
@@ -179,7 +169,7 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
     match = re.fullmatch(r"-e \.\[(?P<extras>[a-z,]+)\]", editable)
     installed = names(PROJECT["dependencies"] + packages)
     for extra in match["extras"].split(","):
-        installed |= names(EXTRAS[extra])
+        installed |= names(of_extra(extra))
     # Documented there, and apart from the lab as in the Makefile: it would bring a TensorFlow without a GPU.
     assert "frameworks" not in match["extras"].split(",")
     assert "make test-frameworks" in (ROOT / "environment.yml").read_text()
@@ -189,9 +179,21 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
 
 def test_the_extras_are_those_that_the_readme_names():
     text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    names = ("c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "cluster", "lab", "dev", "types")
+    names = ("record", "c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "cluster", "lab", "dev", "types")
     assert set(names) == EXTRAS.keys()
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
+
+
+def test_every_extra_with_which_something_is_recorded_has_what_recording_needs():
+    for extra in ("lab", "dev", "frameworks", "cluster", "openvino", "tensorrt", "rtx"):
+        assert {*EXTRAS["record"]} <= {*of_extra(extra)}, extra
+    assert not names(EXTRAS["record"]) & names(PROJECT["dependencies"])
+
+
+def test_make_sweep_installs_what_recording_needs(tmp_path):
+    command = ["make", "-n", f"VENV={os.path.relpath(tmp_path, ROOT)}", "sweep"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert " -e '.[record]'\n" in result.stdout
 
 
 def test_ci_calls_the_readmes_test_command_first():

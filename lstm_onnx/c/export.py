@@ -1,5 +1,7 @@
 """A network as C files for deployment, with the error of the code where it can be measured."""
 
+from __future__ import annotations
+
 import ctypes
 import math
 import re

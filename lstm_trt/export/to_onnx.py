@@ -23,7 +23,7 @@ import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, first_line, one_line
 from lstm_trt.config.format import bytes_text, number
-from lstm_trt.config.libraries import installed_version, onnx, torch
+from lstm_trt.config.libraries import installed_version, onnx, require, torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
 from lstm_trt.config.workload import Workload, carried_text
 from lstm_trt.export.network import build_module, make_weights
@@ -100,6 +100,8 @@ def export_onnx(
     `export_network`.
     """
     network: Any = shape.in_mode(mode)
+    if isinstance(network, LstmShape):
+        require("torch", "onnx")
     folder = files.make_folder(Path(folder))
     if isinstance(network, LstmShape):
         source, name = export_network(network, seed, mode=mode).path, f"{network.layers}x{network.hidden}-symbolic"

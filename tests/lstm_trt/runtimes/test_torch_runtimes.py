@@ -87,7 +87,7 @@ def test_availability_names_what_is_missing(name, monkeypatch):
         assert state.version and "\n" not in state.reason + state.remedy
         assert state.device_name if state.ready else state.reason
     monkeypatch.setattr(_torch, "installed_version", lambda distribution: None)
-    assert module.availability(module.DEVICES[0]).remedy == "pip install torch"
+    assert module.availability(module.DEVICES[0]).remedy == "pip install -e '.[record]'"
 
 
 @pytest.mark.parametrize("name", NAMES)
