@@ -205,10 +205,7 @@ def load_entry(name: str, key: str) -> Any:
 
 def find(name: str, key: str) -> Any:
     """The object that the table `name` has at `key`; None if no package has it."""
-    try:
-        return load_entry(name, key)
-    except KeyError:
-        return None
+    return load_entry(name, key) if key in table(name) else None
 
 
 def load_from(entries: Mapping[str, str], key: str) -> Any:

@@ -35,7 +35,10 @@ def stub(names: Mapping[str, str], more: str) -> str:
     for source, renamed in sorted(imported.items()):
         parts = textwrap.wrap(", ".join(sorted(renamed)), 120 - len(f"from {source} import "))
         lines += [f"from {source} import {part.strip(',')}\n".replace("\0", " ") for part in parts]
-    return "".join(lines) + "\n" + more
+    exported = [
+        f'    "{name}",\n' for name in sorted(names)
+    ]  # also those that have another name where they are defined
+    return "".join([*lines, "\n", "__all__ = [\n", *exported, "]\n", more])
 
 
 @pytest.mark.parametrize("path", STUBS)

@@ -14,4 +14,30 @@ from lstm_judge.plots.tail import replay_tails as replay_tails, tails as tails
 from lstm_judge.plots.trials import trials_in_order as trials_in_order
 from lstm_judge.plots.version import versions as versions
 
+__all__ = [
+    "arrival_tails",
+    "batching",
+    "box_plots",
+    "choose_tails",
+    "curves",
+    "draw_outliers",
+    "draw_scaling",
+    "draw_sweep",
+    "draw_verdicts",
+    "failures",
+    "fits",
+    "growth",
+    "heat_map",
+    "inversions",
+    "outliers_page",
+    "precisions",
+    "replay_tails",
+    "runtimes",
+    "tails",
+    "timeline",
+    "trials_in_order",
+    "verdict_page",
+    "versions",
+    "violins",
+]
 FORMATS: tuple[str, ...]

@@ -60,7 +60,7 @@ def one_workload(arguments: argparse.Namespace, kinds: Collection[str] | None = 
     own = own_workloads(arguments, kinds)
     if len(own) > 1:
         networks = count(len(own), "network")
-        raise UsageError(f"{networks} were given, but one is needed: lstm-trt sweep records several")
+        raise UsageError(f"the flags give {networks}, but one is needed: lstm-trt sweep records several")
     return own[0] if own else shape_of(arguments, instead_of_sizes(kinds))
 
 

@@ -251,7 +251,11 @@ def test_a_comparison_that_was_not_made_says_why(tmp_path, ready, monkeypatch, r
         (None, (), "cannot read"),
         (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size is called 'time'"),
         (lstm().SerializeToString(), ("--size", "time"), "NAME=N"),
-        (stream().SerializeToString(), ("--size", "time=4,8", "batch=1"), "--size gives 2 networks, but one is needed"),
+        (
+            stream().SerializeToString(),
+            ("--size", "time=4,8", "batch=1"),
+            "the flags give 2 networks, but one is needed",
+        ),
     ],
     ids=["foreign", "empty", "truncated", "attribute", "missing", "size", "form", "values"],
 )
