@@ -3,8 +3,8 @@
     >>> import lstm_trt as lab
     >>> recording = lab.record(lab.LstmShape(layers=2, hidden=200, sequence=128), "onnxruntime")
 
-Importing the package is fast: each name is loaded when it is first used (`registry.API`, and the tables of the same
-name of other packages).
+Importing the package is fast: each name is loaded when it is first used (`registry.API`, and the
+tables of the same name of other packages).
 """
 
 from lstm_trt import registry

@@ -1,12 +1,14 @@
-"""Tables of names: runtimes, workload kinds, commands, the public API, and what else packages add to this one.
+"""Tables of names: runtimes, workload kinds, commands, the public API, and what else packages add
+to this one.
 
-This is the only module that names modules of higher layers. It holds strings and imports nothing from the package,
-so that using one name loads one module.
+This is the only module that names modules of higher layers. It holds strings and imports nothing
+from the package, so that using one name loads one module.
 
-A package adds to these tables by a module with tables of the same names, of which it leaves out what it lacks. An entry
-point of the group `PACKAGES` names that module; it is read when a name is asked for that this package does not have.
-Single runtimes and workload kinds can also be added through the entry point groups in `GROUPS`, by a program through
-`add`, and a dotted name (`my_package.my_runtime`, `my_package.module:OBJECT`) is imported directly.
+A package adds to these tables by a module with tables of the same names, of which it leaves out
+what it lacks. An entry point of the group `PACKAGES` names that module; it is read when a name is
+asked for that this package does not have. Single runtimes and workload kinds can also be added
+through the entry point groups in `GROUPS`, by a program through `add`, and a dotted name
+(`my_package.my_runtime`, `my_package.module:OBJECT`) is imported directly.
 """
 
 import importlib
@@ -47,23 +49,25 @@ PREPARERS = {
 #: Workload kind -> module with its flags in `record` and `sweep` (`cli.workloads`).
 FLAGS = {"step": "lstm_trt.cli.step_flags"}
 
-#: Value of `Protocol.until` -> class of what decides when a recording ends: `of(protocol)` makes one,
-#: `look(latency_ns)` adds a block and returns whether to end, `as_dict()` gives what provenance states of it.
+#: Value of `Protocol.until` -> class of what decides when a recording ends: `of(protocol)` makes
+#: one, `look(latency_ns)` adds a block and returns whether to end, `as_dict()` gives what
+#: provenance states of it.
 STOPPING: dict[str, str] = {}
 
 #: What else is kept in the cache, as JSON names it -> a `store.cache.Uncounted`.
 CACHES: dict[str, str] = {}
 
-#: Command that records -> module of what is drawn and printed after it: `check(deadline_us)` is called before it, then
-#: `conclude(arguments, folders, protocol, deadline_us)`.
+#: Command that records -> module of what is drawn and printed after it: `check(deadline_us)` is
+#: called before it, then `conclude(arguments, folders, protocol, deadline_us)`.
 AFTER: dict[str, str] = {}
 
 
 class Command(NamedTuple):
-    """A command: its place in `--help`, its module or object (`imported`), and its group and summary in `--help`.
+    """A command: its place in `--help`, its module or object (`imported`), and its group and
+    summary in `--help`.
 
-    The module is imported when the command is used. It has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and
-    optionally `FORMATS`. `run` returns the exit status, or None for 0.
+    The module is imported when the command is used. It has `EXAMPLE`, `add_arguments(parser)`,
+    `run(arguments)`, and optionally `FORMATS`. `run` returns the exit status, or None for 0.
     """
 
     place: int
@@ -80,8 +84,15 @@ COMMANDS = {
         "setup",
         "show which runtimes work here, what is missing, and host settings that affect latency",
     ),
-    "cache": Command(20, "lstm_trt.cli.cache", "setup", "show or clear the cache of exported networks and engines"),
-    "record": Command(30, "lstm_trt.cli.record", "recording", "record the latencies of one network on one runtime"),
+    "cache": Command(
+        20,
+        "lstm_trt.cli.cache",
+        "setup",
+        "show or clear the cache of exported networks and engines",
+    ),
+    "record": Command(
+        30, "lstm_trt.cli.record", "recording", "record the latencies of one network on one runtime"
+    ),
     "sweep": Command(
         40,
         "lstm_trt.cli.sweep",
@@ -105,11 +116,13 @@ COMMANDS = {
 
 def defined(package: str, modules: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Name -> where it is defined; `modules`: module of the package -> names that it defines."""
-    return {name: f"{package}.{module}:{name}" for module, names in modules.items() for name in names}
+    return {
+        name: f"{package}.{module}:{name}" for module, names in modules.items() for name in names
+    }
 
 
-#: Name in `import lstm_trt as lab` -> where it is defined. No name may be that of a module in `lstm_trt`: importing
-#: that module would replace it.
+#: Name in `import lstm_trt as lab` -> where it is defined. No name may be that of a module in
+#: `lstm_trt`: importing that module would replace it.
 API = defined(
     "lstm_trt",
     {
@@ -141,14 +154,19 @@ PICTURES: dict[str, str] = {}
 TEXTS: dict[str, str] = {}
 
 #: Table -> entry point group that adds single entries to it.
-GROUPS = {"RUNTIMES": "lstm_trt.runtimes", "WORKLOADS": "lstm_trt.workloads", "PREPARERS": "lstm_trt.preparers"}
+GROUPS = {
+    "RUNTIMES": "lstm_trt.runtimes",
+    "WORKLOADS": "lstm_trt.workloads",
+    "PREPARERS": "lstm_trt.preparers",
+}
 
 #: Table -> the entries of `add`; they travel to the processes that record.
 added: dict[str, dict[str, str]] = {}
 
 
 def add(table: str, name: str, target: str) -> None:
-    """Add an entry to a table for this process and those that it starts: `add("RUNTIMES", "mine", "my_module:OBJECT")`.
+    """Add an entry to a table for this process and those that it starts: `add("RUNTIMES", "mine",
+    "my_module:OBJECT")`.
 
     Entries of packages stay.
     """
@@ -157,10 +175,11 @@ def add(table: str, name: str, target: str) -> None:
 
 @cache
 def _offered(group: str) -> dict[str, str]:
-    """What other packages add through an entry point group: installed ones, then those that lie beside this package.
+    """What other packages add through an entry point group: installed ones, then those that lie
+    beside this package.
 
-    A package beside this one, as in a checkout, needs no installation if it has its entry points in a file
-    `entry_points.txt`, in the format of installed packages.
+    A package beside this one, as in a checkout, needs no installation if it has its entry points in
+    a file `entry_points.txt`, in the format of installed packages.
     """
     import configparser  # slow to import, and only needed for other packages
     import importlib.metadata
@@ -182,7 +201,8 @@ def packages() -> list[ModuleType]:
 
 
 def table(name: str) -> dict[str, Any]:
-    """A table, such as "RUNTIMES", or an entry point group, by its name: entries of packages, then further ones."""
+    """A table, such as "RUNTIMES", or an entry point group, by its name: entries of packages, then
+    further ones."""
     entries: dict[str, Any] = {}
     for package in packages():
         entries |= getattr(package, name, {})
@@ -211,8 +231,8 @@ def find(name: str, key: str) -> Any:
 def load_from(entries: Mapping[str, str], key: str) -> Any:
     """Import the object that `entries` have at `key`.
 
-    A dotted key that they lack is imported directly. Raises `KeyError` for any other unknown key, `ImportError`
-    or `AttributeError` if the module cannot be imported or lacks the object.
+    A dotted key that they lack is imported directly. Raises `KeyError` for any other unknown key,
+    `ImportError` or `AttributeError` if the module cannot be imported or lacks the object.
     """
     target = entries.get(key, key if "." in key else None)
     if target is None:
@@ -230,7 +250,8 @@ def imported(target: str) -> Any:
 def offer(
     module: str, names: Mapping[str, str], table_name: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module that loads each name of `names` when it is first used.
+    """`__getattr__` and `__dir__` of a module that loads each name of `names` when it is first
+    used.
 
     With `table_name` also those that packages add to this table.
     """
@@ -243,7 +264,9 @@ def offer(
             return load_from(names, attribute)
         # `from package import module` asks first for an attribute: packages are not read for that.
         spec = importlib.util.find_spec(f"{module}.{attribute}")
-        is_module = spec is not None and spec.origin is not None  # a folder that an older version left has no origin
+        is_module = (
+            spec is not None and spec.origin is not None
+        )  # a folder that an older version left has no origin
         if not is_module and attribute in every():
             return load_from(every(), attribute)
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")

@@ -27,39 +27,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `build`."""
     common.field_arguments(parser, LstmShape)
     add = parser.add_argument
-    add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
+    add(
+        "--onnx",
+        type=Path,
+        metavar="FILE",
+        help="build this ONNX file instead of a network of given sizes",
+    )
     runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
     add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", dest="flavour", help=runtime)
     precision = f"precision: {', '.join(PRECISIONS)} (default %(default)s; only tf32 enables TF32)"
     add("--precision", default=EngineOptions.precision, metavar="NAME", help=precision)
     target = f"target compute capability of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
-    add("--optimization-level", type=int, metavar="N", help="level 0 to 5 (default: the builder's choice)")
+    add(
+        "--optimization-level",
+        type=int,
+        metavar="N",
+        help="level 0 to 5 (default: the builder's choice)",
+    )
     streams = "maximum number of auxiliary streams (default: the builder's choice)"
     add("--aux-streams", type=int, dest="max_aux_streams", metavar="N", help=streams)
-    add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
+    add(
+        "--workspace-mb",
+        type=int,
+        metavar="MB",
+        help="limit of the workspace memory in MB (10**6 bytes)",
+    )
     for axis in _RANGES:
         symbolic = f"keep the {FIELDS[axis].heading} symbolic, within this range"
         add(f"--{axis}-range", type=int, nargs=3, metavar=("MIN", "OPT", "MAX"), help=symbolic)
-    add("--layers-table", action="store_true", help="print loops, kernels per time step and kernel launches")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
+    add(
+        "--layers-table",
+        action="store_true",
+        help="print loops, kernels per time step and kernel launches",
+    )
+    add(
+        "--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)"
+    )
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run `build`."""
     if arguments.out is None and not arguments.layers_table:
-        raise UsageError("--out is missing: give a folder, or --layers-table to only print the table")
+        raise UsageError(
+            "--out is missing: give a folder, or --layers-table to only print the table"
+        )
     sizes = common.given(arguments, LstmShape)
     if arguments.onnx is not None and sizes:
-        raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
+        raise UsageError(
+            f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes"
+        )
     workspace_bytes = None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6
     more = {"workspace_bytes": workspace_bytes, "profile": _profile(arguments), "detailed": True}
     options = EngineOptions(**common.given(arguments, EngineOptions), **more)
-    engine = build_engine(arguments.onnx or shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
+    engine = build_engine(
+        arguments.onnx or shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed
+    )
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
-        common.print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
+        common.print_json(
+            {"files": [str(path) for path in files], "cached": engine.cached, **engine.information}
+        )
         return
     show(engine)
     for path in files:

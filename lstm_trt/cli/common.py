@@ -20,7 +20,14 @@ from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import about
-from lstm_trt.config.format import FIGURE_FORMATS, csv_text, decimal, frame_cells, markdown, warning_lines
+from lstm_trt.config.format import (
+    FIGURE_FORMATS,
+    csv_text,
+    decimal,
+    frame_cells,
+    markdown,
+    warning_lines,
+)
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
 
@@ -29,8 +36,11 @@ RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
 UNDECIDED_TRIALS = 1_000_000
 
 
-def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Collection[str] = ()) -> None:
-    """Add the flags of a dataclass's fields, which are None if not given (`given`); those in `several` take a list.
+def field_arguments(
+    parser: argparse._ActionsContainer, kind: type, several: Collection[str] = ()
+) -> None:
+    """Add the flags of a dataclass's fields, which are None if not given (`given`); those in
+    `several` take a list.
 
     A flag that the parser has already stays as it is.
     """
@@ -41,16 +51,23 @@ def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Col
         hint, default = hints[name], field.default
         help = field.help + ("" if default is None or hint is bool else f" (default {default})")
         if hint is bool:
-            parser.add_argument(field.flag, action="store_const", const=not default, dest=name, help=help)
+            parser.add_argument(
+                field.flag, action="store_const", const=not default, dest=name, help=help
+            )
             continue
         number: Any = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
-        metavar = None if field.choices else {None: "NAME", int: "N", float: field.unit.upper()}[number]
+        metavar = (
+            None if field.choices else {None: "NAME", int: "N", float: field.unit.upper()}[number]
+        )
         nargs = "+" if name in several else None
-        parser.add_argument(field.flag, type=number, nargs=nargs, choices=field.choices, metavar=metavar, help=help)
+        parser.add_argument(
+            field.flag, type=number, nargs=nargs, choices=field.choices, metavar=metavar, help=help
+        )
 
 
 def pair(flag: str, form: str, text: str, empty: bool = False) -> tuple[str, str]:
-    """Both sides of the last `=` in a value of a flag; the second may be `empty`. Raises `UsageError`."""
+    """Both sides of the last `=` in a value of a flag; the second may be `empty`. Raises
+    `UsageError`."""
     name, equals, value = text.rpartition("=")
     if not equals or not name.strip() or not (empty or value.strip()):
         raise UsageError(f"{flag} takes {form}, not {text!r}")
@@ -61,7 +78,9 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
     options = parser.add_argument_group("runtime options")
     field_arguments(options, Options, several=["precision"] if several else ())
-    cores = "cores to run on, one per thread, such as 2,3 or 0-3 (default: the last that are allowed)"
+    cores = (
+        "cores to run on, one per thread, such as 2,3 or 0-3 (default: the last that are allowed)"
+    )
     options.add_argument("--cores", type=_cores, metavar="LIST", help=cores)
     protocol = parser.add_argument_group("protocol")
     also = ", or that a sweep ends with which configurations meet it" if several else ""
@@ -71,7 +90,9 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     protocol.add_argument("--at-most", type=int, dest="trials", metavar="N", help=most)
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
     protocol.add_argument("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="S", help="time limit per configuration in seconds"
+    )
 
 
 def _cores(text: str) -> tuple[int, ...]:
@@ -79,7 +100,9 @@ def _cores(text: str) -> tuple[int, ...]:
     from lstm_trt.machine.linux import cpu_list
 
     if not (cores := cpu_list(text)):
-        raise argparse.ArgumentTypeError(f"needs numbers of cores, such as 2,3 or 0-3, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"needs numbers of cores, such as 2,3 or 0-3, not {text!r}"
+        )
     return tuple(sorted(set(cores)))
 
 
@@ -111,21 +134,28 @@ def given(arguments: argparse.Namespace, kind: type) -> dict:
 
 
 def trials_of(arguments: argparse.Namespace) -> int | None:
-    """The given number of trials, None if there is none; raises `UsageError` if it is not that of the given tier."""
+    """The given number of trials, None if there is none; raises `UsageError` if it is not that of
+    the given tier."""
     if arguments.tier is None:
         return arguments.trials
     trials = TIERS[arguments.tier]
     if arguments.trials not in (None, trials):
-        raise UsageError(f"--tier {arguments.tier} means {trials} trials, but --trials is {arguments.trials}: give one")
+        raise UsageError(
+            f"--tier {arguments.tier} means {trials} trials, but --trials is {arguments.trials}: give one"
+        )
     return trials
 
 
-def deadline_argument(parser: argparse._ActionsContainer, meaning: str, *, required: bool = False) -> None:
+def deadline_argument(
+    parser: argparse._ActionsContainer, meaning: str, *, required: bool = False
+) -> None:
     """Add --deadline-us and --deadline-ms; both set `deadline_us`."""
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--deadline-us", type=float, metavar="US", help=meaning)
     in_ms = "the same deadline in milliseconds"
-    group.add_argument("--deadline-ms", type=_us_of_ms, dest="deadline_us", metavar="MS", help=in_ms)
+    group.add_argument(
+        "--deadline-ms", type=_us_of_ms, dest="deadline_us", metavar="MS", help=in_ms
+    )
 
 
 def _us_of_ms(text: str) -> float:
@@ -149,14 +179,19 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
     elif form == "csv":
         print(answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame), end="")
     elif form == "md":
-        whole = answer.markdown_text() if hasattr(answer, "markdown_text") else markdown(*table_cells(answer))
+        whole = (
+            answer.markdown_text()
+            if hasattr(answer, "markdown_text")
+            else markdown(*table_cells(answer))
+        )
         print(whole, end="")
     else:
         show(answer)
 
 
 def table_cells(answer: Any) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, as text, of the table of an answer: those of its module of texts, else of its `frame`."""
+    """Header and rows, as text, of the table of an answer: those of its module of texts, else of
+    its `frame`."""
     text = registry.find("TEXTS", type(answer).__name__)
     return text.cells(answer) if hasattr(text, "cells") else frame_cells(answer.frame)
 
@@ -176,7 +211,9 @@ def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --figures and --formats."""
     parser.add_argument("--figures", type=Path, metavar="DIR", help=meaning)
     formats = "file formats of the figures (default png)"
-    parser.add_argument("--formats", nargs="+", choices=FIGURE_FORMATS, default=["png"], help=formats)
+    parser.add_argument(
+        "--formats", nargs="+", choices=FIGURE_FORMATS, default=["png"], help=formats
+    )
 
 
 def print_files(paths: Iterable[Path]) -> None:
@@ -193,7 +230,8 @@ def stopped(given: Sequence[str], before: str = "") -> int:
 
 
 def verdict_status(runs: Any, protocol: Protocol) -> int:
-    """Print the verdicts on what was recorded until they are decided to standard error; returns their exit status.
+    """Print the verdicts on what was recorded until they are decided to standard error; returns
+    their exit status.
 
     0 if no package has a verdict.
     """

@@ -14,7 +14,12 @@ FORMATS = ("text", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `consolidate`."""
     parser.add_argument("path", type=Path, help="folder of recordings")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the two files (default: the same folder)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the two files (default: the same folder)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

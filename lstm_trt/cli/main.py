@@ -1,10 +1,11 @@
-"""Command lines, of which `lstm-trt` is one: parse, call, print. Each command is one call of the package.
+"""Command lines, of which `lstm-trt` is one: parse, call, print. Each command is one call of the
+package.
 
-Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is missed, or B is
-slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison, a
-recording that cannot be read beside others that can, or a value that was selected and is not recorded beside others
-that are; 70 a bug, with its traceback; 130 stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a
-shell shows SIGPIPE).
+Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is
+missed, or B is slower than A; 2 an error in the input, reported in one line; 3 not enough evidence
+for a verdict or a comparison, a recording that cannot be read beside others that can, or a value
+that was selected and is not recorded beside others that are; 70 a bug, with its traceback; 130
+stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a shell shows SIGPIPE).
 """
 
 import argparse
@@ -21,7 +22,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from lstm_trt import __version__, registry
-from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, file_errors, nearest, printable
+from lstm_trt.config.errors import (
+    LabError,
+    MemoryExhausted,
+    UsageError,
+    file_errors,
+    nearest,
+    printable,
+)
 from lstm_trt.config.format import WIDTH, decimal, table_lines, terminal_width, wrapped
 from lstm_trt.machine.linux import open_standard_streams
 
@@ -35,14 +43,16 @@ _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Keeps the lines of descriptions and examples, wrapped at the terminal's width; breaks no name at a hyphen."""
+    """Keeps the lines of descriptions and examples, wrapped at the terminal's width; breaks no name
+    at a hyphen."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(
-            wrapped(line, width) if line.startswith(" ") else textwrap.fill(line, width) for line in text.splitlines()
+            wrapped(line, width) if line.startswith(" ") else textwrap.fill(line, width)
+            for line in text.splitlines()
         )
 
 
@@ -52,13 +62,20 @@ class _Parser(argparse.ArgumentParser):
         for kind in (int, float):
             self.register("type", kind, lambda text, kind=kind: kind(decimal(text)))
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """As argparse; an unknown option of a command is reported before arguments that are missing."""
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ):
+        """As argparse; an unknown option of a command is reported before arguments that are
+        missing."""
         if self._subparsers is None:
             for word in args or ():
                 name = word.partition("=")[0]
-                if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
-                    self.error(f"unrecognized arguments: {word}{nearest(name, self._option_string_actions)}")
+                if name.startswith("--") and not any(
+                    known.startswith(name) for known in self._option_string_actions
+                ):
+                    self.error(
+                        f"unrecognized arguments: {word}{nearest(name, self._option_string_actions)}"
+                    )
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -72,7 +89,8 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Program:
-    """A program; `commands()` gives them by their names. `first_steps` is printed without a command."""
+    """A program; `commands()` gives them by their names. `first_steps` is printed without a
+    command."""
 
     name: str
     description: str
@@ -101,7 +119,8 @@ PROGRAM = Program(
 
 
 def build_parser(command: str | None = None, program: Program = PROGRAM) -> argparse.ArgumentParser:
-    """A parser with the names of all commands and the arguments of `command`, the only module that is imported."""
+    """A parser with the names of all commands and the arguments of `command`, the only module that
+    is imported."""
     name, commands = program.name, program.commands()
     parser = _Parser(
         prog=name,
@@ -110,7 +129,9 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
         epilog=f"{_command_list(commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
-    choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS)
+    choices = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS
+    )
     for each, about in commands.items():
         subparser = choices.add_parser(each)
         if each == command:
@@ -135,9 +156,11 @@ def _command_list(commands: Mapping[str, registry.Command]) -> str:
 
 
 def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespace:
-    """Parse a command line; in the result `run` is the command's function and `given` the words of the command line.
+    """Parse a command line; in the result `run` is the command's function and `given` the words of
+    the command line.
 
-    Raises `UsageError` for invalid arguments, and `SystemExit` after --help, --version and the first steps.
+    Raises `UsageError` for invalid arguments, and `SystemExit` after --help, --version and the
+    first steps.
     """
     if program.first_steps and not given:
         show(program.first_steps)
@@ -145,7 +168,9 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
     command = next((word for word in given if not word.startswith("-")), None)
     arguments, unknown = build_parser(command, program).parse_known_args(given)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see {program.name} {command} --help")
+        raise UsageError(
+            f"unrecognized arguments: {' '.join(unknown)}; see {program.name} {command} --help"
+        )
     arguments.given = [program.name, *given]
     return arguments
 
@@ -168,7 +193,9 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     except LabError as error:
         return _refuse(program, error, error.exit_status)
     except MemoryError as error:
-        return _refuse(program, f"not enough memory: {error}".rstrip(": "), MemoryExhausted.exit_status)
+        return _refuse(
+            program, f"not enough memory: {error}".rstrip(": "), MemoryExhausted.exit_status
+        )
     except KeyboardInterrupt:
         show(f"{program.name}: stopped", sys.stderr)
         return EXIT_STOPPED
@@ -179,16 +206,22 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
         if isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRORS:
             return _refuse(program, error, LabError.exit_status)
         traceback.print_exc()
-        print(f"{program.name}: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
+        print(
+            f"{program.name}: this is a bug in lstm_trt; please report the lines above",
+            file=sys.stderr,
+        )
         return EXIT_BUG
 
 
 def check_address_space() -> None:
-    """Raise `MemoryExhausted` below `LEAST_BYTES`: OpenBLAS would wait for memory for ever, which no signal ends."""
+    """Raise `MemoryExhausted` below `LEAST_BYTES`: OpenBLAS would wait for memory for ever, which
+    no signal ends."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < LEAST_BYTES:
         allowed = f"this process may have {limit // 10**6} MB of address space (ulimit -v)"
-        raise MemoryExhausted(f"not enough memory: {allowed}, and at least {LEAST_BYTES // 10**6} MB are needed")
+        raise MemoryExhausted(
+            f"not enough memory: {allowed}, and at least {LEAST_BYTES // 10**6} MB are needed"
+        )
 
 
 def _stop(signal_number: int, frame: Any) -> NoReturn:
@@ -196,10 +229,12 @@ def _stop(signal_number: int, frame: Any) -> NoReturn:
 
 
 def show(answer: Any, file: Any = None) -> None:
-    """Print a text, or the text of an object, wrapped at the width of a terminal; control characters as escapes.
+    """Print a text, or the text of an object, wrapped at the width of a terminal; control
+    characters as escapes.
 
-    Names in files of the user may contain them. An object whose own text has colours, and nothing of such files, says
-    so by its attribute `coloured`. Standard error may be full or closed: the result does not depend on it.
+    Names in files of the user may contain them. An object whose own text has colours, and nothing
+    of such files, says so by its attribute `coloured`. Standard error may be full or closed: the
+    result does not depend on it.
     """
     file = file or sys.stdout
     width = terminal_width(file)
@@ -217,7 +252,8 @@ def show(answer: Any, file: Any = None) -> None:
 
 
 def _silence(stream: Any) -> None:
-    """Write to /dev/null what a stream still has to write, since its reader closed the pipe or its disk is full."""
+    """Write to /dev/null what a stream still has to write, since its reader closed the pipe or its
+    disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--runtime", metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
     common.runtime_arguments(parser)
-    length = "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
+    length = (
+        "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
+    )
     add("--for", dest="for_time", metavar="TIME", help=length)
     control = "do not also time an empty step, which measures the delays of the machine itself"
     rounds = "rounds, each in a new process; resumes if interrupted (default: one more than the folder has)"
@@ -61,13 +63,17 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.mode == "stream" and not isinstance(workload, LstmShape):
             common.print_progress(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
-        recording = pool.record(workload, rounds=arguments.rounds, time_limit_s=arguments.time_limit, **settings)
+        recording = pool.record(
+            workload, rounds=arguments.rounds, time_limit_s=arguments.time_limit, **settings
+        )
         return _record(arguments, recording)
     from lstm_trt.recorder import soak  # with what reads recordings; others need none of it
 
     for name in ("trials", "tier", "time_limit", "rounds"):
         if getattr(arguments, name) is not None:
-            raise UsageError(f"--for and --{name.replace('_', '-')} exclude each other: give one of them")
+            raise UsageError(
+                f"--for and --{name.replace('_', '-')} exclude each other: give one of them"
+            )
     try:
         done = soak.soak(workload, soak.seconds_of(arguments.for_time), **settings)
     except KeyboardInterrupt:
@@ -109,16 +115,23 @@ def _checks(recording: Recording) -> dict:
     """Its control run, the costs of its clock, and what a NaN does, as `pool.remarks` takes them."""
     provenance = recording.provenance
     nan_reaches_output = provenance["parity"]["nan_reaches_output"]
-    return {"control": provenance["control"], "clock": provenance["clock"], "nan_reaches_output": nan_reaches_output}
+    return {
+        "control": provenance["control"],
+        "clock": provenance["clock"],
+        "nan_reaches_output": nan_reaches_output,
+    }
 
 
 def latencies_text(recording: Recording) -> str:
-    """Number, maximum, 99th percentile (the order statistic at rank 0.99 n, rounded up) and median, in us."""
+    """Number, maximum, 99th percentile (the order statistic at rank 0.99 n, rounded up) and median,
+    in us."""
     ordered = np.sort(recording.timed_ns)
     if not len(ordered):
         return "no trials after warm-up"
     shares = {"max": Fraction(1), "p99": Fraction(99, 100), "median": Fraction(1, 2)}
-    texts = [f"{name} {latency(percentile(ordered, share) / 1e3)}" for name, share in shares.items()]
+    texts = [
+        f"{name} {latency(percentile(ordered, share) / 1e3)}" for name, share in shares.items()
+    ]
     return f"{count(len(ordered), 'trial')} after warm-up: {', '.join(texts)}"
 
 
@@ -135,7 +148,9 @@ class _Progress:
             case "floor" if "missing" in event:
                 common.print_progress(f"{self._name}: no roofline bound: {event['missing']}")
             case "floor":
-                bound = f"{'at least ' * event.get('at_least', 0)}{latency(event['floor_ns'] / 1e3, 3)}"
+                bound = (
+                    f"{'at least ' * event.get('at_least', 0)}{latency(event['floor_ns'] / 1e3, 3)}"
+                )
                 common.print_progress(f"{self._name}: roofline bound {bound}")
             case "progress":
                 self._rewrite(f"{event['done']}/{event['total']} trials")
@@ -148,10 +163,14 @@ class _Progress:
             case "rest":
                 elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
                 interrupted = f"round {event['continues']} was interrupted after {elapsed}"
-                common.print_progress(f"{interrupted}: recording the remaining {left} as round {event['round']}")
+                common.print_progress(
+                    f"{interrupted}: recording the remaining {left} as round {event['round']}"
+                )
             case "soak":
                 left = duration(event["asked_s"] - event["elapsed_s"])
-                self._rewrite(f"{event['trials']} trials, {count(event['parts'], 'part')} written, {left} left")
+                self._rewrite(
+                    f"{event['trials']} trials, {count(event['parts'], 'part')} written, {left} left"
+                )
             case "stage" if event["stage"] == "store":
                 self.end_line()
 

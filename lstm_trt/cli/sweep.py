@@ -32,18 +32,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `sweep`."""
     add = parser.add_argument
     grids = ", ".join(f"{name} ({count(len(grid), 'network')})" for name, grid in GRIDS.items())
-    add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
+    add(
+        "--grid",
+        metavar="NAME",
+        help=f"predefined grid: {grids}; given sizes replace those of the grid",
+    )
     workload_arguments(parser, several=True)
-    add("--runtime", nargs="+", default=[None], metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
+    add(
+        "--runtime",
+        nargs="+",
+        default=[None],
+        metavar="NAME",
+        help=f"{common.RUNTIME_HELP} (default onnxruntime)",
+    )
     common.runtime_arguments(parser, several=True)
     rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--control", action="store_true", help=CONTROL_HELP)
     sweep_arguments(parser)
-    add("--scheduler", metavar="ADDRESS", help="record on the workers of a Dask scheduler, such as tcp://HOST:8786")
-    add("--each-machine", action="store_true", help="record all on each of its machines, into DIR/MACHINE")
+    add(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="record on the workers of a Dask scheduler, such as tcp://HOST:8786",
+    )
+    add(
+        "--each-machine",
+        action="store_true",
+        help="record all on each of its machines, into DIR/MACHINE",
+    )
     add("--for", dest="for_time", help=argparse.SUPPRESS)  # else it would be --format
-    add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
+    add(
+        "--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB"
+    )
     common.figure_arguments(parser, "draw the figures of the sweep into this folder")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
@@ -58,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     if after is not None:
         after.check(deadline_us)
     elif arguments.figures or deadline_us is not None:
-        raise UsageError("--figures and --deadline-us need a package that judges recordings, and there is none here")
+        raise UsageError(
+            "--figures and --deadline-us need a package that judges recordings, and there is none here"
+        )
     if arguments.until is None:
         arguments.deadline_us = None  # only for the figures
     protocol = common.protocol_of(arguments)
@@ -71,7 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
         address = arguments.scheduler
         executor = machines(address) if arguments.each_machine else partial(connect, address)
     elif arguments.each_machine:
-        raise UsageError("--each-machine is for the machines of a scheduler: give it with --scheduler")
+        raise UsageError(
+            "--each-machine is for the machines of a scheduler: give it with --scheduler"
+        )
     report = sweep(
         own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
@@ -110,8 +134,12 @@ def _grid(arguments: argparse.Namespace) -> Grid:
 
 def sweep_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that record several configurations."""
-    parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
-    parser.add_argument("--quiet", action="store_false", dest="show_progress", help="do not print progress")
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="retry configurations that failed before"
+    )
+    parser.add_argument(
+        "--quiet", action="store_false", dest="show_progress", help="do not print progress"
+    )
     common.wait_argument(parser)
 
 

@@ -1,4 +1,5 @@
-"""What is recorded: the sizes of a stacked LSTM, or a workload of another kind, given by the flags of that kind.
+"""What is recorded: the sizes of a stacked LSTM, or a workload of another kind, given by the flags
+of that kind.
 
 The module of a kind's flags, in the table `FLAGS`, has
 
@@ -24,25 +25,31 @@ from lstm_trt.config.workload import Workload
 
 def flags_of(kinds: Collection[str] | None = None) -> list[Any]:
     """The modules of the flags of these workload kinds, of all if None."""
-    return [registry.load_entry("FLAGS", kind) for kind in registry.table("FLAGS") if kinds is None or kind in kinds]
+    return [
+        registry.load_entry("FLAGS", kind)
+        for kind in registry.table("FLAGS")
+        if kinds is None or kind in kinds
+    ]
 
 
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add what is recorded: the sizes of a stacked LSTM, or the flags of other kinds; of lists if `several`."""
+    """Add what is recorded: the sizes of a stacked LSTM, or the flags of other kinds; of lists if
+    `several`."""
     field_arguments(parser, LstmShape, several=AXES if several else ())
     own = parser.add_argument_group("your own network or step")
     for flags in flags_of():
         flags.add_arguments(own, several)
-    mode = (
-        "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
-    )
+    mode = "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
     parser.add_argument("--mode", choices=("forward", "stream"), help=f"{mode} (default forward)")
 
 
-def own_workloads(arguments: argparse.Namespace, kinds: Collection[str] | None = None) -> Sequence[Workload]:
+def own_workloads(
+    arguments: argparse.Namespace, kinds: Collection[str] | None = None
+) -> Sequence[Workload]:
     """The workloads of the kind of which a flag was given; none if there was none.
 
-    Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
+    Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked
+    LSTM.
     """
     modules = flags_of(kinds)
     flags = [flag for flag in (module.given(arguments) for module in modules) if flag]
@@ -60,17 +67,21 @@ def one_workload(arguments: argparse.Namespace, kinds: Collection[str] | None = 
     own = own_workloads(arguments, kinds)
     if len(own) > 1:
         networks = count(len(own), "network")
-        raise UsageError(f"the flags give {networks}, but one is needed: lstm-trt sweep records several")
+        raise UsageError(
+            f"the flags give {networks}, but one is needed: lstm-trt sweep records several"
+        )
     return own[0] if own else shape_of(arguments, instead_of_sizes(kinds))
 
 
 def instead_of_sizes(kinds: Collection[str] | None = None) -> str:
-    """What can be given instead of the sizes of a stacked LSTM: "--onnx FILE, or --step MODULE:FUNCTION"."""
+    """What can be given instead of the sizes of a stacked LSTM: "--onnx FILE, or --step
+    MODULE:FUNCTION"."""
     return ", or ".join(flags.INSTEAD for flags in flags_of(kinds))
 
 
 def shape_of(arguments: argparse.Namespace, instead: str) -> LstmShape:
-    """The given shape; raises `UsageError` for invalid sizes, and for missing ones with what can be given `instead`."""
+    """The given shape; raises `UsageError` for invalid sizes, and for missing ones with what can be
+    given `instead`."""
     for axis in ("layers", "hidden", "sequence"):
         if getattr(arguments, axis) is None:
             raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or {instead}")

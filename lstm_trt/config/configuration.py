@@ -13,13 +13,22 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
 from lstm_trt.config.errors import UsageError, one_of, refused
-from lstm_trt.config.fields import JsonFields, Tells, as_list, check_types, described, identity_fields, known_fields
+from lstm_trt.config.fields import (
+    JsonFields,
+    Tells,
+    as_list,
+    check_types,
+    described,
+    identity_fields,
+    known_fields,
+)
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
-#: What is timed on the device's own clock: nothing, the computation, or the computation and the copies.
+#: What is timed on the device's own clock: nothing, the computation, or the computation and the
+#: copies.
 DEVICE_CLOCKS = ("off", "compute", "all")
 
 #: Arrival pattern -> allowed ways to wait for the next call; the first is the default.
@@ -48,27 +57,36 @@ def canonical_json(value: object) -> str:
 class Options(JsonFields):
     """Options of the runtime.
 
-    The process is pinned to `cores` before the runtime is imported. There must be one core
-    per thread; if empty, `describe` chooses them. `device` None is the first device that the
-    runtime offers. `graph`: use a CUDA graph, on runtimes where it is optional. `device_clocks`
-    ("off", "compute" or "all"): what is also timed on the device, with "all" also the copies.
-    `device` "cuda:1" selects a GPU by CUDA's numbers and is stored as `device_index`, which is not part of the
-    identity: the device's name is. `io_binding`: ONNX Runtime reads and writes the same buffers at every call; without
-    it, `session.run` allocates the outputs at every call. `reduce_range`: int8 weights have 7 bits, which `describe`
-    sets where the processor's 8-bit products would saturate.
+    The process is pinned to `cores` before the runtime is imported. There must be one core per
+    thread; if empty, `describe` chooses them. `device` None is the first device that the runtime
+    offers. `graph`: use a CUDA graph, on runtimes where it is optional. `device_clocks` ("off",
+    "compute" or "all"): what is also timed on the device, with "all" also the copies. `device`
+    "cuda:1" selects a GPU by CUDA's numbers and is stored as `device_index`, which is not part of
+    the identity: the device's name is. `io_binding`: ONNX Runtime reads and writes the same buffers
+    at every call; without it, `session.run` allocates the outputs at every call. `reduce_range`:
+    int8 weights have 7 bits, which `describe` sets where the processor's 8-bit products would
+    saturate.
     """
 
     precision: str = described(
-        "fp32", help="precision; int8: quantized by ONNX Runtime or C code", choices=PRECISIONS, plain=True, kept=True
+        "fp32",
+        help="precision; int8: quantized by ONNX Runtime or C code",
+        choices=PRECISIONS,
+        plain=True,
+        kept=True,
     )
     threads: int = described(1, help="threads, one core each", kept=True)
     cores: tuple[int, ...] = described((), tells=Tells.NEVER)
     device: str = described(  # None until `Configuration` or `describe` has chosen it
-        None, help="cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)", plain=True
+        None,
+        help="cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)",
+        plain=True,
     )
     graph: bool = described(False, help="use a CUDA graph, on runtimes where it is optional")
     device_clocks: str = described(
-        "off", help="also measure on the device: only the computation, or all including copies", choices=DEVICE_CLOCKS
+        "off",
+        help="also measure on the device: only the computation, or all including copies",
+        choices=DEVICE_CLOCKS,
     )
     device_index: int = described(0, compare=False, tells=Tells.NEVER)
     io_binding: bool = described(
@@ -78,7 +96,9 @@ class Options(JsonFields):
         heading="I/O binding",
         added=True,
     )
-    reduce_range: bool = described(False, heading="weights", values={True: "7 bits", False: "full"}, added=True)
+    reduce_range: bool = described(
+        False, heading="weights", values={True: "7 bits", False: "full"}, added=True
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(as_list(self.cores)))
@@ -89,7 +109,9 @@ class Options(JsonFields):
         one_of("precision", self.precision, PRECISIONS)
         check_whole("threads", self.threads, 1)
         if self.device not in (None, "cpu", "cuda"):
-            raise UsageError(f"unknown device {self.device!r}: choose cpu, cuda, or cuda:1 and so on")
+            raise UsageError(
+                f"unknown device {self.device!r}: choose cpu, cuda, or cuda:1 and so on"
+            )
         one_of("device clocks", self.device_clocks, DEVICE_CLOCKS)
 
     @classmethod
@@ -104,28 +126,32 @@ _of_until = partial(described, None, tells=Tells.MINOR, added=True)
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the trials are run; the number of trials is fixed beforehand, unless `until` is "decided".
+    """How the trials are run; the number of trials is fixed beforehand, unless `until` is
+    "decided".
 
     The `warmup` trials are recorded too, and marked. The machine's state is read between
     blocks of trials. A block ends after `block_trials` trials, or with the first trial that
     ends more than `block_ms` after its start. The `settle` trials after each reading are
     marked as warm-up, because the reading evicts the caches.
 
-    Arrivals: "closed" starts a call when the previous call returns. "periodic" starts a call
-    every `period_us` and waits by `wait`: "spin", "sleep" (sleep, then spin for the last
-    200 us) or "os" (sleep only). "paused" sleeps `pause_ms` before each call. With `for_s`
-    the recording ends after that time, and `trials` is the maximum for one part of it. With `until` "decided" it ends
-    when the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length` calls,
-    averaged over misses, is MET or MISSED (`registry.STOPPING`), and `trials` is the maximum.
+    Arrivals: "closed" starts a call when the previous call returns. "periodic" starts a call every
+    `period_us` and waits by `wait`: "spin", "sleep" (sleep, then spin for the last 200 us) or "os"
+    (sleep only). "paused" sleeps `pause_ms` before each call. With `for_s` the recording ends after
+    that time, and `trials` is the maximum for one part of it. With `until` "decided" it ends when
+    the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length`
+    calls, averaged over misses, is MET or MISSED (`registry.STOPPING`), and `trials` is the
+    maximum.
 
-    With `after_warmup` "zeros" all inputs of floating point are zero from the first call after the warm-up on, so that
-    the k-th timed call of a stream is the k-th of silence.
+    With `after_warmup` "zeros" all inputs of floating point are zero from the first call after the
+    warm-up on, so that the k-th timed call of a stream is the k-th of silence.
     """
 
     trials: int = described(1000, help="timed trials", tells=Tells.MINOR)
     warmup: int = described(10, help="warm-up trials, stored and marked as such", tells=Tells.MINOR)
     arrival: str = described(
-        "closed", help="start of a call: after the previous one, at a fixed period, or after a pause", choices=ARRIVALS
+        "closed",
+        help="start of a call: after the previous one, at a fixed period, or after a pause",
+        choices=ARRIVALS,
     )
     wait: str | None = described(
         None,
@@ -137,19 +163,27 @@ class Protocol:
     block_ms: int = described(500, tells=Tells.NEVER)
     settle: int = described(3, tells=Tells.NEVER)
     period_us: float | None = described(None, help="period of periodic arrivals", unit="us")
-    pause_ms: float | None = described(None, help="idle time before each call of paused arrivals", unit="ms")
+    pause_ms: float | None = described(
+        None, help="idle time before each call of paused arrivals", unit="ms"
+    )
     for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
     until: str | None = _of_until(
         help="stop as soon as the verdict on the deadline is MET or MISSED, at the latest after --at-most trials",
         choices=("decided",),
     )
     deadline_us: float | None = _of_until(help="deadline of --until decided", unit="us")
-    percentile: float | None = _of_until(help="percentile that must meet the deadline (default 99.9)", unit="p")
+    percentile: float | None = _of_until(
+        help="percentile that must meet the deadline (default 99.9)", unit="p"
+    )
     burst_length: float | None = _of_until(
-        help="MET must hold if a miss lies, averaged over misses, in a burst of up to this length, in calls", unit="b"
+        help="MET must hold if a miss lies, averaged over misses, in a burst of up to this length, in calls",
+        unit="b",
     )
     after_warmup: str | None = described(
-        None, help="inputs of the timed calls of a stream: silence after usual ones", choices=("zeros",), added=True
+        None,
+        help="inputs of the timed calls of a stream: silence after usual ones",
+        choices=("zeros",),
+        added=True,
     )
 
     def __post_init__(self) -> None:
@@ -162,17 +196,27 @@ class Protocol:
             one_of("after_warmup", self.after_warmup, ("zeros",))
 
     def _check_until(self) -> None:
-        values = {"deadline_us": self.deadline_us, "burst_length": self.burst_length, "percentile": self.percentile}
+        values = {
+            "deadline_us": self.deadline_us,
+            "burst_length": self.burst_length,
+            "percentile": self.percentile,
+        }
         if self.until is None:
             for name, value in values.items():
                 if value is not None:
-                    raise UsageError(f"{name} is for recordings that end when they are decided: add --until decided")
+                    raise UsageError(
+                        f"{name} is for recordings that end when they are decided: add --until decided"
+                    )
             return
         one_of("until", self.until, ("decided",))
         if self.for_s is not None:
             raise UsageError("until and for_s exclude each other: give one of them")
         values["percentile"] = 99.9 if self.percentile is None else self.percentile
-        ranges = ("above 0", 0, math.inf), ("at least 1", 1, math.inf), ("at least 50 and below 100", 50, 100)
+        ranges = (
+            ("above 0", 0, math.inf),
+            ("at least 1", 1, math.inf),
+            ("at least 50 and below 100", 50, 100),
+        )
         for (name, value), (words, least, most) in zip(values.items(), ranges, strict=True):
             if value is None:
                 raise UsageError(f"--until decided needs {name}: give --{name.replace('_', '-')}")
@@ -185,7 +229,9 @@ class Protocol:
         if self.wait is None:
             object.__setattr__(self, "wait", waits[0])
         elif self.wait not in waits and len(waits) == 1:
-            raise UsageError(f"wait applies to periodic arrivals only, not to {self.arrival}: remove it")
+            raise UsageError(
+                f"wait applies to periodic arrivals only, not to {self.arrival}: remove it"
+            )
         one_of("wait", self.wait, waits)
         for name, arrival, unit_s, least_s, longest_s in (
             ("period_us", "periodic", 1e-6, 1e-6, LONGEST_GAP_S),
@@ -195,10 +241,14 @@ class Protocol:
             value = getattr(self, name)
             if value is None:
                 if arrival == self.arrival:
-                    raise UsageError(f"{arrival} arrivals need {name}: give --{name.replace('_', '-')}")
+                    raise UsageError(
+                        f"{arrival} arrivals need {name}: give --{name.replace('_', '-')}"
+                    )
                 continue
             if arrival not in (None, self.arrival):
-                raise UsageError(f"{name} applies to {arrival} arrivals only, not to {self.arrival}: remove it")
+                raise UsageError(
+                    f"{name} applies to {arrival} arrivals only, not to {self.arrival}: remove it"
+                )
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise UsageError(f"{name} must be a number, not {value!r}")
             if not least_s <= value * unit_s <= longest_s:
@@ -213,7 +263,8 @@ class Protocol:
 
     @property
     def arrival_text(self) -> str:
-        """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms, closed in silence."""
+        """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms, closed in
+        silence."""
         text = self.arrival
         text += f" every {self.period_us:g} us" if self.period_us else ""
         text += f" {self.pause_ms:g} ms" if self.pause_ms else ""
@@ -253,9 +304,12 @@ class Configuration(JsonFields):
 
     @property
     def title(self) -> str:
-        """Workload and runtime, and the precision if it is not the default: `2x200-s128-b1 on onnxruntime in int8`."""
+        """Workload and runtime, and the precision if it is not the default: `2x200-s128-b1 on
+        onnxruntime in int8`."""
         precision = self.options.precision
-        return f"{self.name} on {self.runtime}" + f" in {precision}" * (precision != Options.precision)
+        return f"{self.name} on {self.runtime}" + f" in {precision}" * (
+            precision != Options.precision
+        )
 
     @cached_property
     def id(self) -> str:
@@ -266,8 +320,8 @@ class Configuration(JsonFields):
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`.
 
-        Raises `UnknownConfiguration` for a workload kind or a field that this version does not have,
-        `UsageError` if a field is missing or its value is invalid.
+        Raises `UnknownConfiguration` for a workload kind or a field that this version does not
+        have, `UsageError` if a field is missing or its value is invalid.
         """
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
             check_types(cls, plain)
@@ -288,17 +342,25 @@ def _hash(identity: Mapping[str, Any]) -> str:
 
 
 def cell_key(plain: Mapping[str, Any]) -> str:
-    """The same for a configuration, given as JSON values, on all machines: its id without what `describe` adds there.
+    """The same for a configuration, given as JSON values, on all machines: its id without what
+    `describe` adds there.
 
-    That is the runtime's version, the device's name, the cores, and whether weights have 7 bits. Raises
-    `UnknownConfiguration` for a workload of another version.
+    That is the runtime's version, the device's name, the cores, and whether weights have 7 bits.
+    Raises `UnknownConfiguration` for a workload of another version.
     """
-    options = {name: value for name, value in plain["options"].items() if name not in ("cores", "reduce_range")}
+    options = {
+        name: value
+        for name, value in plain["options"].items()
+        if name not in ("cores", "reduce_range")
+    }
     asked = {name: plain[name] for name in ("mode", "runtime", "protocol")}
-    return _hash(asked | {"options": options, "workload": workload_from_dict(plain["workload"]).identity})
+    return _hash(
+        asked | {"options": options, "workload": workload_from_dict(plain["workload"]).identity}
+    )
 
 
-#: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.
+#: A closed-loop recording that spends more than this share of its time outside the trials gets a
+#: warning.
 OUTSIDE_SHARE_LIMIT = 0.20
 
 #: What the timed thread did between calls, as `loop.between_calls` splits that time.
@@ -308,24 +370,33 @@ BETWEEN_CALLS = {
     "waiting_ns": "other waiting",
 }
 
-#: Unexplained CPU time matters from this share of a mean call on, since less could not make even a single call longer
-#: by more than that, and from so many ns on, of which the readings are exact to a tenth.
+#: Unexplained CPU time matters from this share of a mean call on, since less could not make even a
+#: single call longer by more than that, and from so many ns on, of which the readings are exact to
+#: a tenth.
 UNEXPLAINED_SHARE, UNEXPLAINED_NS = 0.1, 100_000
 
 
 def warnings_of(
-    protocol: Protocol, rows: int, inside_ns: float, self_check: Mapping[str, Any], unexplained_ns: int | None = None
+    protocol: Protocol,
+    rows: int,
+    inside_ns: float,
+    self_check: Mapping[str, Any],
+    unexplained_ns: int | None = None,
 ) -> list[str]:
     """Warnings about a loop of `rows` trials, which took `inside_ns` of its time.
 
-    `self_check`: that of the loop. `unexplained_ns`: CPU time of threads that are neither timed nor of the pool.
+    `self_check`: that of the loop. `unexplained_ns`: CPU time of threads that are neither timed nor
+    of the pool.
     """
     wall_ns, between = self_check["loop_ns"], self_check.get("between_calls")
     outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
         text = f"{100 * outside:.0f} % of the time passed between calls"
         if between:
-            parts = [f"{100 * between[name] / wall_ns:.0f} % {what}" for name, what in BETWEEN_CALLS.items()]
+            parts = [
+                f"{100 * between[name] / wall_ns:.0f} % {what}"
+                for name, what in BETWEEN_CALLS.items()
+            ]
             text += f": {', '.join(parts)}"
         warnings.append(text)
     if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):

@@ -16,18 +16,24 @@ STAGES = ("export", "build", "parity", "run", "memory", "time")
 
 
 #: Locations in the source code of TensorRT, which do not help its users.
-_SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
+_SOURCE = re.compile(
+    r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*"
+)
 
 
 def one_line(error: object) -> str:
-    """An exception or message without line breaks and without locations in the source code of TensorRT."""
+    """An exception or message without line breaks and without locations in the source code of
+    TensorRT."""
     text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an error's text, with the second if the first ends in a colon; the class name if empty."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """First line of an error's text, with the second if the first ends in a colon; the class name
+    if empty."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
@@ -51,7 +57,8 @@ class LabError(Exception):
         return printable(super().__str__())
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: one line, which begins with the line of the cell."""
+        """What IPython shows in place of a traceback: one line, which begins with the line of the
+        cell."""
         frames = walk_tb(self.__traceback__)
         own = [line for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
         place = f"line {own[0]}: " if own else ""
@@ -66,8 +73,15 @@ class UnsupportedPrecision(UsageError):
     """A runtime does not support a precision on a device; `offered` are those that it supports."""
 
     def __init__(self, runtime: str, device: str, precision: str, offered: Sequence[str]):
-        super().__init__(f"{runtime} on {device} does not support {precision}: choose from {', '.join(offered)}")
-        self.runtime, self.device, self.precision, self.offered = runtime, device, precision, tuple(offered)
+        super().__init__(
+            f"{runtime} on {device} does not support {precision}: choose from {', '.join(offered)}"
+        )
+        self.runtime, self.device, self.precision, self.offered = (
+            runtime,
+            device,
+            precision,
+            tuple(offered),
+        )
 
 
 class NotATable(UsageError):
@@ -75,7 +89,8 @@ class NotATable(UsageError):
 
 
 class UnknownConfiguration(UsageError):
-    """Recorded by a newer version, or with a package that is not installed; readers skip it with a warning."""
+    """Recorded by a newer version, or with a package that is not installed; readers skip it with a
+    warning."""
 
 
 class StoreError(LabError):
@@ -83,21 +98,26 @@ class StoreError(LabError):
 
 
 class NotReadable(StoreError):
-    """The system does not let a file be read now: no permission, a failing disk, too many open files.
+    """The system does not let a file be read now: no permission, a failing disk, too many open
+    files.
 
     So nothing is known of its content, which may well be whole.
     """
 
 
 def nearest(name: object, names: Iterable[object]) -> str:
-    """The one of `names` that is most like a mistyped name, as ` (did you mean 'fp16'?)`; empty if none is like it."""
+    """The one of `names` that is most like a mistyped name, as ` (did you mean 'fp16'?)`; empty if
+    none is like it."""
     from difflib import get_close_matches  # slow to import, and only needed for mistakes
 
-    return "".join(f" (did you mean {found!r}?)" for found in get_close_matches(str(name), map(str, names), 1))
+    return "".join(
+        f" (did you mean {found!r}?)" for found in get_close_matches(str(name), map(str, names), 1)
+    )
 
 
 class Incomplete(str):
-    """A warning that recordings are missing from an answer: the exit status of its command is 3 instead of 0."""
+    """A warning that recordings are missing from an answer: the exit status of its command is 3
+    instead of 0."""
 
     __slots__ = ()
 
@@ -105,29 +125,42 @@ class Incomplete(str):
 def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
     """The value; raises `UsageError` unless it is one of the `known` ones."""
     if value not in known:
-        raise UsageError(f"unknown {what} {value!r}{nearest(value, known)}: choose from {', '.join(map(str, known))}")
+        raise UsageError(
+            f"unknown {what} {value!r}{nearest(value, known)}: choose from {', '.join(map(str, known))}"
+        )
     return value
 
 
 def check_number(must: str, value: Any, fits: Callable[[Any], bool]) -> None:
-    """Raise `UsageError` with `must` ("the effect must be ...") unless it is a finite number that `fits`."""
+    """Raise `UsageError` with `must` ("the effect must be ...") unless it is a finite number that
+    `fits`."""
     if not (isinstance(value, Real) and math.isfinite(value) and fits(value)):
-        raise UsageError(f"{must}, not {format(value, 'g') if isinstance(value, Real) else repr(value)}")
+        raise UsageError(
+            f"{must}, not {format(value, 'g') if isinstance(value, Real) else repr(value)}"
+        )
 
 
 @contextmanager
-def refused(what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError) -> Generator[None]:
-    """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), reason, hint."""
+def refused(
+    what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError
+) -> Generator[None]:
+    """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an
+    array"), reason, hint."""
     try:
         yield
     except causes as error:
         if isinstance(error, MemoryError):  # Arrow's is one of its other errors, too
             raise
-        raise kind(f"{what}: {getattr(error, 'strerror', None) or first_line(error)}{hint}") from None
+        raise kind(
+            f"{what}: {getattr(error, 'strerror', None) or first_line(error)}{hint}"
+        ) from None
 
 
-def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> AbstractContextManager[None]:
-    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
+def file_errors(
+    what: str, hint: str = "", kind: type[LabError] = UsageError
+) -> AbstractContextManager[None]:
+    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the
+    reason, the hint."""
     return refused(f"cannot {what}", OSError, hint=hint, kind=kind)
 
 
@@ -135,9 +168,11 @@ def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) ->
 def any_error(
     kind: type[LabError], what: str, text: Callable[..., str] = first_line, exhausted: str = ""
 ) -> Generator[None]:
-    """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed on unchanged.
+    """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed
+    on unchanged.
 
-    With `exhausted` one that reports that memory ran out becomes `MemoryExhausted`: that text in place of `what`.
+    With `exhausted` one that reports that memory ran out becomes `MemoryExhausted`: that text in
+    place of `what`.
     """
     try:
         yield
@@ -158,7 +193,8 @@ class RuntimeUnavailable(LabError):
 
 
 class NotInstalled(LabError):
-    """A library is missing that the plain package does not bring; `remedy` is the command that installs it."""
+    """A library is missing that the plain package does not bring; `remedy` is the command that
+    installs it."""
 
     def __init__(self, library: str, remedy: str):
         super().__init__(f"{library} is not installed; install it with {remedy}")
@@ -169,7 +205,8 @@ class NotInstalled(LabError):
 class ConfigurationFailed(LabError):
     """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
 
-    `invalid`: its protocol cannot be carried out with this network. `detail`: all that a library or a traceback says.
+    `invalid`: its protocol cannot be carried out with this network. `detail`: all that a library or
+    a traceback says.
     """
 
     stage = "run"
@@ -212,10 +249,16 @@ class TimeLimitReached(ConfigurationFailed):
     stage = "time"
 
 
-#: How frameworks, CUDA, TensorRT and the system report that memory ran out, in lower case. Most raise a general error
-#: and TensorRT only logs it, so the text is the only way to recognize it.
+#: How frameworks, CUDA, TensorRT and the system report that memory ran out, in lower case. Most
+#: raise a general error and TensorRT only logs it, so the text is the only way to recognize it.
 _NO_MEMORY = (
-    *("out of memory", "outofmemory", "could not be allocated", "not enough memory", "allocate memory"),
+    *(
+        "out of memory",
+        "outofmemory",
+        "could not be allocated",
+        "not enough memory",
+        "allocate memory",
+    ),
     *("resource exhausted", "oom when allocating", "_status_alloc_failed"),
 )
 
@@ -225,12 +268,17 @@ def building(name: str, what: str) -> AbstractContextManager[None]:
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.
     """
-    return any_error(BuildFailed, f"{name} cannot build {what}", exhausted=f"{name} ran out of memory for {what}")
+    return any_error(
+        BuildFailed, f"{name} cannot build {what}", exhausted=f"{name} ran out of memory for {what}"
+    )
 
 
 def run_failure(name: str, error: Exception) -> LabError:
-    """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised while running."""
-    return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name} failed in a call: {first_line(error)}")
+    """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised
+    while running."""
+    return (MemoryExhausted if is_memory_error(error) else RunFailed)(
+        f"{name} failed in a call: {first_line(error)}"
+    )
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -245,9 +293,13 @@ def is_memory_message(text: str) -> bool:
 
     glibc's "cannot allocate memory in static TLS block" does not: a library was loaded too late.
     """
-    return "static tls" not in text.lower() and any(pattern in text.lower() for pattern in _NO_MEMORY)
+    return "static tls" not in text.lower() and any(
+        pattern in text.lower() for pattern in _NO_MEMORY
+    )
 
 
 def is_memory_error(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, reports that host or device memory ran out."""
-    return any(isinstance(each, MemoryError) or is_memory_message(str(each)) for each in causes(error))
+    return any(
+        isinstance(each, MemoryError) or is_memory_message(str(each)) for each in causes(error)
+    )

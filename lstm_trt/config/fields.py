@@ -1,7 +1,8 @@
-"""What is known of each field of a shape, of options and of a protocol, stated where the field is declared.
+"""What is known of each field of a shape, of options and of a protocol, stated where the field is
+declared.
 
-Labels, tables, JSON, the pairing of a comparison, the argument parser and the printed command are filters on it: a
-field is added in one place.
+Labels, tables, JSON, the pairing of a comparison, the argument parser and the printed command are
+filters on it: a field is added in one place.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,8 @@ def as_list(values: Any) -> list[Any]:
 ADDED = {"added": True}
 
 
-#: The types of a dataclass's fields; finding them takes longer than all else that reading a configuration does.
+#: The types of a dataclass's fields; finding them takes longer than all else that reading a
+#: configuration does.
 _hints = cache(get_type_hints)
 
 
@@ -39,11 +41,12 @@ class Tells(Enum):
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a field: its flag's help (without one it has no flag) and choices, its heading and values.
+    """What is known of a field: its flag's help (without one it has no flag) and choices, its
+    heading and values.
 
-    `heading`: in labels and tables, by default the name in words. `plain`: labels show the value without it.
-    `values`: texts of values in tables, by default those of `str`, and yes or no. `kept`: every group and table has
-    it, not only those with another value than the default.
+    `heading`: in labels and tables, by default the name in words. `plain`: labels show the value
+    without it. `values`: texts of values in tables, by default those of `str`, and yes or no.
+    `kept`: every group and table has it, not only those with another value than the default.
     """
 
     name: str = ""
@@ -77,7 +80,9 @@ class About:
         return shown if self.plain else f"{self.heading} {shown}"
 
 
-def described(default: Any = MISSING, *, compare: bool = True, added: bool = False, **about: Any) -> Any:
+def described(
+    default: Any = MISSING, *, compare: bool = True, added: bool = False, **about: Any
+) -> Any:
     """A dataclass field with what `About` says of it."""
     return field(default=default, compare=compare, metadata={"added": added, "about": about})
 
@@ -97,10 +102,12 @@ def _about(item: Field[Any]) -> About:
 def identity_fields(part: Any) -> dict[str, Any]:
     """A dataclass as JSON values, from which ids are computed; tuples become lists.
 
-    Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
-    their default, so that older recordings keep their ids.
+    Left out are fields with `compare=False`, and fields declared with `field(default=...,
+    metadata=ADDED)` that have their default, so that older recordings keep their ids.
     """
-    values = ((name, getattr(part, name), left_out) for name, left_out in _identity(type(part)).items())
+    values = (
+        (name, getattr(part, name), left_out) for name, left_out in _identity(type(part)).items()
+    )
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value, left_out in values
@@ -122,13 +129,16 @@ def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
     """
     unknown = plain.keys() - {item.name for item in fields(kind)}
     if unknown:
-        raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
+        raise UnknownConfiguration(
+            f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}"
+        )
     hints = _hints(kind)
     return kind(**{name: _typed(hints[name], value) for name, value in plain.items()})
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """A JSON value as a type that dataclasses here have: objects and lists as dataclasses and tuples."""
+    """A JSON value as a type that dataclasses here have: objects and lists as dataclasses and
+    tuples."""
     tuples = [each for each in (hint, *get_args(hint)) if get_origin(each) is tuple]
     if isinstance(value, list) and tuples:
         parts = get_args(tuples[0])
@@ -138,10 +148,11 @@ def _typed(hint: Any, value: Any) -> Any:
 
 @cache
 def _form(hint: Any) -> tuple[tuple[type, ...], Mapping[Any, Any], frozenset[str], Any]:
-    """The types of the JSON values of a hint; the hints of named entries, those that must be there, that of any other.
+    """The types of the JSON values of a hint; the hints of named entries, those that must be there,
+    that of any other.
 
-    `hint`: a plain type, `list[...]`, `tuple[..., ...]`, `dict[str, ...]`, a dataclass or a `TypedDict` of these, each
-    also in a union with None; no types for one that allows anything.
+    `hint`: a plain type, `list[...]`, `tuple[..., ...]`, `dict[str, ...]`, a dataclass or a
+    `TypedDict` of these, each also in a union with None; no types for one that allows anything.
     """
     kind, *types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if is_typeddict(kind) or is_dataclass(kind):
@@ -155,7 +166,8 @@ def _form(hint: Any) -> tuple[tuple[type, ...], Mapping[Any, Any], frozenset[str
 
 
 def check_types(hint: Any, value: Any) -> None:
-    """Raise `TypeError` unless a JSON value has the type of a hint (`_form`); objects can have other entries, too.
+    """Raise `TypeError` unless a JSON value has the type of a hint (`_form`); objects can have
+    other entries, too.
 
     Numbers must be finite and below 2**63.
     """
@@ -165,7 +177,8 @@ def check_types(hint: Any, value: Any) -> None:
 
 
 def _misfit(hint: Any, value: Any) -> str | None:
-    """Where a JSON value differs from a hint, such as ".blocks.2.rows"; "" if it does itself, None if it fits."""
+    """Where a JSON value differs from a hint, such as ".blocks.2.rows"; "" if it does itself, None
+    if it fits."""
     types, entries, required, other = _form(hint)
     if types and type(value) not in types:
         return ""
@@ -187,7 +200,8 @@ def _misfit(hint: Any, value: Any) -> str | None:
 
 
 def json_value(value: Any) -> Any:
-    """The JSON value of a field: the result of `as_dict` if there is one, tuples as lists, keys and paths as text."""
+    """The JSON value of a field: the result of `as_dict` if there is one, tuples as lists, keys and
+    paths as text."""
     if hasattr(value, "as_dict"):
         return value.as_dict()
     if isinstance(value, tuple | list):

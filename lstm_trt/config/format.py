@@ -1,8 +1,9 @@
 """Numbers and tables as text: one formatter per unit, and the text table.
 
-Used by command output, messages and figures, so that a value is rounded the same way everywhere. Values that are not
-finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass `separator=THIN_SPACE` and `sign="×"`.
-While a command prints to a terminal, `WIDTH` is set; otherwise tables are as wide as their cells need.
+Used by command output, messages and figures, so that a value is rounded the same way everywhere.
+Values that are not finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass
+`separator=THIN_SPACE` and `sign="×"`. While a command prints to a terminal, `WIDTH` is set;
+otherwise tables are as wide as their cells need.
 """
 
 import math
@@ -58,10 +59,11 @@ NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))
 
 
 def terminal_width(file: Any) -> int | None:
-    """Columns of the terminal to which `file` writes; None for a pipe, for None, and for a terminal used like a pipe.
+    """Columns of the terminal to which `file` writes; None for a pipe, for None, and for a terminal
+    used like a pipe.
 
-    That is one with fewer than `LEAST_COLUMNS`, or without control sequences (TERM=dumb): it gets whole lines without
-    colours or progress.
+    That is one with fewer than `LEAST_COLUMNS`, or without control sequences (TERM=dumb): it gets
+    whole lines without colours or progress.
     """
     if file is None or not file.isatty() or os.environ.get("TERM") == "dumb":
         return None
@@ -70,7 +72,8 @@ def terminal_width(file: Any) -> int | None:
 
 
 def number(value: float | None, digits: int = 3, separator: str = "") -> str:
-    """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345, 1.00."""
+    """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345,
+    1.00."""
     if value is None or not math.isfinite(value):
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
@@ -78,7 +81,8 @@ def number(value: float | None, digits: int = 3, separator: str = "") -> str:
 
 
 def decimal(text: str) -> str:
-    """The text of a decimal number; raises `ValueError` for others: 0x64, 1_100, digits that are not ASCII."""
+    """The text of a decimal number; raises `ValueError` for others: 0x64, 1_100, digits that are
+    not ASCII."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text!r} is not a decimal number")
     return text
@@ -97,12 +101,18 @@ def _not_computed(cell: Any) -> Any:
 
 
 def short_number(value: float, digits: int = 10) -> str:
-    """At most `digits` digits, without trailing zeros: 99.9, 1000, 0.5. For values that a user chose."""
-    return _without_zeros(f"{value:.{digits}f}") if 1e-4 <= abs(value) < 10.0**digits else f"{value:.{digits}g}"
+    """At most `digits` digits, without trailing zeros: 99.9, 1000, 0.5. For values that a user
+    chose."""
+    return (
+        _without_zeros(f"{value:.{digits}f}")
+        if 1e-4 <= abs(value) < 10.0**digits
+        else f"{value:.{digits}g}"
+    )
 
 
 def microseconds(value_us: float | None) -> str:
-    """A latency without its unit, for a column in us: two decimals below 10 us, none from 10 000 us, `-` for None."""
+    """A latency without its unit, for a column in us: two decimals below 10 us, none from 10 000
+    us, `-` for None."""
     if value_us is None:
         return "-"
     return f"{value_us:z.{2 if abs(value_us) < 9.995 else 1 if value_us < 10_000 else 0}f}"
@@ -135,18 +145,21 @@ def rate(period_us: float) -> str:
 
 
 def _in_unit(value: float, units: Mapping[str, float]) -> tuple[float, str]:
-    """The value in the first of the units, each with its size, that it reaches, or in the last; and that unit."""
+    """The value in the first of the units, each with its size, that it reaches, or in the last; and
+    that unit."""
     unit = next((unit for unit, size in units.items() if value >= size), list(units)[-1])
     return value / units[unit], unit
 
 
 def percent(share: float | None, separator: str = "") -> str:
-    """A share as percentage, one decimal above 1 %, two significant digits below: 12.3 %, 2.0 %, 0.30 %, 0.0033 %."""
+    """A share as percentage, one decimal above 1 %, two significant digits below: 12.3 %, 2.0 %,
+    0.30 %, 0.0033 %."""
     return f"{percent_number(share, separator)} %"
 
 
 def percent_number(share: float | None, separator: str = "") -> str:
-    """As `percent`, without the sign: for the first of two bounds, or a column with the sign in its heading."""
+    """As `percent`, without the sign: for the first of two bounds, or a column with the sign in its
+    heading."""
     if share is None or not math.isfinite(share):
         return "?"
     value = 100 * share
@@ -173,7 +186,8 @@ def percent_at_least(share: float | None) -> str:
 
 
 def percent_certified(percentage: float | None) -> str:
-    """A percentage near 100 without its sign, rounded down to two digits of its distance to 100: 99.7009 -> 99.7."""
+    """A percentage near 100 without its sign, rounded down to two digits of its distance to 100:
+    99.7009 -> 99.7."""
     if percentage is None or percentage <= 0:
         return "0" if percentage is not None else "-"
     missing = 100 - percentage
@@ -221,28 +235,40 @@ def listed(items: Iterable[object], most: int = MOST_LISTED, comma: str = ", ") 
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """A line per kind of warning: of those that differ only in numbers, sizes and ids, the first, and their number."""
+    """A line per kind of warning: of those that differ only in numbers, sizes and ids, the first,
+    and their number."""
     kinds: dict[str, list[str]] = {}
     for warning in warnings:
         kinds.setdefault(_WITH_DIGIT.sub("", warning), []).append(warning)
-    more = {first: f" ({len(others)} more of this kind)" * bool(others) for first, *others in kinds.values()}
+    more = {
+        first: f" ({len(others)} more of this kind)" * bool(others)
+        for first, *others in kinds.values()
+    }
     return [f"warning: {first}{count}" for first, count in more.items()]
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with its lines broken at words, to at most `width` characters; a longer word is kept whole.
+    """The text with its lines broken at words, to at most `width` characters; a longer word is kept
+    whole.
 
-    Continuation lines are indented, up to the first gap of two spaces if the line has one after its first word. The
-    lines of a command end with a backslash, so that it can be copied.
+    Continuation lines are indented, up to the first gap of two spaces if the line has one after its
+    first word. The lines of a command end with a backslash, so that it can be copied.
     """
     lines = text.split("\n")
-    return "\n".join(line if len(_COLOUR.sub("", line)) <= width else _wrapped_line(line, width) for line in lines)
+    return "\n".join(
+        line if len(_COLOUR.sub("", line)) <= width else _wrapped_line(line, width)
+        for line in lines
+    )
 
 
 def _wrapped_line(line: str, width: int) -> str:
     is_command = line.lstrip().startswith("lstm-trt ")
     if is_command:  # breaks before its options only
-        line = re.sub(r"(?<=\S) (?!-)", "\0", re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line))
+        line = re.sub(
+            r"(?<=\S) (?!-)",
+            "\0",
+            re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line),
+        )
     line = re.sub(r"(?<=\d) (?=%|(us|ms|s)\b)", "\0", line)
     indent = len(line) - len(line.lstrip())
     gap = re.match(r" *\S+ {2,}", line)
@@ -253,12 +279,17 @@ def _wrapped_line(line: str, width: int) -> str:
 
 
 def table(
-    header: Sequence[str] | None, rows: Sequence[Sequence[str]], *, drop: Sequence[str] = (), **layout: Any
+    header: Sequence[str] | None,
+    rows: Sequence[Sequence[str]],
+    *,
+    drop: Sequence[str] = (),
+    **layout: Any,
 ) -> str:
-    """Aligned columns with two spaces between them, one line per row; other arguments as in `table_lines`.
+    """Aligned columns with two spaces between them, one line per row; other arguments as in
+    `table_lines`.
 
-    If a terminal is narrower than the table, the columns `drop` are left out, the first one first, as many as
-    necessary; a line at the end names them.
+    If a terminal is narrower than the table, the columns `drop` are left out, the first one first,
+    as many as necessary; a line at the end names them.
     """
     header, dropped, lines = list(header or ()), [], []
     for name in (*drop, None):
@@ -270,12 +301,16 @@ def table(
         place = header.index(name)
         # The last cell of a row with fewer cells than the header is free text.
         rows = [
-            [*row[:place], *row[place + 1 :]] if len(row) == len(header) or place < len(row) - 1 else row
+            [*row[:place], *row[place + 1 :]]
+            if len(row) == len(header) or place < len(row) - 1
+            else row
             for row in rows
         ]
         dropped.append(header.pop(place))
     if dropped:
-        lines.append(f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them")
+        lines.append(
+            f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"
+        )
     return "\n".join(lines)
 
 
@@ -291,11 +326,13 @@ def table_lines(
 ) -> list[str]:
     """The header (if any) and the rows as aligned text, one string each.
 
-    Columns of numbers are aligned to the right, others to the left, unless `left` or `right` names the column. A `*`
-    after a number does not move it. If a row has fewer cells than the header, its last cell is free text, such as the
-    reason of a failure, and does not count for the column widths.
+    Columns of numbers are aligned to the right, others to the left, unless `left` or `right` names
+    the column. A `*` after a number does not move it. If a row has fewer cells than the header, its
+    last cell is free text, such as the reason of a failure, and does not count for the column
+    widths.
 
-    With `wrap` the last column is wrapped onto several lines, of at most `width` characters (default: `WIDTH`).
+    With `wrap` the last column is wrapped onto several lines, of at most `width` characters
+    (default: `WIDTH`).
     """
     width, start = width or WIDTH.get(), indent
     lines = [list(map(printable, row)) for row in ([header] if header else []) + list(rows)]
@@ -311,7 +348,9 @@ def table_lines(
         widest = max((len(line[k]) for line in column), default=0)
         for line in column:
             if wrap and width and k == size - 1:
-                parts = textwrap.wrap(line[k], max(LEAST_WIDTH, width - start), break_on_hyphens=False) or [""]
+                parts = textwrap.wrap(
+                    line[k], max(LEAST_WIDTH, width - start), break_on_hyphens=False
+                ) or [""]
                 line[k] = f"\n{' ' * start}".join(parts)
             else:
                 line[k] = line[k].rjust(widest) if to_right else line[k].ljust(widest)
@@ -320,10 +359,17 @@ def table_lines(
 
 
 def value_text(value: object) -> str:
-    """A value as it stands in a table: `-` if there is none, a float with four digits unless it is whole."""
+    """A value as it stands in a table: `-` if there is none, a float with four digits unless it is
+    whole."""
     if not isinstance(value, float):
         return "-" if str(value) in ("None", "<NA>") else str(value)
-    return "-" if math.isnan(value) else short_number(value) if value.is_integer() else number(value, 4)
+    return (
+        "-"
+        if math.isnan(value)
+        else short_number(value)
+        if value.is_integer()
+        else number(value, 4)
+    )
 
 
 def frame_cells(frame: Any) -> tuple[list[str], list[list[str]]]:
@@ -335,7 +381,9 @@ def frame_cells(frame: Any) -> tuple[list[str], list[list[str]]]:
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     shown = [list(map(escaped, row)) for row in (header, *rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (shown[0], ["---"] * len(header), *shown[1:]))
+    return "".join(
+        f"| {' | '.join(row)} |\n" for row in (shown[0], ["---"] * len(header), *shown[1:])
+    )
 
 
 def escaped(text: str) -> str:

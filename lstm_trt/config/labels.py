@@ -39,7 +39,8 @@ def with_version(runtime: str, version: str) -> str:
 
 
 def version_text(runtime: str, version: str) -> str:
-    """A version as people read it: that of the runtime `c` is a number of its own, and the compiler."""
+    """A version as people read it: that of the runtime `c` is a number of its own, and the
+    compiler."""
     kernel, comma, compiler = version.partition(", ")
     return f"generated C (kernel {kernel}){comma}{compiler}" if runtime == "c" else version
 
@@ -51,14 +52,18 @@ def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def field_text(name: str, value: object) -> str:
-    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
+    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no
+    value."""
     if name == "machine":
         value = value and str(value)[:FINGERPRINT]
-    return FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN)).label(value)
+    return FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN)).label(
+        value
+    )
 
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
-    """For each dictionary the text of the fields that differ; with `enough`, only of those that tell more apart."""
+    """For each dictionary the text of the fields that differ; with `enough`, only of those that
+    tell more apart."""
     texts = [""] * len(fields)
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
@@ -67,8 +72,11 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     return texts
 
 
-def record_command(configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
-    """The shell command that records this configuration, `rounds` times if given; defaults are left out.
+def record_command(
+    configuration: Configuration, out: str | Path, rounds: int | str | None = None
+) -> str | None:
+    """The shell command that records this configuration, `rounds` times if given; defaults are left
+    out.
 
     `rounds` can also be the name of a shell variable, `$round`.
 
@@ -82,41 +90,63 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
 
 
 def can_alternate(a: Configuration, b: Configuration) -> bool:
-    """Whether rounds of both can alternate: one command each records them, without a change by hand in between."""
+    """Whether rounds of both can alternate: one command each records them, without a change by hand
+    in between."""
     return record_command(a, "") != record_command(b, "")
 
 
-def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
+def record_both_command(
+    a: Configuration, b: Configuration, out: str | Path, rounds: int
+) -> str | None:
     """The shell commands, on several lines, that record rounds of both and compare them.
 
-    The rounds alternate, into a folder for each side. If both sides have the same command, they differ in something
-    that the user has to change in between, and one side is recorded after the other. None if no command records one
-    of them.
+    The rounds alternate, into a folder for each side. If both sides have the same command, they
+    differ in something that the user has to change in between, and one side is recorded after the
+    other. None if no command records one of them.
     """
     alternate = can_alternate(a, b)
     folders = [str(Path(out) / side) for side in "ab"]
     number = "$round" if alternate else rounds
-    first, second = (record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True))
+    first, second = (
+        record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True)
+    )
     if first is None or second is None:
         return None
     lines = [first, "# then change what differs between A and B", second]
     if alternate:
-        lines = [f"for round in $(seq {rounds}); do", f"  {first} &&", f"  {second} || break", "done"]
+        lines = [
+            f"for round in $(seq {rounds}); do",
+            f"  {first} &&",
+            f"  {second} || break",
+            "done",
+        ]
     return "\n".join([*lines, shlex.join(["lstm-trt", "compare", *folders])])
 
 
 def versions_command(
-    library: str, versions: Sequence[str], configuration: Configuration, out: str | Path, rounds: int
+    library: str,
+    versions: Sequence[str],
+    configuration: Configuration,
+    out: str | Path,
+    rounds: int,
 ) -> str:
-    """The shell command that records alternating rounds of one configuration under versions of a library."""
+    """The shell command that records alternating rounds of one configuration under versions of a
+    library."""
     # The default of --warmup depends on the workload.
     flags = _flags(configuration, ("trials", "warmup"))
-    return command_line([configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds)
+    return command_line(
+        [configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds
+    )
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:
-    """The flags that select a configuration; fields with their default are left out, unless they are `shown`."""
-    words = [word for flag, values in (configuration.workload.flags or {}).items() for word in (flag, *values)]
+    """The flags that select a configuration; fields with their default are left out, unless they
+    are `shown`."""
+    words = [
+        word
+        for flag, values in (configuration.workload.flags or {}).items()
+        for word in (flag, *values)
+    ]
     words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
     words += ["--runtime", configuration.runtime]
     for part in (configuration.options, configuration.protocol):
@@ -131,4 +161,8 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
     """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
-    return shlex.join(words) + (f" --rounds {rounds}" if rounds else "") + f" --out {shlex.quote(str(out))}"
+    return (
+        shlex.join(words)
+        + (f" --rounds {rounds}" if rounds else "")
+        + f" --out {shlex.quote(str(out))}"
+    )

@@ -1,11 +1,13 @@
 """Libraries that take long to import: each is imported when its first attribute is read.
 
-So a command, and a process that records, loads those only that it uses. To a type checker they are ordinary imports.
-The version of any library is known without importing it, and so is the command that installs what is missing.
+So a command, and a process that records, loads those only that it uses. To a type checker they are
+ordinary imports. The version of any library is known without importing it, and so is the command
+that installs what is missing.
 
-Two libraries send usage data unless they are told not to before they are imported, from threads that then run on the
-cores on which calls are timed: ONNX Runtime (docs/Privacy.md of microsoft/onnxruntime) and OpenVINO (the package
-openvino_telemetry). In our processes they are told so here; a user who has chosen to send it has it sent.
+Two libraries send usage data unless they are told not to before they are imported, from threads
+that then run on the cores on which calls are timed: ONNX Runtime (docs/Privacy.md of
+microsoft/onnxruntime) and OpenVINO (the package openvino_telemetry). In our processes they are told
+so here; a user who has chosen to send it has it sent.
 """
 
 import os
@@ -26,7 +28,8 @@ RECORDING, OF_RECORDING = "record", ("onnx", "onnxruntime", "torch")
 #: Library -> its first version that sends usage data on Linux, in numbers.
 SENDS_SINCE = {"onnxruntime": (1, 29), "openvino": (0,)}
 
-#: ONNX Runtime reads it when it is imported: any of these values, or a variable such as CI, turns its telemetry off.
+#: ONNX Runtime reads it when it is imported: any of these values, or a variable such as CI, turns
+#: its telemetry off.
 ORT_VARIABLE, ORT_OFF = "ORT_DISABLE_TELEMETRY", ("1", "true", "yes", "on", "y")
 
 #: The module that sends OpenVINO's events; without it `openvino.tools.ovc` uses its own stub.
@@ -37,7 +40,8 @@ OPENVINO_CONSENT = "intel/openvino_telemetry"
 
 
 def turn_telemetry_off() -> None:
-    """In a process of ours, before it imports a runtime: neither library sends anything, unless its user chose that."""
+    """In a process of ours, before it imports a runtime: neither library sends anything, unless its
+    user chose that."""
     os.environ.setdefault(ORT_VARIABLE, "1")
     try:
         consented = (Path.home() / OPENVINO_CONSENT).read_text().strip() == "1"
@@ -55,7 +59,8 @@ def sends(library: str, version: str) -> bool:
 
 
 def telemetry() -> dict[str, str]:
-    """ "on" or "off" for each library imported by this process that sends usage data unless it is told not to.
+    """ "on" or "off" for each library imported by this process that sends usage data unless it is
+    told not to.
 
     ONNX Runtime also turns its own off where a variable such as CI is set; it is "on" here.
     """
@@ -63,13 +68,16 @@ def telemetry() -> dict[str, str]:
     off = {"onnxruntime": ort_off, "openvino": sys.modules.get(OPENVINO_MODULE) is None}
     found = {}
     for library, is_off in off.items():
-        if library in sys.modules and sends(library, getattr(sys.modules[library], "__version__", "")):
+        if library in sys.modules and sends(
+            library, getattr(sys.modules[library], "__version__", "")
+        ):
             found[library] = "off" if is_off else "on"
     return found
 
 
 class _Library(ModuleType):
-    """Stands for the module of its name; raises `NotInstalled` if it is of the extra `record` and missing."""
+    """Stands for the module of its name; raises `NotInstalled` if it is of the extra `record` and
+    missing."""
 
     def __getattr__(self, name: str) -> Any:
         module = sys.modules.get(self.__name__)
@@ -80,7 +88,8 @@ class _Library(ModuleType):
 
 
 class _OnnxRuntime(_Library):
-    """ONNX Runtime without telemetry; if the user's program has imported it with telemetry, that is said once."""
+    """ONNX Runtime without telemetry; if the user's program has imported it with telemetry, that is
+    said once."""
 
     _used = False
 
@@ -89,7 +98,10 @@ class _OnnxRuntime(_Library):
             os.environ.setdefault(ORT_VARIABLE, "1")
         elif not self._used and ORT_VARIABLE not in os.environ and self.__name__ in telemetry():
             remedy = f"set {ORT_VARIABLE}=1 before it is imported"
-            warnings.warn(f"onnxruntime was imported with its telemetry on: to turn it off, {remedy}", stacklevel=2)
+            warnings.warn(
+                f"onnxruntime was imported with its telemetry on: to turn it off, {remedy}",
+                stacklevel=2,
+            )
         self._used = True
         return super().__getattr__(name)
 
@@ -130,21 +142,24 @@ def in_checkout() -> bool:
 
 
 def how_to_install(extra: str, target: str = "") -> str:
-    """The command that installs an extra of this package: with pip, or in a checkout with a `target` of make."""
+    """The command that installs an extra of this package: with pip, or in a checkout with a
+    `target` of make."""
     if not in_checkout():
         return f"pip install 'lstm_trt[{extra}]'"
     return f"make {target}" if target else f"pip install -e '.[{extra}]'"
 
 
 def require(*libraries: str) -> None:
-    """Raise `NotInstalled` unless those of these libraries that the extra `record` has are there; imports none."""
+    """Raise `NotInstalled` unless those of these libraries that the extra `record` has are there;
+    imports none."""
     for name in libraries:
         if name in OF_RECORDING and find_spec(name) is None:
             raise NotInstalled(name, how_to_install(RECORDING))
 
 
 def installed_version(distribution: str) -> str | None:
-    """Version of an installed package without importing it, or None; its name can end with a CUDA version."""
+    """Version of an installed package without importing it, or None; its name can end with a CUDA
+    version."""
     from importlib import metadata  # takes long itself
 
     for name in (distribution, *(f"{distribution}-cu{major}" for major in CUDA_MAJORS)):

@@ -1,8 +1,8 @@
 """The shape of a stacked LSTM, and grids of shapes.
 
-The network has `features` inputs, `layers` LSTM layers of `hidden` units that return
-the output of every step, and a dense layer to one output at each step. In the mode "stream",
-`sequence` is the number of samples of one call, and the states h and c are carried from call to call. Arrays are
+The network has `features` inputs, `layers` LSTM layers of `hidden` units that return the output of
+every step, and a dense layer to one output at each step. In the mode "stream", `sequence` is the
+number of samples of one call, and the states h and c are carried from call to call. Arrays are
 time-major: inputs (sequence, batch, features), outputs (sequence, batch, 1), float32.
 """
 
@@ -26,13 +26,16 @@ INPUT, OUTPUT = "inputs", "outputs"
 
 @dataclass(frozen=True, order=True)
 class LstmShape(Workload):
-    """Sizes of one stacked LSTM with a dense layer to one output; raises `UsageError` for a size below 1."""
+    """Sizes of one stacked LSTM with a dense layer to one output; raises `UsageError` for a size
+    below 1."""
 
     KIND = "stacked-lstm"
     modes = ("forward", "stream")
 
     layers: int = described(help="stacked LSTM layers", unit="layer", kept=True)
-    hidden: int = described(help="hidden units per layer", heading="hidden size", unit="unit", kept=True)
+    hidden: int = described(
+        help="hidden units per layer", heading="hidden size", unit="unit", kept=True
+    )
     sequence: int = described(help="time steps", heading="sequence length", unit="step", kept=True)
     batch: int = described(1, help="batch size", heading="batch size", unit="sample", kept=True)
     features: int = described(12, help="inputs per time step", heading="input features")
@@ -63,14 +66,18 @@ class LstmShape(Workload):
     @property
     def parameters(self) -> int:
         """Number of parameters, with PyTorch's two bias vectors per layer and direction."""
-        shapes = [shape for layer in self.recurrent_layers for shape in layer.weight_shapes.values()]
+        shapes = [
+            shape for layer in self.recurrent_layers for shape in layer.weight_shapes.values()
+        ]
         return sum(map(math.prod, shapes)) + self.hidden * self.directions + 1
 
     @property
     def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
         direction = "bidirectional" if self.directions == 2 else "forward"
         sizes = (self.sequence, self.batch, direction)
-        return tuple(RecurrentLayer("LSTM", self.hidden, width, *sizes) for width in self.layer_inputs())
+        return tuple(
+            RecurrentLayer("LSTM", self.hidden, width, *sizes) for width in self.layer_inputs()
+        )
 
     @property
     def flops(self) -> int:
@@ -97,7 +104,11 @@ class LstmShape(Workload):
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         sizes = vars(self).items()
-        return {f"--{axis}": (str(size),) for axis, size in sizes if FIELDS[axis].kept or FIELDS[axis].default != size}
+        return {
+            f"--{axis}": (str(size),)
+            for axis, size in sizes
+            if FIELDS[axis].kept or FIELDS[axis].default != size
+        }
 
     def check_mode(self, mode: str) -> None:
         super().check_mode(mode)
@@ -133,7 +144,9 @@ class Grid:
         list(self)  # check every shape now, not in the middle of a sweep
 
     def __iter__(self) -> Iterator[LstmShape]:
-        return itertools.starmap(LstmShape, itertools.product(*(getattr(self, axis) for axis in AXES)))
+        return itertools.starmap(
+            LstmShape, itertools.product(*(getattr(self, axis) for axis in AXES))
+        )
 
     def __len__(self) -> int:
         return math.prod(len(getattr(self, axis)) for axis in AXES)

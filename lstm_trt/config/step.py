@@ -1,6 +1,7 @@
 """A step of the user's own: an importable function returns what is timed.
 
-It is a workload like any other, of which only the name is known; `recorder/preparers/step.py` prepares it.
+It is a workload like any other, of which only the name is known; `recorder/preparers/step.py`
+prepares it.
 """
 
 # A kind is frozen, so it may compute as a property what `Workload` has as a constant.
@@ -16,9 +17,10 @@ from lstm_trt.config.workload import Workload
 class Step(Workload):
     """What a function such as `my_package.my_module:make_step` returns, called without arguments.
 
-    That is a callable without arguments, or an object with `step` and optionally `reset`, `outputs`, `facts` and
-    `close`, with the meaning that they have in `runtimes.base.PreparedStep`. Only the process that times it imports
-    the function. Raises `UsageError` if `function` is not of the form MODULE:FUNCTION.
+    That is a callable without arguments, or an object with `step` and optionally `reset`,
+    `outputs`, `facts` and `close`, with the meaning that they have in `runtimes.base.PreparedStep`.
+    Only the process that times it imports the function. Raises `UsageError` if `function` is not of
+    the form MODULE:FUNCTION.
     """
 
     KIND = "step"
@@ -29,7 +31,9 @@ class Step(Workload):
         module, _, name = str(self.function).partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), name)):
             example = "my_package.my_module:make_step"
-            raise UsageError(f"a step is given as MODULE:FUNCTION, for example {example}, not {self.function!r}")
+            raise UsageError(
+                f"a step is given as MODULE:FUNCTION, for example {example}, not {self.function!r}"
+            )
 
     @property
     def module(self) -> str:

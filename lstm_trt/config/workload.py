@@ -1,8 +1,8 @@
 """Base class of all kinds of workload: identity, axes, named inputs and outputs.
 
-A kind is a frozen dataclass that derives from `Workload` and is listed in `registry.WORKLOADS`, or in the entry point
-`lstm_trt.workloads` of an installed package. `registry.PREPARERS` names the module that prepares it. The stacked LSTM
-is `shape.LstmShape`.
+A kind is a frozen dataclass that derives from `Workload` and is listed in `registry.WORKLOADS`, or
+in the entry point `lstm_trt.workloads` of an installed package. `registry.PREPARERS` names the
+module that prepares it. The stacked LSTM is `shape.LstmShape`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
 
 @dataclass(frozen=True)
 class State:
-    """A tensor that the mode "stream" carries: the output `output` of a call is the input `input` of the next.
+    """A tensor that the mode "stream" carries: the output `output` of a call is the input `input`
+    of the next.
 
     It has the same shape and type on both sides, and is zero before the first call.
     """
@@ -60,11 +61,12 @@ def carried_text(states: Iterable[State]) -> str:
 
 @dataclass(frozen=True)
 class RecurrentLayer(JsonFields):
-    """One recurrent operator; `operator` is "LSTM", "GRU" or "RNN", or ends with it, `direction` as in ONNX.
+    """One recurrent operator; `operator` is "LSTM", "GRU" or "RNN", or ends with it, `direction` as
+    in ONNX.
 
-    A size is None if it is not known. `bias`: whether it has the input B. `within`: the operator in the body of which
-    it is, and which body, so that it may be computed several times, or not at all. `steps`: the mean of the lengths of
-    its sequences, if they are shorter than `sequence`.
+    A size is None if it is not known. `bias`: whether it has the input B. `within`: the operator in
+    the body of which it is, and which body, so that it may be computed several times, or not at
+    all. `steps`: the mean of the lengths of its sequences, if they are shorter than `sequence`.
     """
 
     operator: str
@@ -85,7 +87,8 @@ class RecurrentLayer(JsonFields):
 
     @property
     def counted(self) -> bool:
-        """Whether it is known that, and how often, a forward pass computes it in the precision of the network."""
+        """Whether it is known that, and how often, a forward pass computes it in the precision of
+        the network."""
         known = None not in (self.hidden, self.features, self.sequence, self.batch)
         return known and not self.within and self.operator in GATES
 
@@ -96,24 +99,45 @@ class RecurrentLayer(JsonFields):
     @property
     def gates(self) -> int:
         """Rows of the weights of one direction: gates times hidden units; 0 if not known."""
-        return (self.hidden or 0) * next(gates for kind, gates in GATES.items() if self.operator.endswith(kind))
+        return (self.hidden or 0) * next(
+            gates for kind, gates in GATES.items() if self.operator.endswith(kind)
+        )
 
     @property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of W, R and, if it has one, B, as in ONNX, as far as they are known."""
         bias = {"B": (self.directions, 2 * self.gates)} if self.bias and self.hidden else {}
         sizes = {"W": self.features, "R": self.hidden}
-        return {name: (self.directions, self.gates, size) for name, size in sizes.items() if size and self.gates} | bias
+        return {
+            name: (self.directions, self.gates, size)
+            for name, size in sizes.items()
+            if size and self.gates
+        } | bias
 
     @property
     def input_flops(self) -> int:
-        """Multiplications and additions (2 per weight) that do not depend on an earlier step; 0 if not known."""
-        return round(2 * self.directions * self.gates * (self.features or 0) * (self.batch or 0) * self.computed)
+        """Multiplications and additions (2 per weight) that do not depend on an earlier step; 0 if
+        not known."""
+        return round(
+            2
+            * self.directions
+            * self.gates
+            * (self.features or 0)
+            * (self.batch or 0)
+            * self.computed
+        )
 
     @property
     def recurrent_flops(self) -> int:
         """Multiplications and additions that depend on the previous step; 0 if not known."""
-        return round(2 * self.directions * self.gates * (self.hidden or 0) * (self.batch or 0) * self.computed)
+        return round(
+            2
+            * self.directions
+            * self.gates
+            * (self.hidden or 0)
+            * (self.batch or 0)
+            * self.computed
+        )
 
     @property
     def flops(self) -> int:
@@ -130,8 +154,8 @@ class Workload(ABC):
     #: The program with the commands that record it.
     PROGRAM: ClassVar[str] = "lstm-trt"
 
-    #: Modes of a step: "forward", "training", ... The first is the default. Recordings of different modes are
-    #: never pooled.
+    #: Modes of a step: "forward", "training", ... The first is the default. Recordings of different
+    #: modes are never pooled.
     modes: tuple[str, ...] = ("forward",)
 
     @property
@@ -149,19 +173,24 @@ class Workload(ABC):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The part of `as_dict` from which the id is computed; a kind can leave out what follows from the rest."""
+        """The part of `as_dict` from which the id is computed; a kind can leave out what follows
+        from the rest."""
         return self.as_dict()
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`; raises `UsageError` if a field is missing or unknown."""
         with refused(f"not a {cls.KIND} of this version", TypeError):
-            return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
+            return known_fields(
+                cls, {name: value for name, value in plain.items() if name != "kind"}
+            )
 
-    #: Name -> shape of the inputs of a forward step, or of a call in "stream" without the states; may be empty.
+    #: Name -> shape of the inputs of a forward step, or of a call in "stream" without the states;
+    #: may be empty.
     input_shapes: Mapping[str, tuple[int, ...]] = {}
 
-    #: Name -> shape of the outputs of a forward step, or of a call in "stream" without the states; may be empty.
+    #: Name -> shape of the outputs of a forward step, or of a call in "stream" without the states;
+    #: may be empty.
     output_shapes: Mapping[str, tuple[int, ...]] = {}
 
     #: What the mode "stream" carries from call to call.
@@ -182,7 +211,8 @@ class Workload(ABC):
     #: Operations of one forward pass, matrix products only (2 per weight); None if not known.
     flops: int | None = None
 
-    #: Flags of `lstm-trt record`, or of `versions`, that select it, with their values; None if there are none.
+    #: Flags of `lstm-trt record`, or of `versions`, that select it, with their values; None if
+    #: there are none.
     flags: Mapping[str, tuple[str, ...]] | None = None
 
     @property
@@ -196,7 +226,8 @@ class Workload(ABC):
         return self.flops or 0
 
     def work(self, mode: str) -> int:
-        """Operations of a call, to estimate the time of one recording by others: those of `flops`, and an overhead."""
+        """Operations of a call, to estimate the time of one recording by others: those of `flops`,
+        and an overhead."""
         # About 2 us per time step and layer, expressed in operations.
         return self.least_flops + 50_000 * (self.axes["sequence"] or 1) * (self.axes["layers"] or 1)
 
@@ -213,30 +244,40 @@ class Workload(ABC):
         """The label, with the mode if it is not "forward"."""
         return self.label if mode == "forward" else f"{self.label} {mode}"
 
-    def command(self, configuration: Any, out: str | Path, rounds: int | str | None = None) -> str | None:
-        """The shell command that records a `Configuration` of it, if that is not `lstm-trt record` with `flags`."""
+    def command(
+        self, configuration: Any, out: str | Path, rounds: int | str | None = None
+    ) -> str | None:
+        """The shell command that records a `Configuration` of it, if that is not `lstm-trt record`
+        with `flags`."""
         return None
 
     def in_mode(self, mode: str) -> Self:
-        """The workload as it is recorded in a mode; raises `UsageError` for a mode that it does not have."""
+        """The workload as it is recorded in a mode; raises `UsageError` for a mode that it does not
+        have."""
         self.check_mode(mode)
         return self
 
     def check_mode(self, mode: str) -> None:
         """Raise `UsageError` for a mode that this workload does not have."""
         if mode not in self.modes:
-            raise UsageError(f"{self.label} has no mode {mode!r}: choose from {', '.join(self.modes)}")
+            raise UsageError(
+                f"{self.label} has no mode {mode!r}: choose from {', '.join(self.modes)}"
+            )
 
 
 def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
     """The workload that a recording's JSON describes.
 
-    Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid fields.
+    Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid
+    fields.
     """
     kind, found = plain.get("kind", "stacked-lstm"), None
     what = f"the workload kind {kind!r} cannot be loaded"
     if isinstance(kind, str) and "." not in kind:
-        with refused(what, ImportError, AttributeError, kind=UnknownConfiguration), suppress(KeyError):
+        with (
+            refused(what, ImportError, AttributeError, kind=UnknownConfiguration),
+            suppress(KeyError),
+        ):
             found = registry.load_entry("WORKLOADS", kind)
     if found is None:
         known = ", ".join(registry.table("WORKLOADS"))
@@ -249,7 +290,8 @@ SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time
 
 
 def size_of(workload: Workload, by: str = "flops") -> int | None:
-    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None if unknown."""
+    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None
+    if unknown."""
     if one_of("size", by, SIZES) == "flops":
         return workload.flops and workload.flops // 2
     return workload.parameters if by == "parameters" else workload.axes["sequence"]

@@ -24,9 +24,9 @@ T = TypeVar("T")
 #: Time in s that reading a file may take.
 LIMIT_S = 120.0
 
-#: Time in s between two looks at a call, and how long it may take to end; the share of the memory available at the
-#: first look that it must leave, since an operator that doubles its input is not ended before it is done. Most calls
-#: end before that look, which takes longer than many of them.
+#: Time in s between two looks at a call, and how long it may take to end; the share of the memory
+#: available at the first look that it must leave, since an operator that doubles its input is not
+#: ended before it is done. Most calls end before that look, which takes longer than many of them.
 LOOK_S, PATIENCE_S, LEFT = 0.2, 5.0, 0.5
 
 #: When the time for reading is over, by `time.monotonic`.
@@ -35,7 +35,8 @@ _END: ContextVar[float] = ContextVar("_END", default=math.inf)
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Ends what is done inside after `LIMIT_S`: raises `TimeLimitReached` in `check_time`, or at the latest here."""
+    """Ends what is done inside after `LIMIT_S`: raises `TimeLimitReached` in `check_time`, or at
+    the latest here."""
     token = _END.set(min(_END.get(), time.monotonic() + LIMIT_S))
     try:
         yield
@@ -49,14 +50,18 @@ def time_limit() -> Iterator[None]:
 def check_time() -> None:
     """Raise `TimeLimitReached` if the time for reading is over."""
     if time.monotonic() > _END.get():
-        raise TimeLimitReached(f"reading the ONNX file took longer than {LIMIT_S:g} s: a loop in it may never end")
+        raise TimeLimitReached(
+            f"reading the ONNX file took longer than {LIMIT_S:g} s: a loop in it may never end"
+        )
 
 
 def run(work: Callable[[Any], T]) -> T:
-    """The result of calls of ONNX Runtime, which are ended when the time or the memory is over, and by Ctrl-C.
+    """The result of calls of ONNX Runtime, which are ended when the time or the memory is over, and
+    by Ctrl-C.
 
-    `work` passes the options that it is given to each of its calls. It runs in a thread of its own, since this one
-    cannot be interrupted in a call. Raises `TimeLimitReached`, `MemoryExhausted`, and the package's own classes.
+    `work` passes the options that it is given to each of its calls. It runs in a thread of its own,
+    since this one cannot be interrupted in a call. Raises `TimeLimitReached`, `MemoryExhausted`,
+    and the package's own classes.
     """
     options: Any = onnxruntime.RunOptions()
     answer: Future[T] = Future()

@@ -1,8 +1,10 @@
-"""PyTorch -> ONNX: a network is exported once with symbolic sizes; each configuration writes its own (`sizes`).
+"""PyTorch -> ONNX: a network is exported once with symbolic sizes; each configuration writes its
+own (`sizes`).
 
-The TorchScript exporter (`dynamo=False`) is used on purpose. With PyTorch 2.13 the dynamo exporter fixes the sequence
-length of the example in a Reshape inside the graph, with `Dim` and `Dim.AUTO`, although `graph.input` is symbolic; it
-also takes 2 to 10 s per network instead of 0.1 s, and needs onnxscript.
+The TorchScript exporter (`dynamo=False`) is used on purpose. With PyTorch 2.13 the dynamo exporter
+fixes the sequence length of the example in a Reshape inside the graph, with `Dim` and `Dim.AUTO`,
+although `graph.input` is symbolic; it also takes 2 to 10 s per network instead of 0.1 s, and needs
+onnxscript.
 """
 
 from __future__ import annotations
@@ -37,12 +39,16 @@ RECIPE = 1
 
 
 def export_network(
-    shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarray] | None = None, mode: str = "forward"
+    shape: LstmShape,
+    seed: int = 0,
+    weights: dict[str, np.ndarray] | None = None,
+    mode: str = "forward",
 ) -> cache.Entry:
     """The ONNX file of a shape with symbolic sequence and batch, from the cache or exported now.
 
-    In mode "stream" its states are inputs and outputs. `weights` are those of `make_weights(shape, seed)`, if they
-    already exist. Raises `ExportFailed` if the exporter or the ONNX checker fails, `UsageError` for a negative seed.
+    In mode "stream" its states are inputs and outputs. `weights` are those of `make_weights(shape,
+    seed)`, if they already exist. Raises `ExportFailed` if the exporter or the ONNX checker fails,
+    `UsageError` for a negative seed.
     """
     if seed < 0:
         raise UsageError(f"seed must be at least 0, not {seed}")
@@ -55,12 +61,18 @@ def export_network(
         "onnx": installed_version("onnx"),
         **({} if mode == "forward" else {"mode": mode}),
     }
-    return cache.fetch("onnx", identity, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode))
+    return cache.fetch(
+        "onnx",
+        identity,
+        ".onnx",
+        lambda: _export(shape, weights or make_weights(shape, seed), mode),
+    )
 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """The ONNX file that `export_onnx` wrote; `symbolic` states whether sequence and batch are symbolic."""
+    """The ONNX file that `export_onnx` wrote; `symbolic` states whether sequence and batch are
+    symbolic."""
 
     path: Path
     shape: Workload
@@ -91,24 +103,35 @@ class OnnxFile:
 
 
 def export_onnx(
-    shape: Workload, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0, mode: str = "forward"
+    shape: Workload,
+    folder: str | Path = ".",
+    *,
+    symbolic: bool = False,
+    seed: int = 0,
+    mode: str = "forward",
 ) -> OnnxFile:
-    """Write the network of a shape, or an `OnnxNetwork`, into `folder`, with static sizes unless `symbolic`.
+    """Write the network of a shape, or an `OnnxNetwork`, into `folder`, with static sizes unless
+    `symbolic`.
 
-    In mode "stream" the states h and c are the inputs `h0`, `c0` and the outputs `hn`, `cn`, (layers, batch, hidden).
-    Raises `UsageError` if the folder cannot be written or the shape does not have the mode, and the errors of
-    `export_network`.
+    In mode "stream" the states h and c are the inputs `h0`, `c0` and the outputs `hn`, `cn`,
+    (layers, batch, hidden). Raises `UsageError` if the folder cannot be written or the shape does
+    not have the mode, and the errors of `export_network`.
     """
     network: Any = shape.in_mode(mode)
     if isinstance(network, LstmShape):
         require("torch", "onnx")
     folder = files.make_folder(Path(folder))
     if isinstance(network, LstmShape):
-        source, name = export_network(network, seed, mode=mode).path, f"{network.layers}x{network.hidden}-symbolic"
+        source, name = (
+            export_network(network, seed, mode=mode).path,
+            f"{network.layers}x{network.hidden}-symbolic",
+        )
         name += "-bi" * (network.directions == 2)
     else:
         source, name = network.path, network.name
-    content, name = (source.read_bytes(), name) if symbolic else (static_model(source, network), network.label)
+    content, name = (
+        (source.read_bytes(), name) if symbolic else (static_model(source, network), network.label)
+    )
     path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
     return OnnxFile(path, network, symbolic, cache.sha256(content), len(content), mode)
 
@@ -132,7 +155,9 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> byte
     for value in (*graph.input, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if not all(dims[axis].dim_param for axis in axes[value.name]):
-            raise ExportFailed(f"the exporter fixed a symbolic size of {value.name} of {shape.label}")
+            raise ExportFailed(
+                f"the exporter fixed a symbolic size of {value.name} of {shape.label}"
+            )
     return content
 
 
@@ -145,13 +170,19 @@ def export_module(
 ) -> bytes:
     """A module as ONNX, checked; if given, to have `lstm_operators` LSTM operators.
 
-    `more` are further options of `torch.onnx.export`: `input_names` and `output_names`, by default one of each, and
-    `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the `example` inputs. `label` names the
-    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails, with all that they said as
-    its `detail`, which can be pages.
+    `more` are further options of `torch.onnx.export`: `input_names` and `output_names`, by default
+    one of each, and `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of
+    the `example` inputs. `label` names the network in messages. Raises `ExportFailed` if the
+    exporter or the ONNX checker fails, with all that they said as its `detail`, which can be pages.
     """
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
-    options = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET, "dynamo": False, **more}
+    options = {
+        "input_names": [INPUT],
+        "output_names": [OUTPUT],
+        "opset_version": OPSET,
+        "dynamo": False,
+        **more,
+    }
     with tempfile.TemporaryFile() as said:
         try:
             with _printed_into(said), warnings.catch_warnings():
@@ -160,19 +191,24 @@ def export_module(
                 model = onnx.load_from_string(buffer.getvalue())
                 onnx.checker.check_model(model, full_check=True)
         except Exception as error:  # of any class
-            failed = ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {_reason(error)}")
+            failed = ExportFailed(
+                f"PyTorch {torch.__version__} cannot export {label}: {_reason(error)}"
+            )
             said.seek(0)
             failed.detail = f"{said.read().decode(errors='replace')}\n{error}"
             raise failed from error
     found = [node.op_type for node in model.graph.node].count("LSTM")
     if lstm_operators not in (None, found):
-        raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
+        raise ExportFailed(
+            f"the export of {label} has {found} LSTM operators, not {lstm_operators}"
+        )
     return buffer.getvalue()
 
 
 @contextmanager
 def _printed_into(file: IO[bytes]) -> Iterator[None]:
-    """Standard output goes into this file, also that of PyTorch's C++ code, which prints a graph when it fails."""
+    """Standard output goes into this file, also that of PyTorch's C++ code, which prints a graph
+    when it fails."""
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     kept = os.dup(1)

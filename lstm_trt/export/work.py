@@ -1,6 +1,7 @@
 """How much work an ONNX file describes: counted before anything in it is expanded or computed.
 
-A file of a few kilobytes can describe work without end: local functions that each call another twice, or loops.
+A file of a few kilobytes can describe work without end: local functions that each call another
+twice, or loops.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import Any
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.sizes import bodies, graphs, known_sizes, scanned
 
-#: Most operators of a network with its local functions expanded, and most passes through its loops in a call.
+#: Most operators of a network with its local functions expanded, and most passes through its loops
+#: in a call.
 MOST = 10**6
 
 
-def operators(part: Any, functions: Mapping[tuple[str, str], Any], counted: dict[tuple[str, str], float]) -> float:
-    """Operators of a graph or function with local functions expanded; infinitely many if one of these calls itself.
+def operators(
+    part: Any, functions: Mapping[tuple[str, str], Any], counted: dict[tuple[str, str], float]
+) -> float:
+    """Operators of a graph or function with local functions expanded; infinitely many if one of
+    these calls itself.
 
     `counted`: those of functions that are known already, to which others are added.
     """
@@ -32,12 +37,15 @@ def operators(part: Any, functions: Mapping[tuple[str, str], Any], counted: dict
 
 
 def passes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> float:
-    """Passes through the loops of a graph without functions in a call, as far as the file states how often they run.
+    """Passes through the loops of a graph without functions in a call, as far as the file states
+    how often they run.
 
     `outer`: constants around the graph.
     """
     stored = {tensor.name: tensor for tensor in graph.initializer if not tensor.external_data}
-    made = {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+    made = {
+        node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"
+    }
     constants, sizes = {**outer, **stored, **made}, known_sizes(graph)
     total = 0.0
     for node in graph.node:
@@ -53,9 +61,15 @@ def _times(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> f
     if node.op_type != "Loop" or body is None:
         return 0
     same = {body.input[1].name}
-    same |= {each.output[0] for each in body.node if each.op_type == "Identity" and each.input[0] in same}
+    same |= {
+        each.output[0] for each in body.node if each.op_type == "Identity" and each.input[0] in same
+    }
     if body.output[0].name not in same:
         return 0
     if not node.input[0]:
         return math.inf
-    return onnx.numpy_helper.to_array(constants[node.input[0]]).item() if node.input[0] in constants else 0
+    return (
+        onnx.numpy_helper.to_array(constants[node.input[0]]).item()
+        if node.input[0] in constants
+        else 0
+    )

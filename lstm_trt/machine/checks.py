@@ -1,8 +1,9 @@
 """Host settings that affect tail latency.
 
-`host_checks` reads settings and changes none. Each check states the value found, whether it is good for tail latency,
-and one command or kernel argument that improves it. Settings that a container or guest cannot see are "unknown", not
-"good". Cores, clocks and kernel come first, then memory, privileges and other load.
+`host_checks` reads settings and changes none. Each check states the value found, whether it is good
+for tail latency, and one command or kernel argument that improves it. Settings that a container or
+guest cannot see are "unknown", not "good". Cores, clocks and kernel come first, then memory,
+privileges and other load.
 """
 
 import functools
@@ -36,7 +37,8 @@ SHALLOW_IDLE_US = 10
 
 @dataclass(frozen=True)
 class Check:
-    """One property of the host; `remedy` is one command or kernel argument, or empty if there is nothing to do."""
+    """One property of the host; `remedy` is one command or kernel argument, or empty if there is
+    nothing to do."""
 
     name: str
     value: str
@@ -45,10 +47,12 @@ class Check:
     remedy: str = ""
 
 
-#: Result of a check: value, verdict, meaning, and possibly a remedy; None, or no value, if the setting is not visible.
+#: Result of a check: value, verdict, meaning, and possibly a remedy; None, or no value, if the
+#: setting is not visible.
 Found = tuple[str | None, *tuple[str, ...]] | None
 
-#: All checks, in the order of their definition; those of the GPU are made only if CUDA has a device.
+#: All checks, in the order of their definition; those of the GPU are made only if CUDA has a
+#: device.
 CHECKS: list[Callable[[Path], Check]] = []
 
 GPU_CHECKS: list[Callable[[Path], Check]] = []
@@ -71,7 +75,11 @@ def check(
                 value, *texts = find(root) or (None,)
             except Exception as error:  # a file in an unexpected format
                 value, texts = "not readable", ["unknown", str(error)[:80]]
-            return Check(name, value, *texts) if value else Check(name, "not visible", "unknown", unseen)
+            return (
+                Check(name, value, *texts)
+                if value
+                else Check(name, "not visible", "unknown", unseen)
+            )
 
         (CHECKS if checks is None else checks).append(run)
         return run
@@ -90,7 +98,8 @@ def _commands(root: Path) -> set[str]:
 
 
 def _for_last_core(argument: str, root: Path) -> str:
-    """The kernel argument for the last core, to which recordings are pinned; empty on a single core."""
+    """The kernel argument for the last core, to which recordings are pinned; empty on a single
+    core."""
     online = linux.online_cores(root)
     return f"{KERNEL_LINE}{argument}{online[-1]}" if len(online) > 1 else ""
 
@@ -101,7 +110,12 @@ def governor(root: Path) -> Found:
     if found == "performance":
         return found, "good", "cores stay at their highest clock"
     meaning = "the clock drops when idle, so that the first calls after a pause are slow"
-    return found, "attention", meaning, f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor"
+    return (
+        found,
+        "attention",
+        meaning,
+        f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor",
+    )
 
 
 @check("turbo / boost", "the clock may depend on temperature and on the other cores")
@@ -110,7 +124,11 @@ def turbo(root: Path) -> Found:
     if found == "off":
         return found, "good", "the clock does not depend on temperature or on the other cores"
     intel = read_text(f"{CPU}/intel_pstate/no_turbo", root) is not None
-    remedy = f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo" if intel else f"echo 0 | sudo tee {CPU}/cpufreq/boost"
+    remedy = (
+        f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo"
+        if intel
+        else f"echo 0 | sudo tee {CPU}/cpufreq/boost"
+    )
     meaning = "faster in the median, but the clock depends on temperature and on the other cores"
     return found, "attention", meaning, remedy
 
@@ -122,7 +140,11 @@ def smt(root: Path) -> Found:
         meaning = "a thread on the same physical core competes for its caches and arithmetic units"
         return found, "attention", meaning, f"echo off | sudo tee {CPU}/smt/control"
     if found and linux.hypervisor(root) not in (None, "none"):
-        return "none in this guest", "unknown", "the host may still run the cores of two guests on one physical core"
+        return (
+            "none in this guest",
+            "unknown",
+            "the host may still run the cores of two guests on one physical core",
+        )
     return found, "good", "no other thread shares the timed core"
 
 
@@ -154,7 +176,11 @@ def rcu_nocbs(root: Path) -> Found:
     if cores is None and linux.cpu_list(read_text(f"{CPU}/nohz_full", root)):
         cores = "tickless cores"  # the kernel moves the callbacks of nohz_full cores by itself
     if cores is not None:
-        return f"moved off {cores or 'all cores'}", "good", "deferred work of the kernel runs on other cores"
+        return (
+            f"moved off {cores or 'all cores'}",
+            "good",
+            "deferred work of the kernel runs on other cores",
+        )
     if read_text("/proc/cmdline", root) is None:
         return None
     meaning = "deferred work of the kernel runs on the timed core"
@@ -166,7 +192,9 @@ def cgroup_quota(root: Path) -> Found:
     quota, folders = linux.cpu_quota_cores(root), linux.cgroup_folders(root)
     if quota is None:
         return "none" if folders else None, "good", "no quota can stop the process"
-    periods = sum(linux.throttling(read_text("cpu.stat", folder) or "")[1] or 0 for folder in folders)
+    periods = sum(
+        linux.throttling(read_text("cpu.stat", folder) or "")[1] or 0 for folder in folders
+    )
     remedy = "start the container without --cpus and --cpu-quota; for a service: systemctl set-property UNIT CPUQuota="
     meaning = "once the quota is used up, the process stops until the period ends, up to 100 ms"
     return f"{quota:g} cores, {periods} stops so far", "attention", meaning, remedy
@@ -211,7 +239,9 @@ def preemption(root: Path) -> Found:
 @check("idle states", "it is unknown how long an idle core takes to wake up")
 def idle_states(root: Path) -> Found:
     held = None
-    with suppress(OSError):  # a program can keep all cores awake with this device; reading it changes nothing
+    with suppress(
+        OSError
+    ):  # a program can keep all cores awake with this device; reading it changes nothing
         held = int.from_bytes((root / "dev/cpu_dma_latency").read_bytes()[:4], "little")
     if held is not None and held <= SHALLOW_IDLE_US:
         return f"limited to {held} us by a program", "good", "cores wake up at once"
@@ -219,8 +249,12 @@ def idle_states(root: Path) -> Found:
         meaning = "idle cores return to the host, which decides how deeply they sleep"
         return "haltpoll (guest)", "unknown", meaning, f"{KERNEL_LINE}idle=poll"
     states = (root / f"{CPU}/cpu{linux.allowed_cores()[-1]}/cpuidle".lstrip("/")).glob("state*")
-    latencies_us = ((read_int("latency", state), state) for state in states if not read_int("disable", state))
-    latency_us, deepest = max((each for each in latencies_us if each[0] is not None), default=(None, None))
+    latencies_us = (
+        (read_int("latency", state), state) for state in states if not read_int("disable", state)
+    )
+    latency_us, deepest = max(
+        (each for each in latencies_us if each[0] is not None), default=(None, None)
+    )
     if latency_us is None or deepest is None:
         return None
     value = f"{read_text('name', deepest) or deepest.name}, {latency_us} us to wake up"
@@ -274,12 +308,16 @@ def virtual_machine(root: Path) -> Found:
         if total_s := sum(times) - times.guest - times.guest_nice:  # guests count as user time too
             steal = f", {100 * times.steal / total_s:.2g} % stolen since boot"
     meaning = "the hypervisor can take the core at any time; recordings count it as steal"
-    remedy = "record on the host itself, or pin each core of the guest (virsh vcpupin DOMAIN VCPU CPU)"
+    remedy = (
+        "record on the host itself, or pin each core of the guest (virsh vcpupin DOMAIN VCPU CPU)"
+    )
     return kind + steal, "attention", meaning, remedy
 
 
 def _capable(bit: int, root: Path) -> bool:
-    effective = re.search(r"^CapEff:\s*(\w+)", read_text("/proc/self/status", root) or "", re.MULTILINE)
+    effective = re.search(
+        r"^CapEff:\s*(\w+)", read_text("/proc/self/status", root) or "", re.MULTILINE
+    )
     return effective is not None and bool(int(effective[1], 16) >> bit & 1)
 
 
@@ -291,8 +329,16 @@ def _raise_limit(item: str, value: str) -> str:
 def realtime_priority(root: Path) -> Found:
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
     if _capable(CAP_SYS_NICE, root) or limit != 0:
-        value = "allowed (capability)" if limit == 0 else f"rtprio {'unlimited' if limit < 0 else limit}"
-        return value, "good", "SCHED_FIFO is allowed and keeps ordinary programs off the core (chrt -f 80 ...)"
+        value = (
+            "allowed (capability)"
+            if limit == 0
+            else f"rtprio {'unlimited' if limit < 0 else limit}"
+        )
+        return (
+            value,
+            "good",
+            "SCHED_FIFO is allowed and keeps ordinary programs off the core (chrt -f 80 ...)",
+        )
     meaning = "SCHED_FIFO is refused, so ordinary programs can take the core"
     return "rtprio 0", "attention", meaning, _raise_limit("rtprio", "90")
 
@@ -304,7 +350,12 @@ def locked_memory(root: Path) -> Found:
         value = "unlimited" if limit < 0 else "allowed (capability)"
         return value, "good", "buffers can be pinned: no page faults"
     meaning = "mlockall and large pinned buffers are refused, so that pages may be evicted"
-    return f"memlock {limit // 1024} KiB", "attention", meaning, _raise_limit("memlock", "unlimited")
+    return (
+        f"memlock {limit // 1024} KiB",
+        "attention",
+        meaning,
+        _raise_limit("memlock", "unlimited"),
+    )
 
 
 @check("interrupted calls")
@@ -315,7 +366,9 @@ def interrupted_calls(root: Path) -> Found:
         found = watched.as_dict()
     setting = "sudo sysctl kernel.perf_event_paranoid"
     if found["missing"]:
-        meaning = f"recordings cannot tell calls that were preempted or waiting ({found['missing']})"
+        meaning = (
+            f"recordings cannot tell calls that were preempted or waiting ({found['missing']})"
+        )
         return "not measured", "attention", meaning, f"{setting}=2"
     if found["ran_missing"]:
         meaning = f"recordings cannot name what interrupted a call ({found['ran_missing']})"
@@ -339,14 +392,22 @@ def irqbalance(root: Path) -> Found:
 
 @check("load", "other programs may be running")
 def load(root: Path) -> Found:
-    averages, cores = (read_text("/proc/loadavg", root) or "").split(), len(linux.online_cores(root))
+    averages, cores = (
+        (read_text("/proc/loadavg", root) or "").split(),
+        len(linux.online_cores(root)),
+    )
     if not averages:
         return None
     value = f"{averages[0]} on {count(cores, 'core')}"
     if float(averages[0]) <= max(0.25 * cores, cores - 1.5):
         return value, "good", "there are enough idle cores"
     meaning = "other programs are running and will affect the recording"
-    return value, "attention", meaning, "ps -eo psr,pcpu,comm --sort=-pcpu | head  (and stop unneeded programs)"
+    return (
+        value,
+        "attention",
+        meaning,
+        "ps -eo psr,pcpu,comm --sort=-pcpu | head  (and stop unneeded programs)",
+    )
 
 
 # GPUs
@@ -366,17 +427,37 @@ def gpu_driver(root: Path) -> Found:
         version = facts.installed_version(name)
         needed = 13 if name == "tensorrt-cu13" else int((version or "0").partition(".")[0])
         if version and needed > device.cuda_version[0]:
-            return value, "attention", f"{name} {version} needs CUDA {needed}", gpu.old_driver_remedy()
+            return (
+                value,
+                "attention",
+                f"{name} {version} needs CUDA {needed}",
+                gpu.old_driver_remedy(),
+            )
     return value, "good", "the driver is new enough for the installed packages"
 
 
 @check("GPU compute mode", "NVML does not state it", checks=GPU_CHECKS)
 def compute_mode(root: Path) -> Found:
-    modes = {None: None, 0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+    modes = {
+        None: None,
+        0: "default",
+        1: "exclusive thread",
+        2: "prohibited",
+        3: "exclusive process",
+    }
     mode = _asked("nvmlDeviceGetComputeMode")
     if mode == 2:
-        return modes[mode], "attention", "no program can use the GPU", "sudo nvidia-smi --compute-mode=DEFAULT"
-    meaning = "other programs can use the GPU at the same time" if mode == 0 else "a second program is refused"
+        return (
+            modes[mode],
+            "attention",
+            "no program can use the GPU",
+            "sudo nvidia-smi --compute-mode=DEFAULT",
+        )
+    meaning = (
+        "other programs can use the GPU at the same time"
+        if mode == 0
+        else "a second program is refused"
+    )
     return modes.get(mode, str(mode)), "good", meaning
 
 
@@ -394,7 +475,9 @@ def gpu_clocks(root: Path) -> Found:
     with gpu.Nvml() as session:
         state = session.state(session.device())
     value, most = "{gpu_sm_mhz} of at most {max_sm_mhz} MHz".format_map(state), state["max_sm_mhz"]
-    meaning = "whether the clock is locked cannot be read; an unlocked one follows load and temperature"
+    meaning = (
+        "whether the clock is locked cannot be read; an unlocked one follows load and temperature"
+    )
     return value if most else None, "unknown", meaning, gpu.lock_advice(most)
 
 
@@ -402,7 +485,11 @@ def gpu_clocks(root: Path) -> Found:
 def mig(root: Path) -> Found:
     mode = _asked("nvmlDeviceGetMigMode")
     if mode and mode[0]:
-        return "on", "attention", "only a part of the GPU is used; power and clocks are shared with the other parts"
+        return (
+            "on",
+            "attention",
+            "only a part of the GPU is used; power and clocks are shared with the other parts",
+        )
     return "off" if mode else "not supported", "good", "the whole GPU is used"
 
 
@@ -424,7 +511,12 @@ def near_gpu(root: Path) -> Found:
     if core in near or not useful:
         return value, "good", "the timed core and the GPU share a memory node"
     meaning = "copies cross between processors"
-    return value, "attention", meaning, f"taskset --cpu-list {linux.list_text(tuple(useful))} lstm-trt ..."
+    return (
+        value,
+        "attention",
+        meaning,
+        f"taskset --cpu-list {linux.list_text(tuple(useful))} lstm-trt ...",
+    )
 
 
 def host_checks(root: Path = ROOT) -> list[Check]:

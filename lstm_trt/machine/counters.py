@@ -20,11 +20,12 @@ Counters (`difference` subtracts them):
                           (/proc/thread-self/schedstat), in trials and between them
   thread_cpu_ns           CPU time of the thread that reads, which is the timed one
   process_cpu_ns          CPU time of this process, also of threads that have ended
-CPU time of its other threads since the last reading, by number: `threads_cpu_ns`. After the trials `split_cpu_time`
-replaces these and process_cpu_ns by pool_cpu_ns, of the threads that ran in every block, and unexplained_cpu_ns, the
-rest: a runtime's pool works in every call, whereas threads that do something else, such as sending usage data, run now
-and then, and may live too briefly for any list of threads.
-Time of others, from /proc/stat; one block's can be negative, since idle time is counted in ticks:
+CPU time of its other threads since the last reading, by number: `threads_cpu_ns`. After the trials
+`split_cpu_time` replaces these and process_cpu_ns by pool_cpu_ns, of the threads that ran in every
+block, and unexplained_cpu_ns, the rest: a runtime's pool works in every call, whereas threads that
+do something else, such as sending usage data, run now and then, and may live too briefly for any
+list of threads. Time of others, from /proc/stat; one block's can be negative, since idle time is
+counted in ticks:
   others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
                           programs, the kernel or the hypervisor
   others_total_ns         the same for all cores
@@ -50,7 +51,15 @@ from lstm_trt.machine import linux
 TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
 
 #: Readings that never decrease; all others are gauges.
-COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods", "runnable_ns")
+COUNTERS = (
+    "steal_ns",
+    "interrupts",
+    "softirqs",
+    *TOTALS.values(),
+    "throttled_ns",
+    "throttled_periods",
+    "runnable_ns",
+)
 COUNTERS += ("thread_cpu_ns", "process_cpu_ns")
 
 #: Readings whose differences may be negative.
@@ -62,8 +71,8 @@ BY_THREAD = "threads_cpu_ns"
 #: Less unexplained CPU time in a block is none: the clocks are read one after the other.
 EXACT_NS = 10_000
 
-#: A recording was not alone if others used more than this share of the pinned cores' time, or this share of one of the
-#: remaining cores, and in either case more than two ticks.
+#: A recording was not alone if others used more than this share of the pinned cores' time, or this
+#: share of one of the remaining cores, and in either case more than two ticks.
 ALONE_SHARE, ALONE_SHARE_ELSEWHERE, ALONE_NS = 0.02, 0.5, 20_000_000
 
 
@@ -77,7 +86,9 @@ WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
 LARGEST_TABLE_BYTES = 16 * 1024
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int | float | None]:
+def difference(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, int | float | None]:
     """The change between two readings: counters are subtracted, gauges are those of `after`.
 
     A counter that one of the readings lacks, or that decreased, is None.
@@ -93,7 +104,8 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 
 
 def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
-    """The blocks with `pool_cpu_ns` and `unexplained_cpu_ns` in place of the CPU times of process and threads.
+    """The blocks with `pool_cpu_ns` and `unexplained_cpu_ns` in place of the CPU times of process
+    and threads.
 
     None where one of them is not known. With several threads that of one block can be negative.
     """
@@ -107,7 +119,11 @@ def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
             unexplained_ns = block["process_cpu_ns"] - block["thread_cpu_ns"] - pool_ns
             if abs(unexplained_ns) < EXACT_NS:
                 unexplained_ns = 0
-        kept = {name: value for name, value in block.items() if name not in (BY_THREAD, "process_cpu_ns")}
+        kept = {
+            name: value
+            for name, value in block.items()
+            if name not in (BY_THREAD, "process_cpu_ns")
+        }
         found.append({**kept, "pool_cpu_ns": pool_ns, "unexplained_cpu_ns": unexplained_ns})
     return found
 
@@ -119,9 +135,11 @@ def total(blocks: Sequence[Mapping], name: str) -> int | None:
 
 
 def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int | bool] | None:
-    """CPU time of others on the pinned `cores` and on all cores, and whether the recording was alone.
+    """CPU time of others on the pinned `cores` and on all cores, and whether the recording was
+    alone.
 
-    `blocks`: the differences of readings over `wall_ns` in total. None if the system does not count idle time.
+    `blocks`: the differences of readings over `wall_ns` in total. None if the system does not count
+    idle time.
     """
     pinned, everywhere = (total(blocks, name) for name in OTHERS)
     if pinned is None or everywhere is None:
@@ -132,7 +150,8 @@ def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int
 
 
 def cpu_clock(thread: int) -> int:
-    """The clock of a thread's CPU time, by its number (clock_getcpuclockid of the C library, for threads)."""
+    """The clock of a thread's CPU time, by its number (clock_getcpuclockid of the C library, for
+    threads)."""
     return ~thread << 3 | 6
 
 
@@ -168,7 +187,9 @@ def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
 class Watcher:
     """Readings of the pinned `cores`, and with `device="cuda"` of the GPU; used with `with`."""
 
-    def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = linux.ROOT) -> None:
+    def __init__(
+        self, cores: Sequence[int], device: str = "cpu", *, root: Path = linux.ROOT
+    ) -> None:
         self.cores, self.root = tuple(cores), Path(root)
         self._held, self._nvml = ExitStack(), None
         if device != "cpu":
@@ -179,15 +200,24 @@ class Watcher:
     def __enter__(self) -> Self:
         self._threads: dict[int, int] = {}
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-        tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
-        large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]
+        tables = {
+            name: self._open(self.root / "proc" / name)
+            for name in ("interrupts", "softirqs", "cpuinfo")
+        }
+        large = [
+            name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES
+        ]
         # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
         nominal = [] if "aperfmperf" in linux.cpuinfo_flags(self.root) else ["cpuinfo"]
         self._tables = tables | dict.fromkeys([*large, *nominal], CLOSED)
         self._stat, cpu = self._open(self.root / "proc/stat"), self.root / "sys/devices/system/cpu"
         self._schedule = self._open(self.root / "proc/thread-self/schedstat")
-        self._clocks = {core: self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores}
-        self._throttling = [self._open(folder / "cpu.stat") for folder in linux.cgroup_folders(self.root)]
+        self._clocks = {
+            core: self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores
+        }
+        self._throttling = [
+            self._open(folder / "cpu.stat") for folder in linux.cgroup_folders(self.root)
+        ]
         self._gpu: Any = self._nvml and self._held.enter_context(self._nvml).device()
         return self
 
@@ -219,11 +249,13 @@ class Watcher:
         return values
 
     def gpu_state(self) -> dict[str, Any] | None:
-        """The current state of the GPU (`Nvml.state`), read before and after the trials; None without a GPU."""
+        """The current state of the GPU (`Nvml.state`), read before and after the trials; None
+        without a GPU."""
         return None if self._nvml is None or self._gpu is None else self._nvml.state(self._gpu)
 
     def _read_stat(self, values: dict) -> None:
-        """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt total"."""
+        """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt
+        total"."""
         idle, steal = {}, {}  # ticks by core
         content, now_ns, own_ns = _content(self._stat), time.monotonic_ns(), time.process_time_ns()
         for line in content.splitlines():
@@ -232,17 +264,23 @@ class Watcher:
             if name in TOTALS:
                 values[TOTALS[name]] = int(fields[0]) or None
             # Sandboxes such as gVisor print rows of zeros, which are not counts.
-            elif name.startswith(b"cpu") and name != b"cpu" and len(fields) >= 8 and row.strip(b"0 "):
+            elif (
+                name.startswith(b"cpu") and name != b"cpu" and len(fields) >= 8 and row.strip(b"0 ")
+            ):
                 idle[name], steal[name] = int(fields[3]) + int(fields[4]), int(fields[7])
         pinned = [b"cpu%d" % core for core in self.cores]
         if pinned and idle.keys() >= set(pinned):
             values["steal_ns"] = sum(steal[core] for core in pinned) * self._tick_ns
-            # Not from the busy columns: they sample what runs at each tick, which errs if calls follow the timer.
+            # Not from the busy columns: they sample what runs at each tick, which errs if calls
+            # follow the timer.
             for name, cores in zip(OTHERS, (pinned, idle), strict=True):
-                values[name] = len(cores) * now_ns - sum(idle[core] for core in cores) * self._tick_ns - own_ns
+                values[name] = (
+                    len(cores) * now_ns - sum(idle[core] for core in cores) * self._tick_ns - own_ns
+                )
 
     def _read_cpu_times(self, values: dict) -> None:
-        """Clocks of all threads, then of the process: the kernel counts a running thread up to when its clock is read.
+        """Clocks of all threads, then of the process: the kernel counts a running thread up to when
+        its clock is read.
 
         So what the process has beyond its threads is what ended threads had, to some microseconds.
         """
@@ -252,9 +290,16 @@ class Watcher:
                 with suppress(OSError):  # it has ended
                     self._threads[thread] = time.clock_gettime_ns(cpu_clock(thread))
         if self._threads.pop(threading.get_native_id(), None) is not None:
-            values["process_cpu_ns"], values["thread_cpu_ns"] = time.process_time_ns(), time.thread_time_ns()
-            spent = {thread: now_ns - before.get(thread, 0) for thread, now_ns in self._threads.items()}
-            values[BY_THREAD] = {thread: spent_ns for thread, spent_ns in spent.items() if spent_ns > 0}
+            values["process_cpu_ns"], values["thread_cpu_ns"] = (
+                time.process_time_ns(),
+                time.thread_time_ns(),
+            )
+            spent = {
+                thread: now_ns - before.get(thread, 0) for thread, now_ns in self._threads.items()
+            }
+            values[BY_THREAD] = {
+                thread: spent_ns for thread, spent_ns in spent.items() if spent_ns > 0
+            }
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""
@@ -268,7 +313,10 @@ class Watcher:
         texts = {core: _content(file).strip() for core, file in self._clocks.items()}
         clocks = {core: int(text) for core, text in texts.items() if text.isdigit()}
         if not clocks:
-            listed = {int(core): float(mhz) for core, mhz in _CPU_MHZ.findall(_content(self._tables["cpuinfo"]))}
+            listed = {
+                int(core): float(mhz)
+                for core, mhz in _CPU_MHZ.findall(_content(self._tables["cpuinfo"]))
+            }
             clocks = {core: round(1000 * mhz) for core, mhz in listed.items() if core in self.cores}
         values["cpu_khz"] = min(clocks.values(), default=None)
         if len(self.cores) > 1:

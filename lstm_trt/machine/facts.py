@@ -1,7 +1,9 @@
-"""Description of the machine for the provenance of recordings, and the cost of the clock that times trials.
+"""Description of the machine for the provenance of recordings, and the cost of the clock that times
+trials.
 
-`describe` is called once per recording; a `counters.Watcher` is read between blocks. Properties that the system does
-not state are None. Host names, users and paths are left out, since recordings are published.
+`describe` is called once per recording; a `counters.Watcher` is read between blocks. Properties
+that the system does not state are None. Host names, users and paths are left out, since recordings
+are published.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ ARM_CORES = {
 def cpu_name(root: Path = ROOT) -> str:
     """Name of the processor according to the kernel, "AMD EPYC 9575F 64-Core Processor"."""
     first = linux.cpuinfo(root)
-    stated = [first[key] for key in ("model name", "Model", "Hardware", "cpu model", "cpu") if first.get(key)]
+    stated = [
+        first[key]
+        for key in ("model name", "Model", "Hardware", "cpu model", "cpu")
+        if first.get(key)
+    ]
     core = (first.get("CPU implementer", ""), first.get("CPU part", ""))
     if stated or core in ARM_CORES:
         return stated[0] if stated else ARM_CORES[core]
@@ -48,8 +54,12 @@ def cpu_name(root: Path = ROOT) -> str:
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
-    """Python, kernel, C library and the given packages, none of them imported; None if not installed, or not glibc."""
-    system: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
+    """Python, kernel, C library and the given packages, none of them imported; None if not
+    installed, or not glibc."""
+    system: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "kernel": os.uname().release,
+    }
     system["libc"] = " ".join(platform.libc_ver()).strip() or None
     found = system | {name: installed_version(name) for name in distributions}
     return found | ({"lstm_trt": found["lstm_trt"] or __version__} if "lstm_trt" in found else {})
@@ -57,7 +67,8 @@ def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
 
 @lru_cache(maxsize=1)
 def commit() -> str | None:
-    """The commit of the checkout that runs, with `-dirty` if its files were changed; None for an installed package.
+    """The commit of the checkout that runs, with `-dirty` if its files were changed; None for an
+    installed package.
 
     `LSTM_TRT_COMMIT` names it where there is no .git, as in a copy of the tracked files.
     """
@@ -65,7 +76,16 @@ def commit() -> str | None:
     if named or not (root / ".git").exists():
         return named
     with suppress(OSError):  # git is not installed
-        command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+        command = [
+            "git",
+            "-C",
+            str(root),
+            "describe",
+            "--always",
+            "--abbrev=40",
+            "--dirty",
+            "--exclude=*",
+        ]
         return run_command(command).stdout.strip() or None
     return None
 
@@ -75,7 +95,9 @@ def _caches(core: int, root: Path) -> dict[str, int]:
     sizes = {}
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu{core}/cache/index{index}"
-        kind, level, size = (read_text(f"{folder}/{name}", root) for name in ("type", "level", "size"))
+        kind, level, size = (
+            read_text(f"{folder}/{name}", root) for name in ("type", "level", "size")
+        )
         counted = re.fullmatch(r"(\d+)([KMG])", size or "")
         if kind in ("Data", "Unified") and level and counted:
             unit = {"K": 2**10, "M": 2**20, "G": 2**30}[counted[2]]
@@ -93,7 +115,10 @@ def turbo(root: Path = ROOT) -> bool | None:
 
 def governors(cores: Sequence[int], root: Path = ROOT) -> str | None:
     """The frequency governor of the cores, several joined by commas."""
-    names = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor", root) for core in cores}
+    names = {
+        read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor", root)
+        for core in cores
+    }
     return ", ".join(sorted(filter(None, names))) or None
 
 
@@ -107,7 +132,8 @@ def simultaneous_threads(root: Path = ROOT) -> bool | None:
 
 
 def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
-    """Description of the machine as JSON values; sizes in bytes, a quota in cores, core lists as "0-3,8".
+    """Description of the machine as JSON values; sizes in bytes, a quota in cores, core lists as
+    "0-3,8".
 
     With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
     """
@@ -126,9 +152,13 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
         "governor": governors(allowed, root),
         "turbo": turbo(root),
         "isolated_cores": linux.list_text(linux.isolated_cores(root)),
-        "nohz_full": linux.list_text(linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))),
+        "nohz_full": linux.list_text(
+            linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))
+        ),
         "cgroup_quota_cores": linux.cpu_quota_cores(root),
-        "clock_source": read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource", root),
+        "clock_source": read_text(
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource", root
+        ),
         "kernel": os.uname().release,
         "preemption": linux.preemption(root),
     }
@@ -136,32 +166,45 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
         from lstm_trt.machine import gpu
 
         with gpu.Nvml() as session:
-            description |= {"gpus": [session.describe(handle) for handle in session.devices()], **session.versions()}
+            description |= {
+                "gpus": [session.describe(handle) for handle in session.devices()],
+                **session.versions(),
+            }
         description["cuda_settings"] = gpu.settings()
     return description
 
 
 def fingerprint(description: Mapping[str, Any]) -> str:
-    """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16 hexadecimal digits."""
+    """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16
+    hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
-    parts = [description.get("cpu"), description.get("logical_cores"), gpu_names, description.get("driver")]
+    parts = [
+        description.get("cpu"),
+        description.get("logical_cores"),
+        gpu_names,
+        description.get("driver"),
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-#: A clock's quantum is looked for up to this multiple of the spread of the bulk and this share of the median: wider
-#: steps are states. The share of the values that must be near its multiples, as a resonance, and on so many of them.
+#: A clock's quantum is looked for up to this multiple of the spread of the bulk and this share of
+#: the median: wider steps are states. The share of the values that must be near its multiples, as a
+#: resonance, and on so many of them.
 WIDEST_QUANTUM, LARGEST_QUANTUM, RESONANCE, MULTIPLES, ON_EACH = 2.5, 0.03, 0.6, 3, 0.01
 
-#: Share of distinct values above which no step is looked for: it would be fine, or the values are of several states.
+#: Share of distinct values above which no step is looked for: it would be fine, or the values are
+#: of several states.
 MOST_DISTINCT = 0.5
 
 
 def quantum(values: np.ndarray) -> float:
-    """The greatest common step of values that a clock of another unit than theirs counted; 0 if there is none.
+    """The greatest common step of values that a clock of another unit than theirs counted; 0 if
+    there is none.
 
-    A clock of 100 MHz, read in ns, gives values that are multiples of 10 ns up to rounding, so that neighbouring values
-    are 1 ns apart. It is the lowest frequency at which the values of the bulk resonate (the modulus of their
-    characteristic function), at steps from a 25th of their spread on; finer ones do not matter.
+    A clock of 100 MHz, read in ns, gives values that are multiples of 10 ns up to rounding, so that
+    neighbouring values are 1 ns apart. It is the lowest frequency at which the values of the bulk
+    resonate (the modulus of their characteristic function), at steps from a 25th of their spread
+    on; finer ones do not matter.
     """
     low, quarter, median, three, high = np.percentile(values, [5, 25, 50, 75, 95])
     spread = min(median - quarter, three - median) / 0.6745
@@ -182,15 +225,17 @@ def quantum(values: np.ndarray) -> float:
         return 0.0
     best += int(np.argmax(resonance[best : best + best // 4 + 1]))
     _, on = np.unique(np.round(central / steps[best]), return_counts=True)
-    return float(steps[best]) if np.count_nonzero(on >= ON_EACH * len(central)) >= MULTIPLES else 0.0
+    return (
+        float(steps[best]) if np.count_nonzero(on >= ON_EACH * len(central)) >= MULTIPLES else 0.0
+    )
 
 
 def clock_cost(samples: int = 20_000) -> dict[str, int]:
     """Cost and resolution of the clock that times trials, in ns.
 
-    `overhead_ns` is the median difference of two successive calls of `perf_counter_ns`; `call_ns` that with a call of
-    an empty Python function in between, which is the latency of an empty step; `step_ns` the smallest difference above
-    zero; `resolution_ns` the result of clock_getres.
+    `overhead_ns` is the median difference of two successive calls of `perf_counter_ns`; `call_ns`
+    that with a call of an empty Python function in between, which is the latency of an empty step;
+    `step_ns` the smallest difference above zero; `resolution_ns` the result of clock_getres.
     """
 
     def step() -> None:

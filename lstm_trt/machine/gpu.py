@@ -1,9 +1,11 @@
-"""NVIDIA GPUs: the device that CUDA uses, from the driver's library, and its state, from NVML. Read-only.
+"""NVIDIA GPUs: the device that CUDA uses, from the driver's library, and its state, from NVML.
+Read-only.
 
-`cuda_device` asks libcuda, which alone decides whether programs can run: NVML is missing on Jetson and in some
-containers, and counts GPUs in another order. NVML gives description, clocks, temperature and power. Its package
-`nvidia-ml-py` (module pynvml) is optional: without it, or without a driver, every reading is None. UUIDs, serial
-numbers and bus addresses are not stored, since recordings are published.
+`cuda_device` asks libcuda, which alone decides whether programs can run: NVML is missing on Jetson
+and in some containers, and counts GPUs in another order. NVML gives description, clocks,
+temperature and power. Its package `nvidia-ml-py` (module pynvml) is optional: without it, or
+without a driver, every reading is None. UUIDs, serial numbers and bus addresses are not stored,
+since recordings are published.
 """
 
 import ctypes
@@ -14,12 +16,14 @@ from typing import Any, NamedTuple, Self
 
 from lstm_trt.config.libraries import in_checkout
 
-#: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
-#: records on it by accident.
+#: Name of the device of the tests' stand-in for a driver, and the variable without which it is
+#: refused, so that nobody records on it by accident.
 SHIM_NAME, SHIM_VARIABLE = "NVIDIA Shim", "LSTM_TRT_ALLOW_SHIM"
 
 #: What to do without a GPU.
-NO_GPU_REMEDY = "on a machine with an NVIDIA GPU: install its driver; `nvidia-smi` must list the GPU"
+NO_GPU_REMEDY = (
+    "on a machine with an NVIDIA GPU: install its driver; `nvidia-smi` must list the GPU"
+)
 
 #: Attributes of a device (cuda.h): major and minor number of its compute capability.
 _CAPABILITY = (75, 76)
@@ -40,7 +44,8 @@ class NoCudaDevice(Exception):
 
 
 class CudaDevice(NamedTuple):
-    """A device as CUDA numbers them; `cuda_version` is the newest CUDA that the driver supports: (13, 0)."""
+    """A device as CUDA numbers them; `cuda_version` is the newest CUDA that the driver supports:
+    (13, 0)."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -58,7 +63,8 @@ def libcuda() -> ctypes.CDLL:
 
 
 def cuda_device(place: int = 0) -> CudaDevice:
-    """A device of CUDA; raises `NoCudaDevice` without a driver or such a device. Creates no context."""
+    """A device of CUDA; raises `NoCudaDevice` without a driver or such a device. Creates no
+    context."""
     try:
         library = libcuda()
     except OSError:
@@ -97,7 +103,8 @@ def device_here(place: int = 0) -> CudaDevice | None:
     return None
 
 
-#: Name of a reading -> the function of NVML that gives it, and the name of the constant that says which.
+#: Name of a reading -> the function of NVML that gives it, and the name of the constant that says
+#: which.
 READINGS = {
     "gpu_sm_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
     "gpu_memory_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
@@ -130,8 +137,17 @@ def throttle_reasons(mask: int | None) -> list[str]:
 
 #: Variables that change how CUDA runs, and whose values name no folder or device.
 VARIABLES = (
-    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
-    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "NVIDIA_TF32_OVERRIDE"),
+    *(
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MODULE_LOADING",
+    ),
+    *(
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "NVIDIA_TF32_OVERRIDE",
+    ),
 )
 
 
@@ -145,7 +161,8 @@ def settings() -> dict[str, str]:
 
 
 def visible(index: int) -> str:
-    """`CUDA_VISIBLE_DEVICES` for a process that uses only the device with this index of this process."""
+    """`CUDA_VISIBLE_DEVICES` for a process that uses only the device with this index of this
+    process."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     return str(index) if listed is None else listed.split(",")[index].strip()
 
@@ -160,18 +177,28 @@ def is_steady(clocks: Sequence[int]) -> bool:
 
 
 def clock_warnings(readings: Iterable[Mapping | None]) -> list[str]:
-    """A warning if the SM clock differed between these readings: before, between and after blocks of trials."""
-    clocks = [reading["gpu_sm_mhz"] for reading in readings if reading and reading.get("gpu_sm_mhz")]
+    """A warning if the SM clock differed between these readings: before, between and after blocks
+    of trials."""
+    clocks = [
+        reading["gpu_sm_mhz"] for reading in readings if reading and reading.get("gpu_sm_mhz")
+    ]
     if not clocks or is_steady(clocks):
         return []
     lock = lock_advice(max(clocks))
-    changed = f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials"
+    changed = (
+        f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials"
+    )
     return [f"{changed}: lock it with {lock}" if lock else changed]
 
 
 def lock_advice(clock_mhz: int) -> str:
-    """The command that locks the SM clock; empty if `LSTM_TRT_CLOCKS=fixed` says that locking it is not ours to do."""
-    return "" if os.environ.get("LSTM_TRT_CLOCKS") == "fixed" else f"sudo nvidia-smi --lock-gpu-clocks={clock_mhz}"
+    """The command that locks the SM clock; empty if `LSTM_TRT_CLOCKS=fixed` says that locking it is
+    not ours to do."""
+    return (
+        ""
+        if os.environ.get("LSTM_TRT_CLOCKS") == "fixed"
+        else f"sudo nvidia-smi --lock-gpu-clocks={clock_mhz}"
+    )
 
 
 class Nvml:
@@ -198,24 +225,32 @@ class Nvml:
         return [handle for handle in handles if handle is not None]
 
     def device(self, place: int = 0) -> Any | None:
-        """The GPU that is device `place` for CUDA, which can number them in another order and hide some."""
+        """The GPU that is device `place` for CUDA, which can number them in another order and hide
+        some."""
         found = device_here(place)
         return found and self.ask("nvmlDeviceGetHandleByPciBusId", found.pci_bus_id.encode())
 
     def one_process_only(self, place: int) -> bool:
-        """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""
+        """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second
+        process fails."""
         return self.ask("nvmlDeviceGetComputeMode", self.device(place)) == 3
 
-    def ask(self, name: str, *arguments: Any, convert: Callable[[Any], Any] = lambda answer: answer) -> Any | None:
+    def ask(
+        self, name: str, *arguments: Any, convert: Callable[[Any], Any] = lambda answer: answer
+    ) -> Any | None:
         """Call an NVML function by its name, with a handle and with constants by their names.
 
         None if this driver, GPU or version of pynvml does not support it, or there is no handle.
         """
         try:
             library = self.library
-            values = [getattr(library, value) if isinstance(value, str) else value for value in arguments]
+            values = [
+                getattr(library, value) if isinstance(value, str) else value for value in arguments
+            ]
             return None if None in arguments else convert(getattr(library, name)(*values))
-        except Exception:  # no such function; NVMLError has a class per code; old versions raise TypeError
+        except (
+            Exception
+        ):  # no such function; NVMLError has a class per code; old versions raise TypeError
             return None
 
     def versions(self) -> dict[str, str | None]:
@@ -230,11 +265,19 @@ class Nvml:
         """Description of one GPU as JSON values; memory in bytes, clocks in MHz, power in mW."""
         return {
             "name": self.ask("nvmlDeviceGetName", handle),
-            "memory_bytes": self.ask("nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.total)),
+            "memory_bytes": self.ask(
+                "nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.total)
+            ),
             "persistence_mode": self.ask("nvmlDeviceGetPersistenceMode", handle, convert=bool),
-            "mig_mode": self.ask("nvmlDeviceGetMigMode", handle, convert=lambda modes: bool(modes[0])),
-            "application_sm_mhz": self.ask("nvmlDeviceGetApplicationsClock", handle, "NVML_CLOCK_SM"),
-            "application_memory_mhz": self.ask("nvmlDeviceGetApplicationsClock", handle, "NVML_CLOCK_MEM"),
+            "mig_mode": self.ask(
+                "nvmlDeviceGetMigMode", handle, convert=lambda modes: bool(modes[0])
+            ),
+            "application_sm_mhz": self.ask(
+                "nvmlDeviceGetApplicationsClock", handle, "NVML_CLOCK_SM"
+            ),
+            "application_memory_mhz": self.ask(
+                "nvmlDeviceGetApplicationsClock", handle, "NVML_CLOCK_MEM"
+            ),
             "max_sm_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, "NVML_CLOCK_SM"),
             "max_memory_mhz": self.ask("nvmlDeviceGetMaxClockInfo", handle, "NVML_CLOCK_MEM"),
             "power_limit_mw": self.ask("nvmlDeviceGetPowerManagementLimit", handle),
@@ -242,20 +285,28 @@ class Nvml:
 
     def read(self, handle: Any | None) -> dict[str, int | None]:
         """The current readings of one GPU, by the names of `READINGS`."""
-        found = {name: self.ask(function, handle, *constant) for name, (function, *constant) in READINGS.items()}
+        found = {
+            name: self.ask(function, handle, *constant)
+            for name, (function, *constant) in READINGS.items()
+        }
         if found["gpu_throttle_reasons"] is None:  # the name before driver 535
-            found["gpu_throttle_reasons"] = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+            found["gpu_throttle_reasons"] = self.ask(
+                "nvmlDeviceGetCurrentClocksThrottleReasons", handle
+            )
         return found
 
     def state(self, handle: Any) -> dict[str, Any]:
-        """Current state of one GPU: `describe`, `read`, the versions of the driver, `memory_used_bytes` by all
-        processes, and the names of the throttle reasons. Takes milliseconds.
+        """Current state of one GPU: `describe`, `read`, the versions of the driver,
+        `memory_used_bytes` by all processes, and the names of the throttle reasons. Takes
+        milliseconds.
         """
         readings = self.read(handle)
         return {
             **self.describe(handle),
             **self.versions(),
-            "memory_used_bytes": self.ask("nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.used)),
+            "memory_used_bytes": self.ask(
+                "nvmlDeviceGetMemoryInfo", handle, convert=lambda memory: int(memory.used)
+            ),
             **readings,
             "throttled_by": throttle_reasons(readings["gpu_throttle_reasons"]),
         }

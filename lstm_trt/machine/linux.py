@@ -1,7 +1,7 @@
 """Readers of /proc, /sys and the cgroup of this process.
 
-Functions take `root` in place of `/`, so that tests can simulate a machine. Missing information gives None or an empty
-result, never an exception.
+Functions take `root` in place of `/`, so that tests can simulate a machine. Missing information
+gives None or an empty result, never an exception.
 """
 
 import itertools
@@ -22,17 +22,25 @@ from lstm_trt.config.format import decimal
 ROOT = Path("/")
 
 #: Environment variables with the number of threads of libraries.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 
 def open_standard_streams() -> None:
     """Open /dev/null in place of standard streams that are closed, here and for child processes.
 
-    Otherwise there is no object to write to, and the next file, pipe or socket gets the number of a closed stream.
+    Otherwise there is no object to write to, and the next file, pipe or socket gets the number of a
+    closed stream.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            handle = os.open(
+                os.devnull, os.O_RDWR
+            )  # the lowest free number, which is that of the stream
             os.set_inheritable(handle, True)
             setattr(sys, name, os.fdopen(handle, "r+"))
 
@@ -79,7 +87,9 @@ def list_text(cores: tuple[int, ...] | None) -> str | None:
 
 def online_cores(root: Path = ROOT) -> tuple[int, ...]:
     """Logical cores that are switched on."""
-    return cpu_list(read_text("/sys/devices/system/cpu/online", root)) or tuple(range(os.cpu_count() or 1))
+    return cpu_list(read_text("/sys/devices/system/cpu/online", root)) or tuple(
+        range(os.cpu_count() or 1)
+    )
 
 
 def allowed_cores() -> tuple[int, ...]:
@@ -90,12 +100,15 @@ def allowed_cores() -> tuple[int, ...]:
 def choose_cores(threads: int, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
     """The `wanted` cores, or the last `threads` cores that this process may use.
 
-    The last, because interrupts and other work run mostly on the first. Raises `UsageError` if fewer are allowed, or if
-    `wanted` are not one allowed core per thread: two threads pinned to one core make the tail 30 times longer.
+    The last, because interrupts and other work run mostly on the first. Raises `UsageError` if
+    fewer are allowed, or if `wanted` are not one allowed core per thread: two threads pinned to one
+    core make the tail 30 times longer.
     """
     allowed = allowed_cores()
     if wanted and (len(wanted) != threads or not set(wanted) <= set(allowed)):
-        rule = f"there must be one core for each of --threads {threads}, out of {list_text(allowed)}"
+        rule = (
+            f"there must be one core for each of --threads {threads}, out of {list_text(allowed)}"
+        )
         raise UsageError(f"--cores {list_text(wanted)}: {rule}")
     if not wanted and threads > len(allowed):
         usable = f"this process may use only {len(allowed)}"
@@ -111,14 +124,16 @@ def sibling_cores(cores: tuple[int, ...], root: Path = ROOT) -> tuple[int, ...]:
 
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
-    """Cores that the scheduler does not use: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
+    """Cores that the scheduler does not use: isolcpus=, or an isolated cpuset partition (kernel
+    6.7)."""
     files = ("/sys/devices/system/cpu/isolated", "/sys/fs/cgroup/cpuset.cpus.isolated")
     lists = [cores for file in files if (cores := cpu_list(read_text(file, root))) is not None]
     return tuple(sorted(set().union(*lists))) if lists else None
 
 
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:
-    """Lines of /proc/cpuinfo as name -> value, the first of each name, which is that of the first processor."""
+    """Lines of /proc/cpuinfo as name -> value, the first of each name, which is that of the first
+    processor."""
     first: dict[str, str] = {}
     for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
         key, _, value = line.partition(":")
@@ -134,36 +149,49 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
 
 def kernel_argument(name: str, root: Path = ROOT) -> str | None:
     """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
-    arguments = (argument.partition("=") for argument in (read_text("/proc/cmdline", root) or "").split())
+    arguments = (
+        argument.partition("=") for argument in (read_text("/proc/cmdline", root) or "").split()
+    )
     return next((value for key, _, value in arguments if key == name), None)
 
 
-#: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options of the hierarchy.
+#: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options
+#: of the hierarchy.
 _MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MULTILINE)
 
 
 def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
-    """(folder inside the hierarchy, mount point, type) of each hierarchy that may have the controller.
+    """(folder inside the hierarchy, mount point, type) of each hierarchy that may have the
+    controller.
 
     The type is "cgroup" for version 1 and "cgroup2" for version 2.
     """
     mounts = _MOUNT.findall(read_text("/proc/self/mountinfo", root) or "")
-    found = [mount[:3] for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")]
+    found = [
+        mount[:3] for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")
+    ]
     if not found:  # no mountinfo: the usual places
         if (root / "sys/fs/cgroup/cgroup.controllers").exists():
             found.append(("/", "/sys/fs/cgroup", "cgroup2"))
-        found += [("/", f"/sys/fs/cgroup/{name}", "cgroup") for name in (controller, f"{controller},cpuacct")]
+        found += [
+            ("/", f"/sys/fs/cgroup/{name}", "cgroup")
+            for name in (controller, f"{controller},cpuacct")
+        ]
     return found
 
 
 def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
-    """Folders that can contain limits of this process ("cpu" or "memory"): its own cgroup first, then the parents.
+    """Folders that can contain limits of this process ("cpu" or "memory"): its own cgroup first,
+    then the parents.
 
-    Limits of parents apply to the process too. In a container the path in /proc/self/cgroup may not exist below the
-    mount point; the nearest existing parent, possibly the mount point itself, is then the container's cgroup.
+    Limits of parents apply to the process too. In a container the path in /proc/self/cgroup may not
+    exist below the mount point; the nearest existing parent, possibly the mount point itself, is
+    then the container's cgroup.
     """
     paths: dict[str, str] = {}
-    for controllers, path in re.findall(r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or ""):
+    for controllers, path in re.findall(
+        r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or ""
+    ):
         if not controllers or controller in controllers.split(","):
             paths["cgroup" if controllers else "cgroup2"] = path
     folders: list[Path] = []
@@ -183,14 +211,16 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     quotas = []
     for folder in cgroup_folders(root):
         v1 = f"{read_text('cpu.cfs_quota_us', folder)} {read_text('cpu.cfs_period_us', folder)}"  # -1 for no quota
-        quota = re.fullmatch(r"(\d+) (\d+)", read_text("cpu.max", folder) or v1)  # v2: "max 100000", "150000 100000"
+        quota = re.fullmatch(
+            r"(\d+) (\d+)", read_text("cpu.max", folder) or v1
+        )  # v2: "max 100000", "150000 100000"
         if quota and int(quota[2]):
             quotas.append(int(quota[1]) / int(quota[2]))
     return min(quotas, default=None)
 
 
-#: Files of a cgroup's memory in v2 and v1: limit ("max" for none), use, and the name in memory.stat of the part of the
-#: use that is a cache of files, which the kernel gives back first.
+#: Files of a cgroup's memory in v2 and v1: limit ("max" for none), use, and the name in memory.stat
+#: of the part of the use that is a cache of files, which the kernel gives back first.
 _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -201,13 +231,16 @@ def psutil_at(root: Path = ROOT):
     """The module psutil, reading /proc below `root`; imported here, since that takes 20 ms."""
     import psutil
 
-    warnings.filterwarnings("ignore", ".*stats couldn't be determined", RuntimeWarning)  # of values not used here
+    warnings.filterwarnings(
+        "ignore", ".*stats couldn't be determined", RuntimeWarning
+    )  # of values not used here
     psutil.PROCFS_PATH = str(Path(root) / "proc")
     return psutil
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """Memory that is available without swapping, at most what the limits of the cgroup and its parents leave."""
+    """Memory that is available without swapping, at most what the limits of the cgroup and its
+    parents leave."""
     left = [psutil_at(root).virtual_memory().available]
     for folder in cgroup_folders(root, "memory"):
         for limit_name, use_name, cache_name in _MEMORY:
@@ -230,12 +263,15 @@ def throttling(text: str) -> tuple[int | None, int | None]:
 
 
 def preemption(root: Path = ROOT) -> str | None:
-    """Preemption model of the kernel: "PREEMPT_RT", "PREEMPT_DYNAMIC (full)", "PREEMPT", "none or voluntary".
+    """Preemption model of the kernel: "PREEMPT_RT", "PREEMPT_DYNAMIC (full)", "PREEMPT", "none or
+    voluntary".
 
     /proc/version also states who built the kernel on which host, which is left out.
     """
     version = read_text("/proc/version", root)
-    if read_text("/sys/kernel/realtime", root) == "1" or re.search(r"\bPREEMPT[_ ]RT\b", version or ""):
+    if read_text("/sys/kernel/realtime", root) == "1" or re.search(
+        r"\bPREEMPT[_ ]RT\b", version or ""
+    ):
         return "PREEMPT_RT"
     if version is None:
         return None
@@ -250,27 +286,37 @@ def hypervisor(root: Path = ROOT) -> str | None:
     """Name of the hypervisor, "unknown" if it has no name, "none" on bare x86, else None."""
     if kind := read_text("/sys/hypervisor/type", root):
         return kind
-    clocks = read_text("/sys/devices/system/clocksource/clocksource0/available_clocksource", root) or ""
+    clocks = (
+        read_text("/sys/devices/system/clocksource/clocksource0/available_clocksource", root) or ""
+    )
     for sign, name in (("kvm-clock", "kvm"), ("hyperv", "hyperv"), ("xen", "xen")):
         if sign in clocks:
             return name
     flags = cpuinfo_flags(root)
     if "hypervisor" in flags:
         return read_text("/sys/class/dmi/id/sys_vendor", root) or "unknown"
-    return "none" if "fpu" in flags else None  # "fpu" is an x86 flag; Arm's flags do not show a hypervisor
+    return (
+        "none" if "fpu" in flags else None
+    )  # "fpu" is an x86 flag; Arm's flags do not show a hypervisor
 
 
 #: Seconds that a command has for cleaning up after Ctrl-C.
 STOP_LIMIT_S = 5
 
 
-def run_command(command: Sequence[str], limit_s: float | None = None, **where: Any) -> subprocess.CompletedProcess:
-    """Run a command to its end, its output as text; Ctrl-C or the limit ends it and all processes that it started.
+def run_command(
+    command: Sequence[str], limit_s: float | None = None, **where: Any
+) -> subprocess.CompletedProcess:
+    """Run a command to its end, its output as text; Ctrl-C or the limit ends it and all processes
+    that it started.
 
-    `where`: `cwd` and `env`. Raises `OSError` if it cannot be started, `TimeoutExpired` at the limit.
+    `where`: `cwd` and `env`. Raises `OSError` if it cannot be started, `TimeoutExpired` at the
+    limit.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, **where, text=True, errors="replace", start_new_session=True) as child:
+    with subprocess.Popen(
+        command, **pipes, **where, text=True, errors="replace", start_new_session=True
+    ) as child:
         try:
             output, errors = child.communicate(timeout=limit_s)
         except BaseException:

@@ -1,4 +1,5 @@
-"""Child processes with the modules and the `sys.path` of this one: those that record, and those that analyze."""
+"""Child processes with the modules and the `sys.path` of this one: those that record, and those
+that analyze."""
 
 import os
 import signal
@@ -23,9 +24,15 @@ class Interpreter:
     def command(self, code: str) -> list[str]:
         """The command that runs `code` with this process's `sys.path` after `first`.
 
-        So modules in the working folder are not imported, and additions to the path in a notebook are kept.
+        So modules in the working folder are not imported, and additions to the path in a notebook
+        are kept.
         """
-        return [self.executable, "-P", "-c", f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}"]
+        return [
+            self.executable,
+            "-P",
+            "-c",
+            f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}",
+        ]
 
     def environment(self) -> dict[str, str]:
         """The environment variables for it, without those that name folders of another Python."""
@@ -34,7 +41,8 @@ class Interpreter:
 
 
 class Child:
-    """A process that runs `code`, whose last argument is the file descriptor of its end of `connection`.
+    """A process that runs `code`, whose last argument is the file descriptor of its end of
+    `connection`.
 
     It is in a session of its own: Ctrl-C reaches only the parent.
     """
@@ -53,7 +61,11 @@ class Child:
         interpreter = interpreter or Interpreter()
         open_standard_streams()  # a connection with the number of one would be replaced in the child
         self.connection, theirs = Pipe()
-        environment = interpreter.environment() | dict.fromkeys(THREAD_VARIABLES, str(threads)) | (variables or {})
+        environment = (
+            interpreter.environment()
+            | dict.fromkeys(THREAD_VARIABLES, str(threads))
+            | (variables or {})
+        )
         with theirs:
             self.child = subprocess.Popen(
                 [*interpreter.command(code), str(theirs.fileno())],
@@ -83,7 +95,8 @@ class Child:
 
 
 def serve() -> None:
-    """Main program of a child that calls functions: it answers (function, argument) with what is returned or raised."""
+    """Main program of a child that calls functions: it answers (function, argument) with what is
+    returned or raised."""
     connection = Connection(int(sys.argv[-1]))
     with suppress(EOFError, OSError):  # the parent has ended
         while True:

@@ -1,16 +1,19 @@
-"""The roofline bound: the time that a network's arithmetic and weight traffic need at the measured rates of the cores.
+"""The roofline bound: the time that a network's arithmetic and weight traffic need at the measured
+rates of the cores.
 
-No float32 implementation on these cores is faster than the bound. It is printed before a recording and drawn in
-figures. Other precisions move fewer bytes and use other units, so their latencies may lie below it. The rates are
-measured on request, in the calling process and on the core to which it is pinned, and are kept in the cache.
+No float32 implementation on these cores is faster than the bound. It is printed before a recording
+and drawn in figures. Other precisions move fewer bytes and use other units, so their latencies may
+lie below it. The rates are measured on request, in the calling process and on the core to which it
+is pinned, and are kept in the cache.
 
-A lower bound must not be too high, and no library call reaches the limit of a core: on a 2-core AMD EPYC, where a core
-does 250 GFLOP/s and reads 500 GB/s from its first-level cache, MKL's sgemm reached 95 GFLOP/s, and `torch.sum`, the
-fastest reader found, 210 GB/s; with older instructions libraries reach still less, and a bound from their rates lay up
-to 2.5 times above real latencies. Therefore two loops run as machine code on x86-64: fused multiply-adds on registers,
-and repeated loads over a buffer. They are listed below as pairs of machine code and assembly (a test assembles the
-text and compares), and need a few hundred bytes of executable memory. Where they cannot run, there is no bound, and
-`NoBound` says why.
+A lower bound must not be too high, and no library call reaches the limit of a core: on a 2-core AMD
+EPYC, where a core does 250 GFLOP/s and reads 500 GB/s from its first-level cache, MKL's sgemm
+reached 95 GFLOP/s, and `torch.sum`, the fastest reader found, 210 GB/s; with older instructions
+libraries reach still less, and a bound from their rates lay up to 2.5 times above real latencies.
+Therefore two loops run as machine code on x86-64: fused multiply-adds on registers, and repeated
+loads over a buffer. They are listed below as pairs of machine code and assembly (a test assembles
+the text and compares), and need a few hundred bytes of executable memory. Where they cannot run,
+there is no bound, and `NoBound` says why.
 """
 
 import ctypes
@@ -46,11 +49,16 @@ WORKING_SETS = tuple(half * KIB << power for power in range(3, 18) for half in (
 #: A loop as (machine code, assembly) per instruction; a label has no code.
 Listing = list[tuple[bytes, str]]
 
-#: Two multiply-adds per cycle with a latency of four or five cycles need eight to ten of them in flight.
+#: Two multiply-adds per cycle with a latency of four or five cycles need eight to ten of them in
+#: flight.
 ACCUMULATORS = 12
 
-#: vfmadd231ps r0..r7 and r8..r11, r15, r14 by register width in bytes, without the last byte: the destination.
-FMA = {64: (b"\x62\xd2\x05\x48\xb8", b"\x62\x52\x05\x48\xb8"), 32: (b"\xc4\xc2\x05\xb8", b"\xc4\x42\x05\xb8")}
+#: vfmadd231ps r0..r7 and r8..r11, r15, r14 by register width in bytes, without the last byte: the
+#: destination.
+FMA = {
+    64: (b"\x62\xd2\x05\x48\xb8", b"\x62\x52\x05\x48\xb8"),
+    32: (b"\xc4\xc2\x05\xb8", b"\xc4\x42\x05\xb8"),
+}
 
 LOADS = 16
 
@@ -59,7 +67,8 @@ LOAD = {64: b"\x62\xf1\x7c\x48\x10\x80", 32: b"\xc5\xfc\x10\x80"}
 
 REGISTER = {64: "zmm", 32: "ymm"}
 
-#: Probes by register width in bytes. Older files have rates of the probe "torch", which are too low for a bound.
+#: Probes by register width in bytes. Older files have rates of the probe "torch", which are too low
+#: for a bound.
 PROBES = {64: "avx512", 32: "avx2"}
 
 END: Listing = [(b"\xc5\xf8\x77", "vzeroupper"), (b"\xc3", "ret")]
@@ -73,9 +82,10 @@ class NoBound(LabError):
 class MachineRates(JsonFields):
     """The best measured rates of one core.
 
-    `gflops_per_core`: float32 multiplications and additions (a fused one counts as two), 1e9/s. `read_gb_s`: (working
-    set in bytes, 1e9 bytes/s) for reading that many bytes repeatedly, by increasing size. `cores`: number of such cores
-    that a bound assumes, with perfect scaling. `probe`: method of measurement, one of `PROBES`.
+    `gflops_per_core`: float32 multiplications and additions (a fused one counts as two), 1e9/s.
+    `read_gb_s`: (working set in bytes, 1e9 bytes/s) for reading that many bytes repeatedly, by
+    increasing size. `cores`: number of such cores that a bound assumes, with perfect scaling.
+    `probe`: method of measurement, one of `PROBES`.
     """
 
     gflops_per_core: float
@@ -88,8 +98,9 @@ class MachineRates(JsonFields):
     def read_ns(self, size: float) -> float:
         """The least time in ns in which one core reads `size` bytes again and again, in any order.
 
-        With the measured sets s1 < s2 < ... < sn up to `size`: if s(i) bytes of them stay in nearer caches, the others
-        are read at best at the highest rate of s(i+1) or a larger set. This holds for every i, also for 0 bytes.
+        With the measured sets s1 < s2 < ... < sn up to `size`: if s(i) bytes of them stay in nearer
+        caches, the others are read at best at the highest rate of s(i+1) or a larger set. This
+        holds for every i, also for 0 bytes.
         """
         rates = [rate for _, rate in self.read_gb_s]
         kept = [0, *(measured for measured, _ in self.read_gb_s)]
@@ -119,27 +130,32 @@ class RooflineBound:
 
 
 def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
-    """The roofline bound of one forward pass in float32 (Williams, Waterman and Patterson, CACM 52, 2009).
+    """The roofline bound of one forward pass in float32 (Williams, Waterman and Patterson, CACM 52,
+    2009).
 
     With P = cores x peak rate, T(w) = least time for reading w / cores bytes on each core
-    (`MachineRates.read_ns`), and for each of `workload.recurrent_layers` and each direction
-    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps (of sequences of different lengths
-    their mean):
+    (`MachineRates.read_ns`), and for each of `workload.recurrent_layers` and each direction G gates
+    (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps (of sequences of
+    different lengths their mean):
 
         inputs      max(2 * G * I * B * S / P,  T(4 * G * I))      all steps at once
         recurrence  S * max(2 * G * H * B / P,  T(4 * G * H))      step by step
         others      (`workload.least_flops` - those of the recurrent layers) / P
 
-    The weights of each layer and direction are a separate working set, since a runtime
-    can work layer by layer. Gate functions, activations and calls are left out. The
-    first step counts too: all runtimes that were examined multiply by the initial state,
-    even if it is zero. What is not known (`RecurrentLayer.counted`) is left out as well. Raises `NoBound`
-    if nothing is left, for a network in half precision, or if the rates are not those of one of `PROBES`.
+    The weights of each layer and direction are a separate working set, since a runtime can work
+    layer by layer. Gate functions, activations and calls are left out. The first step counts too:
+    all runtimes that were examined multiply by the initial state, even if it is zero. What is not
+    known (`RecurrentLayer.counted`) is left out as well. Raises `NoBound` if nothing is left, for a
+    network in half precision, or if the rates are not those of one of `PROBES`.
     """
     if rates.probe not in PROBES.values():
-        raise NoBound(f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound")
+        raise NoBound(
+            f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound"
+        )
     if getattr(workload, "half", False):
-        raise NoBound("numbers of the network are float16, whose products can take less time than those of float32")
+        raise NoBound(
+            "numbers of the network are float16, whose products can take less time than those of float32"
+        )
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
     def traffic_ns(size: int) -> float:
@@ -153,12 +169,18 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        read = layer.directions * layer.computed * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        read = (
+            layer.directions
+            * layer.computed
+            * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        )
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read
     if not inputs + recurrence:
-        raise NoBound("no float32 matrix product, convolution or recurrent operator of known sizes is always computed")
+        raise NoBound(
+            "no float32 matrix product, convolution or recurrent operator of known sizes is always computed"
+        )
     return RooflineBound(inputs + recurrence, inputs, recurrence, arithmetic, traffic)
 
 
@@ -166,21 +188,40 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 
 
 def multiply_loop(width: int) -> Listing:
-    """void multiply(uint64 rounds): `rounds` x 12 multiply-adds on registers of `width` bytes, all zero."""
+    """void multiply(uint64 rounds): `rounds` x 12 multiply-adds on registers of `width` bytes, all
+    zero."""
     register = REGISTER[width]
-    codes = (FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3]) for number in range(ACCUMULATORS))
-    body = [(code, f"vfmadd231ps {register}{at}, {register}15, {register}14") for at, code in enumerate(codes)]
+    codes = (
+        FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3]) for number in range(ACCUMULATORS)
+    )
+    body = [
+        (code, f"vfmadd231ps {register}{at}, {register}15, {register}14")
+        for at, code in enumerate(codes)
+    ]
     body.append((b"\x48\xff\xcf", "dec rdi"))
-    return [(b"\xc5\xfc\x77", "vzeroall"), (b"", "round:"), *body, _jump_back("jnz", "round", body), *END]
+    return [
+        (b"\xc5\xfc\x77", "vzeroall"),
+        (b"", "round:"),
+        *body,
+        _jump_back("jnz", "round", body),
+        *END,
+    ]
 
 
 def read_loop(width: int) -> Listing:
     """void read(void *buffer, uint64 bytes, uint64 passes): `bytes` a multiple of 16 x `width`."""
     displaced = ((struct.pack("<i", width * number), width * number) for number in range(LOADS))
-    loads = [(LOAD[width] + code, f"{{disp32}} vmovups {REGISTER[width]}0, [rax + {at}]") for code, at in displaced]
+    loads = [
+        (LOAD[width] + code, f"{{disp32}} vmovups {REGISTER[width]}0, [rax + {at}]")
+        for code, at in displaced
+    ]
     loads.append((b"\x48\x05" + struct.pack("<i", width * LOADS), f"add rax, {width * LOADS}"))
     loads.append((b"\x48\x39\xc8", "cmp rax, rcx"))
-    body = [(b"\x48\x89\xf8", "mov rax, rdi"), (b"\x48\x8d\x0c\x37", "lea rcx, [rdi + rsi]"), (b"", "block:")]
+    body = [
+        (b"\x48\x89\xf8", "mov rax, rdi"),
+        (b"\x48\x8d\x0c\x37", "lea rcx, [rdi + rsi]"),
+        (b"", "block:"),
+    ]
     body += [*loads, _jump_back("jb", "block", loads), (b"\x48\xff\xca", "dec rdx")]
     return [(b"", "pass:"), *body, _jump_back("jnz", "pass", body), *END]
 
@@ -198,7 +239,8 @@ def machine_code(listing: Listing) -> bytes:
 
 
 class CoreProbe:
-    """The two loops as functions `multiply(rounds)` and `read(address, bytes, passes)`; `name` is the instruction set.
+    """The two loops as functions `multiply(rounds)` and `read(address, bytes, passes)`; `name` is
+    the instruction set.
 
     Raises OSError or ValueError if executable memory is refused.
     """
@@ -212,7 +254,9 @@ class CoreProbe:
         self._memory.write(multiply.ljust(start, b"\x90") + read)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.multiply = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(address)
-        self.read = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(address + start)
+        self.read = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(
+            address + start
+        )
 
 
 def core_probe(root: Path = linux.ROOT) -> CoreProbe:
@@ -221,14 +265,20 @@ def core_probe(root: Path = linux.ROOT) -> CoreProbe:
     Raises `NoBound` without one, or if executable memory is refused.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
-        raise NoBound(f"the rates of a core can be measured on x86-64 only, not on {platform.machine()}")
+        raise NoBound(
+            f"the rates of a core can be measured on x86-64 only, not on {platform.machine()}"
+        )
     flags = linux.cpuinfo_flags(root)
     if not {"avx2", "fma"} <= flags:
-        raise NoBound("the rates of a core are measured with AVX2 and FMA, which the processor does not have")
+        raise NoBound(
+            "the rates of a core are measured with AVX2 and FMA, which the processor does not have"
+        )
     try:
         return CoreProbe(64 if "avx512f" in flags else 32)
     except (OSError, ValueError):  # a hardened kernel
-        raise NoBound("the system refuses executable memory, with which the rates of a core are measured") from None
+        raise NoBound(
+            "the system refuses executable memory, with which the rates of a core are measured"
+        ) from None
 
 
 # Measuring
@@ -237,8 +287,8 @@ def core_probe(root: Path = linux.ROOT) -> CoreProbe:
 def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     """Measure the core that this process runs on, in about `seconds`; `threads` becomes `cores`.
 
-    All sizes are measured three times and the best rates are kept, so that other load does not make the bound too
-    high. Raises `NoBound` as `core_probe` does.
+    All sizes are measured three times and the best rates are kept, so that other load does not make
+    the bound too high. Raises `NoBound` as `core_probe` does.
     """
     probe, rounds, turns = core_probe(), 20_000, 3
     array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
@@ -249,11 +299,15 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
         took_ns = _fastest_ns(lambda: probe.multiply(rounds), 4 * budget_ns)
         peak = max(peak, rounds * probe.flops_per_round / took_ns)
         for size in WORKING_SETS:
-            passes = max(1, 4 * 2**20 // size)  # 10 to 100 us per call: the overhead of the call is negligible
+            passes = max(
+                1, 4 * 2**20 // size
+            )  # 10 to 100 us per call: the overhead of the call is negligible
             took_ns = _fastest_ns(partial(probe.read, address, size, passes), budget_ns)
             rates[size] = max(rates[size], passes * size / took_ns)
     measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return MachineRates(peak, tuple(rates.items()), threads, facts.cpu_name(), measured_at, probe.name)
+    return MachineRates(
+        peak, tuple(rates.items()), threads, facts.cpu_name(), measured_at, probe.name
+    )
 
 
 def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
@@ -268,13 +322,16 @@ def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
 
 
 def load_rates(threads: int = 1) -> MachineRates:
-    """The rates of this machine from the cache, measured if they are missing or old; `threads` becomes `cores`.
+    """The rates of this machine from the cache, measured if they are missing or old; `threads`
+    becomes `cores`.
 
     Raises `NoBound` as `core_probe` does, and `UsageError` if the cache cannot be written.
     """
     from lstm_trt.store import cache
 
-    entry = cache.fetch("rates", _key(), ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
+    entry = cache.fetch(
+        "rates", _key(), ".json", lambda: json.dumps(measure_rates().as_dict()).encode()
+    )
     return replace(MachineRates.from_dict(json.loads(entry.path.read_bytes())), cores=threads)
 
 
@@ -282,23 +339,29 @@ def _key() -> str:
     """Of the rates of this machine in the cache; raises `NoBound` as `core_probe` does."""
     from lstm_trt.store import cache
 
-    # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a machine.
+    # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a
+    # machine.
     kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
     software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
-    return f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
+    return (
+        f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
+    )
 
 
 def renewed_rates(threads: int = 1) -> MachineRates:
-    """The rates that are measured now, or those in the cache where they are higher; they take the place of these.
+    """The rates that are measured now, or those in the cache where they are higher; they take the
+    place of these.
 
-    A core does not exceed its rates, but the cached ones are too low if it was busy when they were measured. Raises
-    what `load_rates` does.
+    A core does not exceed its rates, but the cached ones are too low if it was busy when they were
+    measured. Raises what `load_rates` does.
     """
     from lstm_trt.store import cache
 
     cached, now = load_rates(), measure_rates()
     before = dict(cached.read_gb_s)
     read = tuple((size, max(rate, before[size])) for size, rate in now.read_gb_s)
-    best = replace(now, gflops_per_core=max(cached.gflops_per_core, now.gflops_per_core), read_gb_s=read)
+    best = replace(
+        now, gflops_per_core=max(cached.gflops_per_core, now.gflops_per_core), read_gb_s=read
+    )
     cache.keep("rates", _key(), ".json", json.dumps(best.as_dict()).encode())
     return replace(best, cores=threads)

@@ -1,11 +1,13 @@
 """When a timed thread was off its core, and what ran there instead, by perf events of Linux.
 
-An event of a thread counts nothing (`PERF_COUNT_SW_DUMMY`) but writes a record into a ring of memory each time the
-thread leaves its core and returns to it, with the time by CLOCK_MONOTONIC, the clock of recordings. The kernel writes
-them where it switches: nothing is added to a timed call, and the rings are read between blocks of trials. A bit of the
-record says whether the thread was preempted (it could have gone on; this includes sched_yield) or waited by itself.
+An event of a thread counts nothing (`PERF_COUNT_SW_DUMMY`) but writes a record into a ring of
+memory each time the thread leaves its core and returns to it, with the time by CLOCK_MONOTONIC, the
+clock of recordings. The kernel writes them where it switches: nothing is added to a timed call, and
+the rings are read between blocks of trials. A bit of the record says whether the thread was
+preempted (it could have gone on; this includes sched_yield) or waited by itself.
 
-Three kinds of events, each measured where the kernel allows it (`perf_event_paranoid`, CAP_PERFMON, seccomp):
+Three kinds of events, each measured where the kernel allows it (`perf_event_paranoid`, CAP_PERFMON,
+seccomp):
   of each thread   times off the core; for one's own threads up to paranoid 2
   of each core     which thread ran next; as root, with CAP_PERFMON, or with paranoid 0
   page faults      the address of each fault of the timed thread; up to paranoid 2
@@ -43,10 +45,11 @@ HEAD, TAIL = 1024, 1032  # one after the other
 
 
 class Event(NamedTuple):
-    """What a ring records: fields of perf_event_attr, the type of the records, and their size in `words` of 8 bytes.
+    """What a ring records: fields of perf_event_attr, the type of the records, and their size in
+    `words` of 8 bytes.
 
-    Rings of `pages` are asked for, then of half as many, until the kernel grants one: all threads of an ordinary user
-    share about 0.5 MiB per core.
+    Rings of `pages` are asked for, then of half as many, until the kernel grants one: all threads
+    of an ordinary user share about 0.5 MiB per core.
     """
 
     record: int
@@ -58,7 +61,9 @@ class Event(NamedTuple):
     period: int = 0
 
 
-_FLAGS = 1 << 5 | 1 << 6 | 1 << 18 | 1 << 25  # exclude_kernel, exclude_hv, sample_id_all, use_clockid
+_FLAGS = (
+    1 << 5 | 1 << 6 | 1 << 18 | 1 << 25
+)  # exclude_kernel, exclude_hv, sample_id_all, use_clockid
 _DUMMY, _PAGE_FAULTS, _SWITCHES, _NAMES = 9, 2, _FLAGS | 1 << 26, 1 << 9
 
 THREAD = Event(14, 3, 128, _DUMMY, _SWITCHES)
@@ -74,7 +79,8 @@ MOST_NAMES = 20
 
 
 class Away(NamedTuple):
-    """Times in which one thread was off its core: starts and ends in ns of CLOCK_MONOTONIC, (n,) int64, ascending.
+    """Times in which one thread was off its core: starts and ends in ns of CLOCK_MONOTONIC, (n,)
+    int64, ascending.
 
     `preempted`: (n,) bool; in the others it waited by itself.
     """
@@ -99,15 +105,25 @@ class Away(NamedTuple):
 
 
 def rows_of(content: bytes, event: Event) -> tuple[np.ndarray, int, dict[int, str]]:
-    """The event's records, (n, words) uint64, the number of lost ones, and the names that threads got meanwhile.
+    """The event's records, (n, words) uint64, the number of lost ones, and the names that threads
+    got meanwhile.
 
-    Nearly all records are of the event's type, which are read as an array; any other is stepped over by its size.
+    Nearly all records are of the event's type, which are read as an array; any other is stepped
+    over by its size.
     """
-    found, lost, names, place, size = [np.empty((0, event.words), np.uint64)], 0, {}, 0, 8 * event.words
+    found, lost, names, place, size = (
+        [np.empty((0, event.words), np.uint64)],
+        0,
+        {},
+        0,
+        8 * event.words,
+    )
     while place < len(content):
         whole = (len(content) - place) // size * event.words
         rows = np.frombuffer(content, np.uint64, whole, place).reshape(-1, event.words)
-        other = np.flatnonzero((rows[:, 0] & 0xFFFFFFFF != event.record) | (rows[:, 0] >> 48 != size))
+        other = np.flatnonzero(
+            (rows[:, 0] & 0xFFFFFFFF != event.record) | (rows[:, 0] >> 48 != size)
+        )
         found.append(rows[: other[0] if len(other) else None])
         place += found[-1].nbytes
         if place < len(content):
@@ -116,7 +132,9 @@ def rows_of(content: bytes, event: Event) -> tuple[np.ndarray, int, dict[int, st
                 lost += struct.unpack_from("Q", content, place + 16)[0]
             elif kind == COMM:
                 name = content[place + 16 : place + length - 16].partition(b"\0")[0]
-                names[struct.unpack_from("I", content, place + 12)[0]] = name.decode(errors="replace")
+                names[struct.unpack_from("I", content, place + 12)[0]] = name.decode(
+                    errors="replace"
+                )
             place += max(length, 8)
     return np.concatenate(found), lost, names
 
@@ -126,9 +144,11 @@ def _has(words: np.ndarray, bit: int) -> np.ndarray:
 
 
 def away_of(rows: np.ndarray, until_ns: int) -> Away:
-    """The times off the core in a thread's records; one that is off its core at the end is so until `until_ns`.
+    """The times off the core in a thread's records; one that is off its core at the end is so until
+    `until_ns`.
 
-    A return without a departure, at the beginning or after lost records, and a departure without a return are left out.
+    A return without a departure, at the beginning or after lost records, and a departure without a
+    return are left out.
     """
     words, times = rows[:, 0], rows[:, 2].astype(np.int64)
     leaves = _has(words, OUT)
@@ -136,11 +156,15 @@ def away_of(rows: np.ndarray, until_ns: int) -> Away:
     return Away(times[pairs], np.append(times, until_ns)[pairs + 1], _has(words[pairs], PREEMPTED))
 
 
-def columns(start_ns: np.ndarray, end_ns: np.ndarray, own: Away, pool: Iterable[Away] = ()) -> dict[str, np.ndarray]:
-    """Per trial, (n,) int64: what the timed thread lost between `start_ns` and `end_ns`, and the threads of its pool.
+def columns(
+    start_ns: np.ndarray, end_ns: np.ndarray, own: Away, pool: Iterable[Away] = ()
+) -> dict[str, np.ndarray]:
+    """Per trial, (n,) int64: what the timed thread lost between `start_ns` and `end_ns`, and the
+    threads of its pool.
 
-    `preempted_ns` and `off_core_ns`: time off the core, preempted and in all; `switches_out`: how often it left.
-    `pool_preempted_ns`: the largest time that one of the other threads was preempted, 0 if there are none.
+    `preempted_ns` and `off_core_ns`: time off the core, preempted and in all; `switches_out`: how
+    often it left. `pool_preempted_ns`: the largest time that one of the other threads was
+    preempted, 0 if there are none.
     """
 
     def between(away: Away) -> np.ndarray:
@@ -165,7 +189,8 @@ def within(times_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np
 def who_ran(
     rows: np.ndarray, thread: int, away: Away, start_ns: np.ndarray, end_ns: np.ndarray
 ) -> list[tuple[int, int]]:
-    """(thread, ns) of each turn that others had on one core while `thread` was preempted there within a trial.
+    """(thread, ns) of each turn that others had on one core while `thread` was preempted there
+    within a trial.
 
     `rows`: records of the core. `away`: those of the thread, which may return to another core.
     """
@@ -174,7 +199,9 @@ def who_ran(
     begins, ends = times[into], np.append(times[into], away.back_ns[-1:])[1:]
     turns = []
     left = (threads == thread) & _has(rows[:, 0], PREEMPTED) & within(times, start_ns, end_ns)
-    for at in np.flatnonzero(left) if len(away.back_ns) else ():  # the thread's own records can be lost
+    for at in (
+        np.flatnonzero(left) if len(away.back_ns) else ()
+    ):  # the thread's own records can be lost
         back = away.back_ns[min(np.searchsorted(away.back_ns, times[at]), len(away.back_ns) - 1)]
         turn = int(np.searchsorted(into, at))
         while turn < len(ends) and threads[into[turn]] != thread and begins[turn] < back:
@@ -184,14 +211,22 @@ def who_ran(
 
 
 def mappings_of(addresses: np.ndarray, root: Path = ROOT) -> Counter:
-    """Number of addresses by what is mapped there: [stack], [heap], the name of a file, or anonymous memory."""
-    lines = [line.split(None, 5) for line in (read_text("/proc/self/maps", root) or "").splitlines()]
-    bounds = np.array([[int(end, 16) for end in line[0].split("-")] for line in lines], np.uint64).reshape(-1, 2)
+    """Number of addresses by what is mapped there: [stack], [heap], the name of a file, or
+    anonymous memory."""
+    lines = [
+        line.split(None, 5) for line in (read_text("/proc/self/maps", root) or "").splitlines()
+    ]
+    bounds = np.array(
+        [[int(end, 16) for end in line[0].split("-")] for line in lines], np.uint64
+    ).reshape(-1, 2)
     names = [os.path.basename(line[5]) if len(line) > 5 else "anonymous memory" for line in lines]
     places = np.searchsorted(bounds[:, 1], addresses, "right")
     gone, starts = "not mapped any more", np.append(bounds[:, 0], np.uint64(0))
     names.append(gone)
-    return Counter(names[place] if starts[place] <= at else gone for place, at in zip(places, addresses, strict=True))
+    return Counter(
+        names[place] if starts[place] <= at else gone
+        for place, at in zip(places, addresses, strict=True)
+    )
 
 
 class Ring:
@@ -205,7 +240,9 @@ class Ring:
         struct.pack_into("IIQQQQQ", attributes, 0, TYPE_SOFTWARE, len(attributes), *fields)
         struct.pack_into("i", attributes, 92, CLOCK_MONOTONIC)
         libc, number = ctypes.CDLL(None, use_errno=True), SYSCALL.get(os.uname().machine, -1)
-        handle = libc.syscall(number, ctypes.c_char_p(bytes(attributes)), thread, core, -1, CLOSE_ON_EXEC)
+        handle = libc.syscall(
+            number, ctypes.c_char_p(bytes(attributes)), thread, core, -1, CLOSE_ON_EXEC
+        )
         if handle < 0:
             self.missing = f"perf_event_open: {os.strerror(ctypes.get_errno())}"
             return
@@ -247,7 +284,8 @@ class Ring:
 
 
 class Switches:
-    """The rings of this process from `with` on, whose thread is the timed one; `take` reads them between blocks."""
+    """The rings of this process from `with` on, whose thread is the timed one; `take` reads them
+    between blocks."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
@@ -269,7 +307,8 @@ class Switches:
         return [self._own, self._faulting, *self._cores, *self._pool.values()]
 
     def discard(self) -> None:
-        """Forget the records so far, and follow new threads; the rings of those that have ended stay until the end."""
+        """Forget the records so far, and follow new threads; the rings of those that have ended
+        stay until the end."""
         for thread in map(int, os.listdir(self._root / "proc/self/task")):
             if thread != self._thread and thread not in self._pool and not self._own.missing:
                 self._pool[thread] = Ring(POOL, thread)
@@ -277,9 +316,14 @@ class Switches:
             ring.read()
 
     def room(self, trials: int) -> int:
-        """The trials whose switches fit into half of the ring, by those since `discard`, which were `trials`."""
+        """The trials whose switches fit into half of the ring, by those since `discard`, which were
+        `trials`."""
         tail, head = self._own.span()
-        return max(LEAST_ROOM, self._own.size * trials // (2 * (head - tail))) if head - tail and trials else 1 << 62
+        return (
+            max(LEAST_ROOM, self._own.size * trials // (2 * (head - tail)))
+            if head - tail and trials
+            else 1 << 62
+        )
 
     def take(self, start_ns: np.ndarray, end_ns: np.ndarray) -> dict[str, np.ndarray]:
         """`columns` of trials of the timed thread since `discard`; empty where nothing is measured."""
@@ -290,7 +334,11 @@ class Switches:
         for ring in self._cores:
             for thread, turn_ns in who_ran(ring.take(), self._thread, own, start_ns, end_ns):
                 name = ring.names.get(thread) or read_text(f"/proc/{thread}/comm", self._root)
-                name = (name or f"pid {thread}, ended") if thread else "idle, or a process outside of this container"
+                name = (
+                    (name or f"pid {thread}, ended")
+                    if thread
+                    else "idle, or a process outside of this container"
+                )
                 self._turns.setdefault(name, array("q")).append(turn_ns)
         faults = self._faulting.take()
         inside = faults[within(faults[:, 2].astype(np.int64), start_ns, end_ns), 3]
@@ -299,7 +347,8 @@ class Switches:
         return columns(start_ns, end_ns, own, pool)
 
     def as_dict(self) -> Mapping[str, Any]:
-        """JSON values, for the provenance: what was measured since `with`, and why the rest was not."""
+        """JSON values, for the provenance: what was measured since `with`, and why the rest was
+        not."""
         longest = sorted(self._turns.items(), key=lambda item: -sum(item[1]))[:MOST_NAMES]
         return {
             "threads": sum(not ring.missing for ring in (self._own, *self._pool.values())),
@@ -307,7 +356,12 @@ class Switches:
             "lost": sum(ring.lost for ring in self._rings()),
             "missing": self._own.missing or None,
             "ran": {
-                name: {"times": len(ns), "shortest_ns": min(ns), "longest_ns": max(ns), "total_ns": sum(ns)}
+                name: {
+                    "times": len(ns),
+                    "shortest_ns": min(ns),
+                    "longest_ns": max(ns),
+                    "total_ns": sum(ns),
+                }
                 for name, ns in longest
             },
             "ran_missing": self._cores[0].missing or None,

@@ -1,4 +1,5 @@
-"""What the cache holds: files by kind, and what other packages keep there, which does not count towards its limit."""
+"""What the cache holds: files by kind, and what other packages keep there, which does not count
+towards its limit."""
 
 import shutil
 from contextlib import suppress
@@ -17,7 +18,8 @@ def _uncounted() -> dict[str, cache.Uncounted]:
 
 @dataclass(frozen=True)
 class CacheContents:
-    """Sizes in bytes of what the cache holds: the files of each kind, and each folder that is not counted, by its name.
+    """Sizes in bytes of what the cache holds: the files of each kind, and each folder that is not
+    counted, by its name.
 
     `removed`: the cache was cleared, and these are its previous contents.
     """
@@ -39,14 +41,24 @@ class CacheContents:
         beside = {name: _numbers(sizes, number) for name, sizes in self.uncounted.items()}
         if self.removed:
             return {**_numbers(self.sizes, "removed"), **beside}
-        whole = {"folder": str(self.folder), "bytes": sum(self.sizes), "limit_bytes": self.limit_bytes}
-        return {**whole, "kinds": {kind: _numbers(sizes, "files") for kind, sizes in self.kinds.items()}, **beside}
+        whole = {
+            "folder": str(self.folder),
+            "bytes": sum(self.sizes),
+            "limit_bytes": self.limit_bytes,
+        }
+        return {
+            **whole,
+            "kinds": {kind: _numbers(sizes, "files") for kind, sizes in self.kinds.items()},
+            **beside,
+        }
 
     def __str__(self) -> str:
         beside = [_text(sizes, _uncounted()[name].what) for name, sizes in self.uncounted.items()]
         if self.removed:
             return ", and ".join([f"removed {_text(self.sizes, 'file')}", *beside])
-        lines = [f"{self.folder}: {bytes_text(sum(self.sizes))} of at most {bytes_text(self.limit_bytes)}"]
+        lines = [
+            f"{self.folder}: {bytes_text(sum(self.sizes))} of at most {bytes_text(self.limit_bytes)}"
+        ]
         lines += [f"  {kind}: {_text(sizes, 'file')}" for kind, sizes in self.kinds.items()]
         lines += [f"  {text} (not counted towards the limit)" for text in beside]
         return "\n".join(lines)

@@ -14,16 +14,25 @@ CONNECT_S = 10.0
 
 
 def connect(address: str, hosts: Sequence[str] | None = None) -> Any:
-    """An executor of the workers of a scheduler that were started with `--resources lstm_trt=1`, one job a worker.
+    """An executor of the workers of a scheduler that were started with `--resources lstm_trt=1`,
+    one job a worker.
 
-    `hosts`: only of those on these. Raises `UsageError` if Dask is not installed or no scheduler answers.
+    `hosts`: only of those on these. Raises `UsageError` if Dask is not installed or no scheduler
+    answers.
     """
     if not urlsplit(address).port:
         raise UsageError(f"--scheduler takes an address such as tcp://HOST:8786, not {address!r}")
-    with refused("--scheduler needs Dask", ImportError, hint=f"; install it with {how_to_install('cluster')}"):
+    with refused(
+        "--scheduler needs Dask", ImportError, hint=f"; install it with {how_to_install('cluster')}"
+    ):
         from distributed import Client, Security
-    if address.startswith("tls:") and Security().get_connection_args("client")["ssl_context"] is None:
-        raise UsageError(f"{address} needs certificates, which Dask's configuration does not name: see docs/cluster.md")
+    if (
+        address.startswith("tls:")
+        and Security().get_connection_args("client")["ssl_context"] is None
+    ):
+        raise UsageError(
+            f"{address} needs certificates, which Dask's configuration does not name: see docs/cluster.md"
+        )
     with refused(f"no Dask scheduler answers at {address}", OSError):
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     return client.get_executor(pure=False, resources={"lstm_trt": 1}, workers=hosts)

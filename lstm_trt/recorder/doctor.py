@@ -1,4 +1,5 @@
-"""Which runtimes can run on this machine, how the host is set up, and commands that fix what is missing.
+"""Which runtimes can run on this machine, how the host is set up, and commands that fix what is
+missing.
 
 `examine` asks each runtime in the registry whether it can run on each of its devices and
 checks the host's settings; nothing is timed, installed or changed. `render` formats the
@@ -27,7 +28,17 @@ from lstm_trt.machine.linux import ROOT
 from lstm_trt.runtimes.base import Availability
 
 #: Packages that this package uses, in addition to the runtimes' distributions.
-PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
+PACKAGES = (
+    "numpy",
+    "torch",
+    "onnx",
+    "pyarrow",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "psutil",
+    "nvidia-ml-py",
+)
 
 #: Indentation of a remedy.
 BELOW = " " * 13
@@ -56,7 +67,9 @@ class DoctorReport:
     coloured: ClassVar[bool] = True
 
     def as_dict(self) -> dict:
-        rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("runtimes", "checks")}
+        rows = {
+            name: [asdict(row) for row in getattr(self, name)] for name in ("runtimes", "checks")
+        }
         return {**rows, "versions": self.versions, "machine": self.machine}
 
     frame = property(lambda self: frame_of(self.runtimes))
@@ -72,7 +85,9 @@ def frame_of(rows: Iterable[Any]) -> Any:
 
 def _missing_module(error: BaseException) -> str:
     """The remedy for an import that failed because a package is missing; "" for other errors."""
-    missing = (each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name)
+    missing = (
+        each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name
+    )
     name = next(missing, "").split(".")[0]
     if name == "lstm_trt":
         return "the installation is incomplete: pip install --force-reinstall --no-deps lstm_trt"
@@ -92,7 +107,8 @@ def broken(error: BaseException) -> Availability:
 
 
 def availability_of(runtime: Any, device: str) -> Availability:
-    """Whether a runtime can run, and LSTMs can be recorded on it, for which its outputs are compared with PyTorch's."""
+    """Whether a runtime can run, and LSTMs can be recorded on it, for which its outputs are
+    compared with PyTorch's."""
     try:
         found = runtime.availability(device)
         if found.ready:
@@ -108,7 +124,10 @@ def rows_of(name: str) -> list[RuntimeRow]:
         runtime = runtimes.load_runtime(name)
     except (Exception, SystemExit) as error:
         return [RuntimeRow(runtime=name, **vars(broken(error)))]
-    return [RuntimeRow(runtime=name, device=each, **vars(availability_of(runtime, each))) for each in runtime.DEVICES]
+    return [
+        RuntimeRow(runtime=name, device=each, **vars(availability_of(runtime, each)))
+        for each in runtime.DEVICES
+    ]
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
@@ -132,14 +151,18 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorRepo
 
 
 class Line(NamedTuple):
-    """A row of a table, of which the first cell is a state, and the command that mends it, if there is one."""
+    """A row of a table, of which the first cell is a state, and the command that mends it, if there
+    is one."""
 
     cells: tuple[str, ...]
     remedy: str = ""
 
 
-def table(header: Sequence[str] | None, rows: Sequence[Line], width: int, colour: bool = False) -> list[str]:
-    """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows that share it."""
+def table(
+    header: Sequence[str] | None, rows: Sequence[Line], width: int, colour: bool = False
+) -> list[str]:
+    """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows
+    that share it."""
     cells = [row.cells for row in rows]
     aligned = table_lines(header, cells, left=header or (), width=width, wrap=True, indent=2)
     lines = aligned[: len(aligned) - len(rows)]
@@ -158,8 +181,14 @@ def _heading(report: DoctorReport, width: int) -> list[str]:
     machine, versions = report.machine, report.versions
     gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU found"
     cores = f"{count(machine['logical_cores'], 'core')} (may use {machine['allowed_cores']})"
-    first = f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
-    packages = {name: v for name, v in versions.items() if name not in ("lstm_trt", "python", "kernel", "libc")}
+    first = (
+        f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
+    )
+    packages = {
+        name: v
+        for name, v in versions.items()
+        if name not in ("lstm_trt", "python", "kernel", "libc")
+    }
     present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     absent = ", ".join(name for name, version in packages.items() if not version)
     lines = [first, f"{machine['cpu']}, {cores}, {gpus}"]
@@ -181,19 +210,27 @@ def render(report: DoctorReport, width: int | None = None, colour: bool | None =
     lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(report.runtimes)} ready"]
     lines += table(None, _runtime_lines(report), width, colour)
     found = Counter(check.verdict for check in report.checks)
-    lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
+    lines += [
+        "",
+        f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown",
+    ]
     return "\n".join(lines + table(None, _check_lines(report.checks), width, colour))
 
 
 def _runtime_lines(report: DoctorReport) -> list[Line]:
     """What is ready by device, then what is not, by reason.
 
-    Without a GPU that is the reason of all that need one: what else they lack matters on a machine that has one.
+    Without a GPU that is the reason of all that need one: what else they lack matters on a machine
+    that has one.
     """
-    no_gpu = not report.machine.get("gpus") and not any(row.ready and row.device == "cuda" for row in report.runtimes)
+    no_gpu = not report.machine.get("gpus") and not any(
+        row.ready and row.device == "cuda" for row in report.runtimes
+    )
     names: dict[tuple, list[str]] = {}
     for row in sorted(report.runtimes, key=lambda row: not row.ready):
-        known = row.version is None or row.version in report.versions.values()  # stands in the heading
+        known = (
+            row.version is None or row.version in report.versions.values()
+        )  # stands in the heading
         name = row.runtime if known else f"{row.runtime} ({row.version})"
         reason = "" if row.ready else row.reason
         remedy = "" if row.ready else row.remedy
@@ -212,17 +249,28 @@ def _runtime_lines(report: DoctorReport) -> list[Line]:
 
 
 def _check_lines(checks: Sequence[Check]) -> list[Line]:
-    """A row for each check that needs attention, those with kernel arguments first; for each unknown; one for the good.
+    """A row for each check that needs attention, those with kernel arguments first; for each
+    unknown; one for the good.
 
     All kernel arguments are one remedy, since they stand on one line of the boot loader's settings.
     """
-    of_kernel = [check for check in checks if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)]
+    of_kernel = [
+        check
+        for check in checks
+        if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
+    ]
     arguments = " ".join(check.remedy.removeprefix(KERNEL_LINE) for check in of_kernel)
-    together = f"{KERNEL_LINE}{arguments} (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot)"
+    together = (
+        f"{KERNEL_LINE}{arguments} (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot)"
+    )
     lines = []
-    for check in sorted(checks, key=lambda check: (VERDICTS.index(check.verdict), check not in of_kernel)):
+    for check in sorted(
+        checks, key=lambda check: (VERDICTS.index(check.verdict), check not in of_kernel)
+    ):
         if check.verdict != "good":
             found = f"{check.name}: {check.value}; {check.meaning}"
-            lines.append(Line((check.verdict, found), together if check in of_kernel else check.remedy))
+            lines.append(
+                Line((check.verdict, found), together if check in of_kernel else check.remedy)
+            )
     good = [f"{check.name}: {check.value}" for check in checks if check.verdict == "good"]
     return [*lines, Line(("good", "; ".join(good) or "none"))]

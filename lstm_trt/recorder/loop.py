@@ -1,4 +1,5 @@
-"""The timed loop: blocks of trials with closed, periodic or paused arrivals, and a check of the clocks.
+"""The timed loop: blocks of trials with closed, periodic or paused arrivals, and a check of the
+clocks.
 
 It is independent of LSTMs: it calls a given `step`. A trial is timed by
 `time.perf_counter_ns` (CLOCK_MONOTONIC) directly before and after one call. Context switches
@@ -75,15 +76,17 @@ def waiter(spin_ns: int) -> Callable[[int], int]:
     return until
 
 
-#: The ways to wait: by reading the clock only, at last, or not at all, that is by the operating system's timer.
+#: The ways to wait: by reading the clock only, at last, or not at all, that is by the operating
+#: system's timer.
 WAITING = {"spin": waiter(UNLIMITED), "sleep": waiter(SPIN_NS), "os": waiter(0)}
 
 
 class Block:
-    """Buffers for one block's rows, written once in advance so that the loop causes no page faults in them.
+    """Buffers for one block's rows, written once in advance so that the loop causes no page faults
+    in them.
 
-    With `spacing_ns`, which the control run uses, each call is due that long after the previous one (and the
-    pause, if there is one) ended, in place of the protocol's arrivals.
+    With `spacing_ns`, which the control run uses, each call is due that long after the previous one
+    (and the pause, if there is one) ended, in place of the protocol's arrivals.
     """
 
     def __init__(self, capacity: int, protocol: Protocol, spacing_ns: int = 0) -> None:
@@ -102,8 +105,9 @@ class Block:
     def run(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
         """Run up to `count` trials, fewer if `budget_ns` is used up; returns how many were run.
 
-        With a period, each call is due one period after the previous one, an overdue call starts at once, and the
-        latency is counted from the due time. After `rest` the schedule is stopped until the next run.
+        With a period, each call is due one period after the previous one, an overdue call starts at
+        once, and the latency is counted from the due time. After `rest` the schedule is stopped
+        until the next run.
         """
         start_of, latency_of = self._columns["start_ns"], self._columns["latency_ns"]
         due_of: Any = self._columns.get("intended_ns")
@@ -141,14 +145,17 @@ class Block:
         return self.rows - first
 
     def rest(self) -> None:
-        """Stop the schedule until the next run: work done meanwhile delays no call, and a backlog is kept."""
+        """Stop the schedule until the next run: work done meanwhile delays no call, and a backlog
+        is kept."""
         if self._due_ns is not None:
             self._ahead_ns, self._due_ns = self._due_ns - time.perf_counter_ns(), None
 
     def take(self, before: tuple) -> dict[str, np.ndarray]:
         """The rows as arrays, counters as differences; empties the block."""
         rows, self.rows = self.rows, 0
-        taken = {name: np.frombuffer(kept, np.int64, rows).copy() for name, kept in self._columns.items()}
+        taken = {
+            name: np.frombuffer(kept, np.int64, rows).copy() for name, kept in self._columns.items()
+        }
         for name, field_index in _USAGE_FIELDS.items():
             taken[name] = np.diff(taken[name], prepend=np.int64(before[field_index]))
         return taken
@@ -182,7 +189,8 @@ def clock_pair() -> ClockPair:
 
 
 def ends(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """When each call returned; the latency is counted from the due time if there is one, else from the start."""
+    """When each call returned; the latency is counted from the due time if there is one, else from
+    the start."""
     return columns.get("intended_ns", columns["start_ns"]) + columns["latency_ns"]
 
 
@@ -190,12 +198,14 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
     """Compare the trials' timestamps with the pairs of clocks read before and after the loop.
 
     Raises `RunFailed` if the clocks differ by more than 0.1 % plus the uncertainty of reading them,
-    if a trial lies outside the loop, or if one starts before the previous one ended or before it was
-    due. The check does not depend on the machine's load, since both clocks include all delays.
+    if a trial lies outside the loop, or if one starts before the previous one ended or before it
+    was due. The check does not depend on the machine's load, since both clocks include all delays.
     """
     start, end = columns["start_ns"], ends(columns)
     by_stamps, by_raw = last.monotonic_ns - first.monotonic_ns, last.raw_ns - first.raw_ns
-    allowed = CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
+    allowed = (
+        CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
+    )
     if abs(by_stamps - by_raw) > allowed:
         raise RunFailed(
             f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
@@ -206,7 +216,11 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
         raise RunFailed("self-check: a trial starts before it was due")
     if start[0] < first.monotonic_ns or end[-1] > last.monotonic_ns:
         raise RunFailed("self-check: a trial's timestamps are outside the loop")
-    return {"loop_ns": by_stamps, "loop_raw_ns": by_raw, "clocks_differ_by": by_stamps / by_raw - 1 if by_raw else 0.0}
+    return {
+        "loop_ns": by_stamps,
+        "loop_raw_ns": by_raw,
+        "clocks_differ_by": by_stamps / by_raw - 1 if by_raw else 0.0,
+    }
 
 
 class PeriodTooShort(RunFailed):
@@ -236,15 +250,17 @@ class Trials:
     @property
     def median_ns(self) -> float:
         """Median time of the timed calls, from start to end."""
-        return float(np.median((ends(self.columns) - self.columns["start_ns"])[~self.columns["warmup"]]))
+        return float(
+            np.median((ends(self.columns) - self.columns["start_ns"])[~self.columns["warmup"]])
+        )
 
 
 def against_clock(median_ns: float, clock: Mapping[str, int]) -> dict[str, float]:
     """How well calls of this median time are resolved, by the costs that `facts.clock_cost` found.
 
-    `median_share`: the share of the median that an empty step, which is a call of a Python function, takes.
-    `shortest_us`: the shortest call that is resolved, of which an empty step and a step of the clock are at most
-    `RESOLVED_SHARE`.
+    `median_share`: the share of the median that an empty step, which is a call of a Python
+    function, takes. `shortest_us`: the shortest call that is resolved, of which an empty step and a
+    step of the clock are at most `RESOLVED_SHARE`.
     """
     shortest_us = max(clock["call_ns"], clock["step_ns"]) / RESOLVED_SHARE / 1e3
     return {"median_share": clock["call_ns"] / median_ns, "shortest_us": shortest_us}
@@ -277,12 +293,11 @@ class Loop:
     """Consecutive blocks of trials; the machine's state is read between them.
 
     `read_machine` is called before the first and after each block (`counters.difference` compares
-    its results); `device_times` returns the device times of the block's rows. With more
-    than one thread, context switches and page faults of the whole process are counted, else
-    those of this thread. `switches` measures the time off the core. `after_warmup` is called once, before the first
-    timed trial. `first_pair` and `last_pair`
-    are the two clocks before the first block and after the last; `restart` resets them, to exclude
-    time that was not spent in the loop.
+    its results); `device_times` returns the device times of the block's rows. With more than one
+    thread, context switches and page faults of the whole process are counted, else those of this
+    thread. `switches` measures the time off the core. `after_warmup` is called once, before the
+    first timed trial. `first_pair` and `last_pair` are the two clocks before the first block and
+    after the last; `restart` resets them, to exclude time that was not spent in the loop.
     """
 
     def __init__(
@@ -302,7 +317,9 @@ class Loop:
         self._read_machine, self._device_times = read_machine, device_times
         self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
         # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
-        self._budget_ns = max(protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s)))
+        self._budget_ns = max(
+            protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s))
+        )
         self.restart()
 
     def restart(self) -> None:
@@ -328,7 +345,11 @@ class Loop:
             self._block.rest()
             self._after_warmup()
             self._after_warmup = None
-        most = min(self._protocol.block_trials, most, self._switches.room(marked) if self._switches else UNLIMITED)
+        most = min(
+            self._protocol.block_trials,
+            most,
+            self._switches.room(marked) if self._switches else UNLIMITED,
+        )
         timed = self._block.run(self._step, most, self._who, min(self._budget_ns, budget_ns))
         self._block.rest()
         self.last_pair = clock_pair()
@@ -339,19 +360,29 @@ class Loop:
             chunk |= self._switches.take(chunk["start_ns"], ends(chunk))
         for name, values in self._device_times().items():
             if len(values) != rows:
-                raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
+                raise RunFailed(
+                    f"the runtime returned {len(values)} values of {name} for {rows} trials"
+                )
             chunk[name] = values
         self.chunks.append(chunk)
-        self.blocks.append({"first_row": self.rows, "rows": rows, **counters.difference(self._machine, machine)})
+        self.blocks.append(
+            {"first_row": self.rows, "rows": rows, **counters.difference(self._machine, machine)}
+        )
         self.rows += rows
         self._machine = machine
         return timed
 
-    def part(self, marked: int, end_ns: int = UNLIMITED, after: Callable[[int], object] = lambda timed: None) -> int:
-        """Run blocks until the protocol's trials are timed or the clock is past `end_ns`; returns how many were timed.
+    def part(
+        self,
+        marked: int,
+        end_ns: int = UNLIMITED,
+        after: Callable[[int], object] = lambda timed: None,
+    ) -> int:
+        """Run blocks until the protocol's trials are timed or the clock is past `end_ns`; returns
+        how many were timed.
 
-        The first block has `marked` warm-up trials, the others `settle`. `after(timed)` follows each block, and ends
-        the part if it returns true.
+        The first block has `marked` warm-up trials, the others `settle`. `after(timed)` follows
+        each block, and ends the part if it returns true.
         """
         timed, clock, ended = 0, time.perf_counter_ns, False
         while not timed or not (ended or timed >= self._protocol.trials or clock() >= end_ns):
@@ -361,8 +392,11 @@ class Loop:
         return timed
 
     def trials(self, origin_ns: int | None = None) -> Trials:
-        """The trials since `restart`, checked; timestamps are relative to `origin_ns` (default: the loop's start)."""
-        columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
+        """The trials since `restart`, checked; timestamps are relative to `origin_ns` (default: the
+        loop's start)."""
+        columns = {
+            name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]
+        }
         self_check = check_clocks(columns, self.first_pair, self.last_pair)
         inside_ns = int((ends(columns) - columns["start_ns"]).sum())
         wall_ns = self_check["loop_ns"]
@@ -380,18 +414,24 @@ class Loop:
 def between_calls(
     columns: Mapping[str, np.ndarray], blocks: Sequence[Mapping], inside_ns: int, wall_ns: int
 ) -> dict[str, int] | None:
-    """What the timed thread did between the calls of a loop, in ns, by `configuration.BETWEEN_CALLS`; the sum is exact.
+    """What the timed thread did between the calls of a loop, in ns, by
+    `configuration.BETWEEN_CALLS`; the sum is exact.
 
-    Its CPU time, and its time of waiting for a core, are known for the whole loop, and within calls by its times off
-    the core. None where either is not measured.
+    Its CPU time, and its time of waiting for a core, are known for the whole loop, and within calls
+    by its times off the core. None where either is not measured.
     """
-    cpu_ns, runnable_ns = counters.total(blocks, "thread_cpu_ns"), counters.total(blocks, "runnable_ns")
+    cpu_ns, runnable_ns = (
+        counters.total(blocks, "thread_cpu_ns"),
+        counters.total(blocks, "runnable_ns"),
+    )
     if "off_core_ns" not in columns or cpu_ns is None or runnable_ns is None:
         return None
     outside_ns = wall_ns - inside_ns
     cpu_of_calls_ns = inside_ns - columns["off_core_ns"].sum()
     recorder_ns = int(np.clip(cpu_ns - cpu_of_calls_ns, 0, outside_ns))
-    runnable_ns = int(np.clip(runnable_ns - columns["preempted_ns"].sum(), 0, outside_ns - recorder_ns))
+    runnable_ns = int(
+        np.clip(runnable_ns - columns["preempted_ns"].sum(), 0, outside_ns - recorder_ns)
+    )
     waiting_ns = outside_ns - recorder_ns - runnable_ns
     return {"recorder_ns": recorder_ns, "runnable_ns": runnable_ns, "waiting_ns": waiting_ns}
 
@@ -437,20 +477,26 @@ def run_control(
 ) -> tuple[dict[str, np.ndarray], dict]:
     """The control run of a recording with `calls` trials and this median latency.
 
-    It is an empty step with the same arrivals, which shows the delays that the machine itself causes, in the same
-    pinned process right after the trials. A stall of the machine (another task, the hypervisor, a firmware interrupt)
-    delays an empty step as it delays any other, so delays seen in both runs are not caused by the network.
+    It is an empty step with the same arrivals, which shows the delays that the machine itself
+    causes, in the same pinned process right after the trials. A stall of the machine (another task,
+    the hypervisor, a firmware interrupt) delays an empty step as it delays any other, so delays
+    seen in both runs are not caused by the network.
 
-    With closed and paused arrivals, the core spins for the recording's median latency in place of each call, since an
-    empty step takes no time; the latency is the delay beyond that. With periodic arrivals, calls are due once per
-    period as in the recording, and the latency is counted from the due time.
+    With closed and paused arrivals, the core spins for the recording's median latency in place of
+    each call, since an empty step takes no time; the latency is the delay beyond that. With
+    periodic arrivals, calls are due once per period as in the recording, and the latency is counted
+    from the due time.
 
     Runs the same number of calls, at most a million, for at most a minute. Returns the
     columns `start_ns` (due time of each call, from the start of the loop), `latency_ns`
     (from the due time), and where `switches` measures them `preempted_ns` and `off_core_ns`
     (also from the due time), all int64; and a description of the run, as JSON values.
     """
-    spacing_ns = round(1e3 * protocol.period_us) if protocol.period_us else max(LEAST_SPACING_NS, round(median_ns))
+    spacing_ns = (
+        round(1e3 * protocol.period_us)
+        if protocol.period_us
+        else max(LEAST_SPACING_NS, round(median_ns))
+    )
     turn_ns = spacing_ns + 1e6 * (protocol.pause_ms or 0)
     calls = max(1, min(calls, MOST_CALLS, int(1e9 * LONGEST_CONTROL_S / turn_ns)))
     block = Block(calls, protocol, 0 if protocol.arrival == "periodic" else spacing_ns)
@@ -464,7 +510,9 @@ def run_control(
             calls -= block.run(_empty, min(calls, most), who, end_ns - clock())
             block.rest()
             part = block.take(resource.getrusage(who))
-            taken.append(part | (switches.take(part["intended_ns"], ends(part)) if switches else {}))
+            taken.append(
+                part | (switches.take(part["intended_ns"], ends(part)) if switches else {})
+            )
     columns = {name: np.concatenate([part[name] for part in taken]) for name in taken[0]}
     start_ns, latency_ns = columns["intended_ns"] - began, columns["latency_ns"]
     facts = {

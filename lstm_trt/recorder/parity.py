@@ -13,12 +13,14 @@ from lstm_trt.runtimes.base import Gate, PreparedStep
 #: so a runtime that silently computes in TF32 or bfloat16 does not pass as fp32.
 PARITY_BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "int8": 5e-2}
 
-#: Where `Gate.rounded` is known: the largest error as a multiple of that of the rounded network, if that is more than
-#: the bound above. So it adapts to how errors grow in a network, and to outputs that are small because terms cancel.
+#: Where `Gate.rounded` is known: the largest error as a multiple of that of the rounded network, if
+#: that is more than the bound above. So it adapts to how errors grow in a network, and to outputs
+#: that are small because terms cancel.
 MULTIPLES = {"tf32": 1, "fp16": 2, "bf16": 6, "int8": 16}
 
-#: Precisions with more digits than bfloat16, and a typical error. An error above it must be smaller than the difference
-#: from `Gate.rounded`; instead of the bound above, 4 times this error is always allowed.
+#: Precisions with more digits than bfloat16, and a typical error. An error above it must be smaller
+#: than the difference from `Gate.rounded`; instead of the bound above, 4 times this error is always
+#: allowed.
 FINER_THAN_BF16 = {"tf32": 2**-12, "fp16": 2**-11}
 
 #: Largest bound: beyond it the outputs have little to do with the reference.
@@ -27,20 +29,22 @@ MOST_ERROR = 0.5
 #: A difference up to this is none: a runtime may take denormal numbers, below 1.2e-38, for zero.
 SMALLEST = 1e-30
 
-#: A comparison proves something if the outputs vary with the inputs by more than this multiple of the error reached.
+#: A comparison proves something if the outputs vary with the inputs by more than this multiple of
+#: the error reached.
 IGNORED_MULTIPLE = 2
 
-#: Output values that are compared at least, in several calls if necessary: the relative error of a single number can
-#: be small or large by chance in any precision.
+#: Output values that are compared at least, in several calls if necessary: the relative error of a
+#: single number can be small or large by chance in any precision.
 LEAST_VALUES = 16
 
 
 def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -> dict:
     """Run the prepared step on the gate's inputs and compare its last outputs with the reference's.
 
-    Compared is the relative error of what the gate asks for, by norm. Returns `{"of", "error", "bound", "inputs_seed",
-    "reference", "reference_checked_by", "not_checked"}`; `error` is None if nothing was checked, and `not_checked` then
-    says why: there is nothing to compare with, or the comparison is `hollow`. Raises `ParityFailed`.
+    Compared is the relative error of what the gate asks for, by norm. Returns `{"of", "error",
+    "bound", "inputs_seed", "reference", "reference_checked_by", "not_checked"}`; `error` is None if
+    nothing was checked, and `not_checked` then says why: there is nothing to compare with, or the
+    comparison is `hollow`. Raises `ParityFailed`.
     """
     of, precision = gate.of, configuration.options.precision
     bound = max(PARITY_BOUNDS[precision], gate.least_bound) if gate.bound is None else gate.bound
@@ -60,29 +64,41 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     found = {name: array.shape for name, array in outputs.items()}
     wanted = {name: array.shape for name, array in gate.expected.items()}
     if found != wanted:
-        raise ParityFailed(f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}")
+        raise ParityFailed(
+            f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}"
+        )
     error = largest_error(outputs, gate.expected)
     far = f"{gate.reference} by {error:.2g} (relative, by norm)"
     if gate.rounded is not None:
         typical = FINER_THAN_BF16.get(precision)
-        least, of_rounded = 4 * typical if typical else bound, largest_error(gate.rounded, gate.expected)
+        least, of_rounded = (
+            4 * typical if typical else bound,
+            largest_error(gate.rounded, gate.expected),
+        )
         bound = min(max(MULTIPLES[precision] * of_rounded, least), MOST_ERROR)
         to_rounded = largest_error(outputs, gate.rounded)
         if typical and max(to_rounded, typical) < error <= bound:
             near = f"only by {to_rounded:.2g} from those of the network rounded to bf16"
-            raise ParityFailed(f"{of} are not those of {precision}: they differ from {far}, and {near}")
+            raise ParityFailed(
+                f"{of} are not those of {precision}: they differ from {far}, and {near}"
+            )
     if not error <= bound:
         differ = "differ" if of == "outputs" else "differs"
         raise ParityFailed(f"{of} {differ} from {far}; limit for {precision}: {bound:g}")
     reason = hollow(gate, max(PARITY_BOUNDS["fp32"], IGNORED_MULTIPLE * error))
-    return result | {"error": error if reason is None else None, "bound": bound, "not_checked": reason}
+    return result | {
+        "error": error if reason is None else None,
+        "bound": bound,
+        "not_checked": reason,
+    }
 
 
 def hollow(gate: Gate, least: float) -> str | None:
     """Why a step can agree with the reference without computing the network; None if it cannot.
 
-    Its floating-point outputs, if there are any, are all 0, or all the same number, or a step that ignores its inputs
-    would come as near: those for all sets of inputs differ by no more than `least`.
+    Its floating-point outputs, if there are any, are all 0, or all the same number, or a step that
+    ignores its inputs would come as near: those for all sets of inputs differ by no more than
+    `least`.
     """
     every: Mapping[str, np.ndarray] = gate.expected or {}
     outputs = [array for array in every.values() if array.dtype.kind == "f"] or list(every.values())
@@ -90,7 +106,9 @@ def hollow(gate: Gate, least: float) -> str | None:
         return "all outputs are 0"
     if all(array.size > 1 and (array == array.flat[0]).all() for array in outputs):
         return "all outputs are one number"
-    if gate.every and all(relative_error(np.broadcast_to(array[0], array.shape), array) <= least for array in outputs):
+    if gate.every and all(
+        relative_error(np.broadcast_to(array[0], array.shape), array) <= least for array in outputs
+    ):
         return "the outputs hardly vary with the inputs"
     return None
 
@@ -98,12 +116,14 @@ def hollow(gate: Gate, least: float) -> str | None:
 def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
     """Whether a call has a NaN in any of its outputs if its inputs have a NaN.
 
-    The inputs are the gate's last set, with NaN as the first element of the first floating-point input. None if
-    calls are not repeatable, without such an input, and if the call fails. Carried state is reset before and after;
-    the buffers contain the NaN until other inputs are loaded.
+    The inputs are the gate's last set, with NaN as the first element of the first floating-point
+    input. None if calls are not repeatable, without such an input, and if the call fails. Carried
+    state is reset before and after; the buffers contain the NaN until other inputs are loaded.
     """
     inputs = gate.inputs[-1] if gate.inputs else {}
-    name = next((name for name, array in inputs.items() if array.size and array.dtype.kind == "f"), None)
+    name = next(
+        (name for name, array in inputs.items() if array.size and array.dtype.kind == "f"), None
+    )
     if name is None or not gate.repeatable:
         return None
     array = inputs[name].copy()
@@ -122,7 +142,10 @@ def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
 def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]]) -> str:
     """The shapes, with names if there are several or the names differ."""
     named = len(shapes) > 1 or shapes.keys() != others.keys()
-    return ", ".join(f"{name} {shape}" if named else str(shape) for name, shape in shapes.items()) or "none"
+    return (
+        ", ".join(f"{name} {shape}" if named else str(shape) for name, shape in shapes.items())
+        or "none"
+    )
 
 
 def stacked(every: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -131,12 +154,14 @@ def stacked(every: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """The largest relative error of the outputs by name; NaN, which is above every limit, if any is NaN."""
+    """The largest relative error of the outputs by name; NaN, which is above every limit, if any is
+    NaN."""
     return float(np.max([relative_error(outputs[name], array) for name, array in expected.items()]))
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:
-    """Norm of the difference, without elements up to `SMALLEST`, divided by that of `expected`, in float64."""
+    """Norm of the difference, without elements up to `SMALLEST`, divided by that of `expected`, in
+    float64."""
     expected = expected.astype(np.float64)
     size = max(np.linalg.norm(expected), np.finfo(np.float64).tiny)
     difference = outputs.astype(np.float64) - expected

@@ -1,10 +1,10 @@
 """The processes that prepare and record, seen from the parent.
 
-A `WorkerPool` has one preparing process, which exports networks and computes the reference
-outputs, and one worker per runtime and options, pinned before the runtime is imported; on a
-GPU one per runtime, for all precisions. Within a pool nothing is prepared while trials are
-timed. Pools take turns on the cores that they time (`store.locks.timing_lock`); meanwhile they
-prepare on other cores. If a process is lost, only the configuration in progress fails (`process.py`).
+A `WorkerPool` has one preparing process, which exports networks and computes the reference outputs,
+and one worker per runtime and options, pinned before the runtime is imported; on a GPU one per
+runtime, for all precisions. Within a pool nothing is prepared while trials are timed. Pools take
+turns on the cores that they time (`store.locks.timing_lock`); meanwhile they prepare on other
+cores. If a process is lost, only the configuration in progress fails (`process.py`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Result for one configuration: a recording or a failure row, at `path`; `message` is the worker's last message."""
+    """Result for one configuration: a recording or a failure row, at `path`; `message` is the
+    worker's last message."""
 
     path: Path
     failure: Failure | None
@@ -72,19 +73,25 @@ class Recorded:
         return self.message.get("warnings", [])
 
     def check(self, kept: bool = True) -> None:
-        """Raises `WorkerLost` if the configuration failed; `kept`: the failure row stays in the user's folder."""
+        """Raises `WorkerLost` if the configuration failed; `kept`: the failure row stays in the
+        user's folder."""
         if self.failure:
-            row = f"; {self.path} keeps this failure until it is deleted or the configuration is recorded" * kept
-            raise WorkerLost(self.failure.stage, f"{self.failure.stage}: {self.failure.reason}{row}")
+            row = (
+                f"; {self.path} keeps this failure until it is deleted or the configuration is recorded"
+                * kept
+            )
+            raise WorkerLost(
+                self.failure.stage, f"{self.failure.stage}: {self.failure.reason}{row}"
+            )
 
 
 class WorkerPool:
     """The processes of one campaign; a context manager that ends all of them.
 
-    `wait`: whether to wait while another recording uses the same cores or device, or for how many seconds at most;
-    then `UsageError` is raised.
-    `single`: for one configuration; one that is invalid raises `UsageError` and leaves no failure row.
-    `interpreters`: configuration id -> Python of its worker; None, or no entry, is the current one.
+    `wait`: whether to wait while another recording uses the same cores or device, or for how many
+    seconds at most; then `UsageError` is raised. `single`: for one configuration; one that is
+    invalid raises `UsageError` and leaves no failure row. `interpreters`: configuration id ->
+    Python of its worker; None, or no entry, is the current one.
     """
 
     def __init__(
@@ -97,7 +104,10 @@ class WorkerPool:
     ) -> None:
         self._wait, self._single, self._interpreters = wait, single, interpreters or {}
         self.time_limit_s = time_limit_s
-        self.memory_limit, self._most_memory = memory_limit, int(MEMORY_SHARE * linux.available_memory_bytes())
+        self.memory_limit, self._most_memory = (
+            memory_limit,
+            int(MEMORY_SHARE * linux.available_memory_bytes()),
+        )
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
         self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`
@@ -133,8 +143,15 @@ class WorkerPool:
 
     def _worker(self, configuration: Configuration) -> Process:
         interpreter, options = self._interpreters.get(configuration.id), configuration.options
-        if options.device != "cpu":  # a process takes seconds and half a GB there, and these are no settings of it
-            options = replace(options, precision=Options.precision, graph=False, device_clocks=Options.device_clocks)
+        if (
+            options.device != "cpu"
+        ):  # a process takes seconds and half a GB there, and these are no settings of it
+            options = replace(
+                options,
+                precision=Options.precision,
+                graph=False,
+                device_clocks=Options.device_clocks,
+            )
         key = (configuration.runtime, options, options.device_index, interpreter)
         worker = self._workers.get(key)
         if worker is None or not worker.alive:
@@ -147,7 +164,9 @@ class WorkerPool:
     def _leave_device(self, options: Options) -> None:
         """End the other workers on a GPU that allows one process only."""
         place = options.device_index
-        others = [key for key in self._workers if (key[1].device, key[2]) == (options.device, place)]
+        others = [
+            key for key in self._workers if (key[1].device, key[2]) == (options.device, place)
+        ]
         if not others:
             return
         from lstm_trt.machine import gpu
@@ -169,9 +188,10 @@ class WorkerPool:
     ) -> Recorded:
         """Record one configuration into `folder`, or write its failure row there.
 
-        `control`: with a control run. `asked_s`: duration of a recording by time. `listener` also gets
-        `{"event": "waiting", "holder": ...}` while another recording uses the cores. Raises `StoreError` if neither can
-        be written, and `UsageError` if another recording uses the cores for longer than `wait`.
+        `control`: with a control run. `asked_s`: duration of a recording by time. `listener` also
+        gets `{"event": "waiting", "holder": ...}` while another recording uses the cores. Raises
+        `StoreError` if neither can be written, and `UsageError` if another recording uses the cores
+        for longer than `wait`.
         """
         preparer, needed = preparer_of(configuration.workload), resources(configuration.options)
         if not self._wait:
@@ -184,7 +204,10 @@ class WorkerPool:
                 entered[message["stage"]] = time.monotonic()
             listener(message)
 
-        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit or self._most_memory}
+        limits = {
+            "time_limit_s": self.time_limit_s,
+            "memory_limit": self.memory_limit or self._most_memory,
+        }
         limits |= {"listener": listen, "silence_s": silence_limit_s(configuration.protocol)}
         job = {"kind": "record", "configuration": configuration.as_dict(), "folder": str(folder)}
         job["how"] = {"round": round, "control": control, "asked_s": asked_s}
@@ -197,7 +220,9 @@ class WorkerPool:
             with self._reference(configuration, limits) as reference:
                 asked = time.monotonic()
                 with timing_lock(
-                    needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})
+                    needed,
+                    self._wait,
+                    lambda holder: listener({"event": "waiting", "holder": holder}),
                 ) as unlocked:
                     began += time.monotonic() - asked
                     job["how"]["unlocked"] = unlocked
@@ -208,20 +233,28 @@ class WorkerPool:
                 raise UsageError(str(error)) from None
             failure, ended = failure_of(configuration, round, error), time.monotonic()
             path = files.write_failure(failure, folder)
-            message = {"seconds": {"timing": ended - entered.get("run", ended), "storing": time.monotonic() - ended}}
+            message = {
+                "seconds": {
+                    "timing": ended - entered.get("run", ended),
+                    "storing": time.monotonic() - ended,
+                }
+            }
         else:
             files.forget_failure(configuration, round, folder)
-        # Failures count as preparing until the loop starts and as timing after that. For recordings the
-        # worker's own times are used: on a busy machine its messages are read with a delay.
+        # Failures count as preparing until the loop starts and as timing after that. For recordings
+        # the worker's own times are used: on a busy machine its messages are read with a delay.
         seconds = Seconds(**message["seconds"])
-        seconds.preparing = time.monotonic() - began - seconds.timing - seconds.control - seconds.storing
+        seconds.preparing = (
+            time.monotonic() - began - seconds.timing - seconds.control - seconds.storing
+        )
         return Recorded(path, failure, seconds, message)
 
     @contextmanager
     def _reference(self, configuration: Configuration, limits: dict) -> Iterator[dict]:
         """The reference for a configuration, with the gate's seed and the file of the outputs.
 
-        Those with a `reference_key` are kept, the latest up to `ANSWERS_KEPT_BYTES`; others are deleted after use.
+        Those with a `reference_key` are kept, the latest up to `ANSWERS_KEPT_BYTES`; others are
+        deleted after use.
         """
         key = preparer_of(configuration.workload).reference_key(configuration)
         found = self._references.pop(key, None)
@@ -244,7 +277,8 @@ class WorkerPool:
 
 
 def resources(options: Options) -> list[str]:
-    """What a recording must have to itself: its physical cores, and the GPU, by its address on the bus."""
+    """What a recording must have to itself: its physical cores, and the GPU, by its address on the
+    bus."""
     needed = [f"core-{core}" for core in linux.sibling_cores(options.cores)]
     if options.device != "cpu":
         from lstm_trt.machine import gpu
@@ -260,18 +294,23 @@ def waiting_text(message: dict) -> str:
 
 
 def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | None) -> list[str]:
-    """What a recording's control run, the costs of its clock and a NaN in its inputs showed, if it matters.
+    """What a recording's control run, the costs of its clock and a NaN in its inputs showed, if it
+    matters.
 
     `clock`: the results of `facts.clock_cost` and `loop.against_clock`.
     """
     found = []
     if control:
         calls = count(control["calls"], "call")
-        found.append(f"control run of an empty step: max {microseconds(control['max_us'])} us of {calls}")
+        found.append(
+            f"control run of an empty step: max {microseconds(control['max_us'])} us of {calls}"
+        )
     if clock["median_share"] >= SHOWN_SHARE:
         empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
         share = percent(clock["median_share"])
-        found.append(f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved")
+        found.append(
+            f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"
+        )
     return found if nan_reaches_output is not False else [*found, nan_text(nan_reaches_output)]
 
 
@@ -286,26 +325,36 @@ def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
     """Raises `UsageError` unless there is at least one round and the time limit is positive."""
     check_whole("rounds", rounds, 1)
     if time_limit_s is not None:
-        check_number("the time limit must be greater than 0 s", time_limit_s, lambda seconds: seconds > 0)
+        check_number(
+            "the time limit must be greater than 0 s", time_limit_s, lambda seconds: seconds > 0
+        )
 
 
 def silence_limit_s(protocol: Protocol) -> float:
-    """How long a worker may send no message: it sends the first only after the calls of the first block."""
+    """How long a worker may send no message: it sends the first only after the calls of the first
+    block."""
     return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
 
 
 def failure_of(configuration: Configuration, round: int, error: LabError) -> Failure:
-    """The failure row of an error; of a traceback without the machine's folders, since it is stored."""
+    """The failure row of an error; of a traceback without the machine's folders, since it is
+    stored."""
     detail = re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', getattr(error, "detail", ""))
-    provenance = {"machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))}
+    provenance = {
+        "machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))
+    }
     provenance |= {"detail": detail} if detail else {}
     return Failure(configuration, round, getattr(error, "stage", "build"), str(error), provenance)
 
 
 def next_round(configuration: Configuration, folder: Path) -> int:
-    """The first round of this configuration in `folder` that failed, else the number after its last round."""
+    """The first round of this configuration in `folder` that failed, else the number after its last
+    round."""
     recorded, failed = folders.finished(folder)
-    again, done = ({round for identity, round in found if identity == configuration.id} for found in (failed, recorded))
+    again, done = (
+        {round for identity, round in found if identity == configuration.id}
+        for found in (failed, recorded)
+    )
     return min(again, default=max(done, default=-1) + 1)
 
 
@@ -313,7 +362,11 @@ def recorded_rounds(configuration: Configuration, folder: Path, rounds: int) -> 
     """The recordings of a configuration in `folder`, of its first so many rounds, in their order."""
     found = []
     for item in folders.read_many(folder, skipped=[]):
-        if isinstance(item, Recording) and item.configuration.id == configuration.id and item.round < rounds:
+        if (
+            isinstance(item, Recording)
+            and item.configuration.id == configuration.id
+            and item.round < rounds
+        ):
             found.append(item)
     return sorted(found, key=lambda recording: recording.round)
 
@@ -334,12 +387,13 @@ def record(
 ) -> Recording:
     """Record one workload on one runtime in a fresh, pinned process.
 
-    `control` adds a control run of an empty step. With `out`, the recording is written to this folder, as a
-    further round if it already contains the configuration. With `rounds`, as in `sweep`, those of so many rounds are
-    recorded that `out` does not contain yet, each in a new process, and the last is returned. `wait`: whether to wait
-    while another recording uses the same cores, or for how many seconds at most. `listener` gets the process's messages
-    (stages, progress), and before each of several `rounds` `{"event": "round", "round": ...}`.
-    Raises `UsageError`, `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
+    `control` adds a control run of an empty step. With `out`, the recording is written to this
+    folder, as a further round if it already contains the configuration. With `rounds`, as in
+    `sweep`, those of so many rounds are recorded that `out` does not contain yet, each in a new
+    process, and the last is returned. `wait`: whether to wait while another recording uses the same
+    cores, or for how many seconds at most. `listener` gets the process's messages (stages,
+    progress), and before each of several `rounds` `{"event": "round", "round": ...}`. Raises
+    `UsageError`, `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
     check_limits(time_limit_s, 1 if rounds is None else rounds)
@@ -352,7 +406,9 @@ def record(
         pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait, single=True))
         if rounds is None:
             number = next_round(configuration, folder)
-            outcome = pool.record_configuration(configuration, number, folder, listener, control=control)
+            outcome = pool.record_configuration(
+                configuration, number, folder, listener, control=control
+            )
             outcome.check(kept=out is not None)
             return files.read(outcome.path)
         folders.tidy(folder)
@@ -361,5 +417,7 @@ def record(
             if (configuration.id, number) not in recorded:
                 pool.begin_series(number)
                 listener({"event": "round", "round": number})
-                pool.record_configuration(configuration, number, folder, listener, control=control).check()
+                pool.record_configuration(
+                    configuration, number, folder, listener, control=control
+                ).check()
         return recorded_rounds(configuration, folder, rounds)[-1]

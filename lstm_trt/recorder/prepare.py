@@ -1,4 +1,5 @@
-"""One configuration -> its recording, in this process: prepare, check parity, run the trials, add provenance, write.
+"""One configuration -> its recording, in this process: prepare, check parity, run the trials, add
+provenance, write.
 
 `loop.py` describes what is timed. This module runs in a worker process. To record from a
 notebook, use `pool.record`, which starts a worker: a process that has already imported a
@@ -28,7 +29,16 @@ from lstm_trt.config.libraries import telemetry
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.machine.switches import Switches
-from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector, run_control
+from lstm_trt.recorder.loop import (
+    UNLIMITED,
+    Loop,
+    Trials,
+    against_clock,
+    ends,
+    pilot,
+    quiet_collector,
+    run_control,
+)
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store import files
@@ -51,7 +61,8 @@ def pin(options: Options) -> None:
 
 @dataclass
 class PreparedRun:
-    """A prepared configuration: its step, what reads the machine, and the provenance known before the trials."""
+    """A prepared configuration: its step, what reads the machine, and the provenance known before
+    the trials."""
 
     configuration: Configuration
     step: PreparedStep
@@ -62,31 +73,54 @@ class PreparedRun:
     silence: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def recording(
-        self, trials: Trials, round: int, seconds: dict, part: int | None, control: tuple[Any, Any], **provenance: Any
+        self,
+        trials: Trials,
+        round: int,
+        seconds: dict,
+        part: int | None,
+        control: tuple[Any, Any],
+        **provenance: Any,
     ) -> Recording:
         """The trials and the control run (columns, description, or None and None) as a recording.
 
         `seconds` by activity; `provenance` adds further fields.
         """
-        described, warnings, options = self.step.facts(), list(trials.warnings), self.configuration.options
+        described, warnings, options = (
+            self.step.facts(),
+            list(trials.warnings),
+            self.configuration.options,
+        )
         threads = {"asked": options.threads, "pinned_to": sorted(os.sched_getaffinity(0))}
         threads["process_tasks"] = len(os.listdir("/proc/self/task"))
         if options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
-            warnings += clock_warnings((self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after")))
-            if described.get("lstm_kernel") == "operators":  # newer versions of PyTorch keep bfloat16 from cuDNN
+            warnings += clock_warnings(
+                (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
+            )
+            if (
+                described.get("lstm_kernel") == "operators"
+            ):  # newer versions of PyTorch keep bfloat16 from cuDNN
                 count = sum(described["operators"].values())
-                warnings.append(f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators")
+                warnings.append(
+                    f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators"
+                )
         if described.get("graph_fallback"):
-            warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
+            warnings.append(
+                f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}"
+            )
         clock = self.provenance["clock"]
         clock = {**clock, **against_clock(trials.median_ns, clock)}
         clock["quantum_ns"] = facts.quantum(trials.columns["latency_ns"][~trials.columns["warmup"]])
         if trials.median_ns < 1e3 * clock["shortest_us"]:
             empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
-            warnings.append(f"most calls take less than {shortest} and are not resolved: an empty step takes {empty}")
-        columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
+            warnings.append(
+                f"most calls take less than {shortest} and are not resolved: an empty step takes {empty}"
+            )
+        columns = {
+            "trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64),
+            **trials.columns,
+        }
         provenance = {
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,
@@ -97,7 +131,9 @@ class PreparedRun:
             "blocks": trials.blocks,
             "telemetry": telemetry(),
             "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
-            "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
+            "others": counters.others(
+                trials.blocks, trials.self_check["loop_ns"], len(options.cores)
+            ),
             "warnings": warnings,
             "control": control[1],
             "switches": self.switches.as_dict(),
@@ -109,17 +145,25 @@ class PreparedRun:
 
 @contextmanager
 def prepared(
-    configuration: Configuration, reference: Mapping, stage: Callable[[str], None] = lambda name: None
+    configuration: Configuration,
+    reference: Mapping,
+    stage: Callable[[str], None] = lambda name: None,
 ) -> Iterator[PreparedRun]:
     """Prepare and check parity in this process; always frees the runtime.
 
-    For the CPU the process must be pinned already (`pin`), for a GPU the calling thread is pinned here after preparing.
+    For the CPU the process must be pinned already (`pin`), for a GPU the calling thread is pinned
+    here after preparing.
 
     `reference`: the result of the workload kind's `Preparer.reference`. `stage(name)` is called on
-    entering "build", "parity", on a GPU "warm-up", and "run". Raises `ConfigurationFailed` and the runtime's errors.
+    entering "build", "parity", on a GPU "warm-up", and "run". Raises `ConfigurationFailed` and the
+    runtime's errors.
     """
     began = time.perf_counter()
-    options, protocol, preparer = configuration.options, configuration.protocol, preparer_of(configuration.workload)
+    options, protocol, preparer = (
+        configuration.options,
+        configuration.protocol,
+        preparer_of(configuration.workload),
+    )
     runtime = preparer.runtime(configuration.runtime)
     stage("build")
     request = preparer.request(configuration, reference)
@@ -130,7 +174,9 @@ def prepared(
         gate = preparer.gate(configuration, reference)
         parity = check_parity(step, configuration, gate)
         parity["nan_reaches_output"] = nan_reaches_output(step, gate)
-        gate = replace(gate, inputs=(), expected=None, rounded=None)  # frees their arrays before the trials
+        gate = replace(
+            gate, inputs=(), expected=None, rounded=None
+        )  # frees their arrays before the trials
         if options.device != "cpu":
             pin(options)
         step.load_inputs(request.inputs)
@@ -144,15 +190,23 @@ def prepared(
             "clock": facts.clock_cost(),
             "garbage_collector": "frozen and off",
             "parity": parity,
-            **dict.fromkeys(("device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing")),
+            **dict.fromkeys(
+                ("device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing")
+            ),
             **({"costs_s": dict(step.costs)} if step.costs else {}),
             **preparer.provenance(configuration, reference),
         }
-        # The garbage collector is disabled from here on: a collection can take longer than the loop, so it
-        # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
-        # The rings are opened here, since the threads of the runtime exist by now.
-        with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher, Switches() as switches:
-            if options.device != "cpu" and gate.repeatable:  # last, since a GPU lowers its clocks when it has no work
+        # The garbage collector is disabled from here on: a collection can take longer than the
+        # loop, so it is done now, as part of preparing, and the loop's own collection finds all
+        # objects frozen. The rings are opened here, since the threads of the runtime exist by now.
+        with (
+            quiet_collector(),
+            counters.Watcher(options.cores, options.device) as watcher,
+            Switches() as switches,
+        ):
+            if (
+                options.device != "cpu" and gate.repeatable
+            ):  # last, since a GPU lowers its clocks when it has no work
                 stage("warm-up")
                 highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
                 provenance["device_warm_up"] = warm_up_device(step, watcher.read, highest_mhz)
@@ -175,21 +229,25 @@ def prepared(
 #: A part of a soak ends after so many seconds, or after the trials of its protocol.
 PART_S = 10.0
 
-#: A GPU raises its clocks over some tenths of a second of load, far longer than a few short trials, and NVML may still
-#: report the clock and the idleness of before then. The warm-up ends at the earliest after the first of these times,
-#: when the SM clock has been the same, to `gpu.CLOCK_CHANGE`, for three parts and is not that of an idle GPU; and at
-#: the latest after the second.
+#: A GPU raises its clocks over some tenths of a second of load, far longer than a few short trials,
+#: and NVML may still report the clock and the idleness of before then. The warm-up ends at the
+#: earliest after the first of these times, when the SM clock has been the same, to
+#: `gpu.CLOCK_CHANGE`, for three parts and is not that of an idle GPU; and at the latest after the
+#: second.
 SHORTEST_WARM_UP_S, LONGEST_WARM_UP_S, WARM_UP_PART_S = 0.5, 2.0, 0.05
 
 #: Share of the highest SM clock from which on a GPU is awake, whatever NVML says.
 AWAKE = 0.6
 
 
-def warm_up_device(step: PreparedStep, read: Callable[[], Mapping], highest_mhz: int | None) -> dict:
-    """Call a step on a GPU, without recording the calls, until it is awake; returns their number and time.
+def warm_up_device(
+    step: PreparedStep, read: Callable[[], Mapping], highest_mhz: int | None
+) -> dict:
+    """Call a step on a GPU, without recording the calls, until it is awake; returns their number
+    and time.
 
-    `read` gives the readings of NVML, `highest_mhz` is the highest SM clock. Where the clock cannot be read, for the
-    shortest time.
+    `read` gives the readings of NVML, `highest_mhz` is the highest SM clock. Where the clock cannot
+    be read, for the shortest time.
     """
     from lstm_trt.machine import gpu
 
@@ -206,7 +264,9 @@ def warm_up_device(step: PreparedStep, read: Callable[[], Mapping], highest_mhz:
         latest = clocks[-3:]
         steady = len(latest) == 3 and None not in latest and gpu.is_steady(latest)
         idle = reasons is None or reasons & gpu.IDLE
-        ready = clock is None or (steady and (clock >= AWAKE * (highest_mhz or math.inf) or not idle))
+        ready = clock is None or (
+            steady and (clock >= AWAKE * (highest_mhz or math.inf) or not idle)
+        )
         if seconds >= (SHORTEST_WARM_UP_S if ready else LONGEST_WARM_UP_S):
             return {"calls": calls, "seconds": seconds, "sm_mhz": clock}
 
@@ -223,15 +283,17 @@ def record_into(
     unlocked: Sequence[str] = (),
     send: Callable[..., None] = lambda event, **values: None,
 ) -> dict:
-    """Record in this process into a folder: `prepared`, the trials, and after the first of them the control run.
+    """Record in this process into a folder: `prepared`, the trials, and after the first of them the
+    control run.
 
-    One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most `part_s`; nothing is timed
-    while one is written. `unlocked`: warnings of `locks.timing_lock`. `send(event, **values)` gets "stage" ("build",
-    "parity", "run", "control", "store"), and after each block "progress" (done, total), for a soak "soak" (elapsed_s,
-    asked_s, trials, parts).
+    One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most
+    `part_s`; nothing is timed while one is written. `unlocked`: warnings of `locks.timing_lock`.
+    `send(event, **values)` gets "stage" ("build", "parity", "run", "control", "store"), and after
+    each block "progress" (done, total), for a soak "soak" (elapsed_s, asked_s, trials, parts).
 
-    Returns the last path, numbers, seconds by activity, and warnings. Raises `RunFailed` if the clocks or the kind's
-    observer fail their check, and what `prepared` and `files.write` raise; the parts written so far are kept.
+    Returns the last path, numbers, seconds by activity, and warnings. Raises `RunFailed` if the
+    clocks or the kind's observer fail their check, and what `prepared` and `files.write` raise; the
+    parts written so far are kept.
     """
     import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
 
@@ -259,8 +321,15 @@ def record_into(
         observer = preparer_of(configuration.workload).observer(run.step, configuration)
         if not soaks:
             send("progress", done=0, total=protocol.trials)
-        read, device_times = run.watcher.read, run.step.device_times if options.device_clocks != "off" else dict
-        how: dict[str, Any] = {"read_machine": read, "device_times": device_times, "switches": run.switches}
+        read, device_times = (
+            run.watcher.read,
+            run.step.device_times if options.device_clocks != "off" else dict,
+        )
+        how: dict[str, Any] = {
+            "read_machine": read,
+            "device_times": device_times,
+            "switches": run.switches,
+        }
         if protocol.after_warmup:
             how["after_warmup"] = partial(run.step.load_inputs, run.silence)
         loop = Loop(run.step.step, protocol, threads=options.threads, **how)
@@ -268,9 +337,15 @@ def record_into(
         end = origin + whole_ns
         for part in itertools.count():
             began = clock()
-            timed += loop.part(protocol.settle if part else protocol.warmup, min(end, began + part_ns), after)
+            timed += loop.part(
+                protocol.settle if part else protocol.warmup, min(end, began + part_ns), after
+            )
             now, trials = clock(), loop.trials(origin)
-            seconds = {"timing": (now - began) / 1e9, "inside_trials": trials.inside_ns / 1e9, "control": 0.0}
+            seconds = {
+                "timing": (now - began) / 1e9,
+                "inside_trials": trials.inside_ns / 1e9,
+                "control": 0.0,
+            }
             elapsed_s = (now - end + whole_ns) / 1e9
             more = {"gpu_after": run.watcher.gpu_state()}
             if not soaks:
@@ -290,11 +365,20 @@ def record_into(
             if evidence:
                 more["until"] = evidence.as_dict()
             if soaks:
-                more["soak"] = {"part": part, "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
+                more["soak"] = {
+                    "part": part,
+                    "last": last,
+                    "asked_s": asked_s,
+                    "elapsed_s": elapsed_s,
+                }
             if last:
                 send("stage", stage="store")
-            recording = run.recording(trials, round, seconds, part if soaks else None, controlled, **more)
-            stated = {name: recording.provenance[name] for name in ("self_check", "unexplained_cpu_ns")}
+            recording = run.recording(
+                trials, round, seconds, part if soaks else None, controlled, **more
+            )
+            stated = {
+                name: recording.provenance[name] for name in ("self_check", "unexplained_cpu_ns")
+            }
             whole = joined([whole, stated]) if part else stated
             warnings, stored = recording.provenance["warnings"], clock()
             path = files.write(recording, folder)
@@ -308,9 +392,17 @@ def record_into(
         loop = None  # it holds the step, which must be freed before the runtime leaves the device
     if soaks:
         inside_ns = 1e9 * totals["inside_trials"]
-        warnings = warnings_of(protocol, rows, inside_ns, whole["self_check"], whole["unexplained_cpu_ns"])
+        warnings = warnings_of(
+            protocol, rows, inside_ns, whole["self_check"], whole["unexplained_cpu_ns"]
+        )
         warnings.extend(unlocked)
-    return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
+    return {
+        "path": str(path),
+        "parts": part + 1,
+        "trials": timed,
+        "seconds": dict(totals),
+        "warnings": warnings,
+    }
 
 
 #: Share of the roofline bound below which a median is not that of the network's arithmetic.
@@ -318,10 +410,11 @@ LEAST_OF_BOUND = 0.5
 
 
 def against_bound(run: PreparedRun, median_ns: float) -> list[str]:
-    """Warnings of a median below the roofline bound, which is then computed from rates that are measured again.
+    """Warnings of a median below the roofline bound, which is then computed from rates that are
+    measured again.
 
-    Nothing may be timed meanwhile. Raises `RunFailed` below half of the bound, unless weights that are 0 or repeat
-    explain it: the step did not compute what the network states.
+    Nothing may be timed meanwhile. Raises `RunFailed` below half of the bound, unless weights that
+    are 0 or repeat explain it: the step did not compute what the network states.
     """
     bound_ns, workload = run.provenance.get("floor_ns"), run.configuration.workload
     if bound_ns is None or median_ns >= bound_ns:
@@ -341,7 +434,9 @@ def against_bound(run: PreparedRun, median_ns: float) -> list[str]:
     multiplied = preparer_of(workload).multiplied_share(workload)
     if median_ns >= LEAST_OF_BOUND * multiplied * bound_ns:
         return [f"{found}; {percent(1 - multiplied)} of its weights are 0 or repeat one number"]
-    raise RunFailed(f"{found}; the step computes only a part of the network, as with lengths or counts of 0")
+    raise RunFailed(
+        f"{found}; the step computes only a part of the network, as with lengths or counts of 0"
+    )
 
 
 def _faster(median_ns: float, bound_ns: float) -> str:
@@ -350,7 +445,8 @@ def _faster(median_ns: float, bound_ns: float) -> str:
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:
-    """`batches_ns`: the sum of all batch times, including warm-up; `batches_loop_ns`: the time of the loop.
+    """`batches_ns`: the sum of all batch times, including warm-up; `batches_loop_ns`: the time of
+    the loop.
 
     The time of the loop is the sum over blocks of the time from the start of the first batch to the
     end of the last one; reading the machine's state between blocks is not included.
@@ -358,4 +454,7 @@ def loop_against_batches(trials: Trials) -> dict[str, float]:
     start, end = trials.columns["start_ns"], ends(trials.columns)
     first = np.array([block["first_row"] for block in trials.blocks])
     last = np.append(first[1:], len(start)) - 1
-    return {"batches_ns": int((end - start).sum()), "batches_loop_ns": int((end[last] - start[first]).sum())}
+    return {
+        "batches_ns": int((end - start).sum()),
+        "batches_loop_ns": int((end[last] - start[first]).sum()),
+    }

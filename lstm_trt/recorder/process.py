@@ -15,7 +15,13 @@ import psutil
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, StoreError, TimeLimitReached
+from lstm_trt.config.errors import (
+    STAGES,
+    ConfigurationFailed,
+    MemoryExhausted,
+    StoreError,
+    TimeLimitReached,
+)
 from lstm_trt.machine.process import Child, Interpreter
 
 POLL_S = 0.25
@@ -28,7 +34,8 @@ Listener = Callable[[dict], None]
 
 
 class WorkerLost(ConfigurationFailed):
-    """A process failed, died, hung or used too much memory; `stage` is where, `detail` is its traceback, if any.
+    """A process failed, died, hung or used too much memory; `stage` is where, `detail` is its
+    traceback, if any.
 
     `invalid`: the protocol cannot be carried out with this network.
 
@@ -44,7 +51,9 @@ class WorkerLost(ConfigurationFailed):
 class Process(Child):
     """One child process, which runs one job at a time."""
 
-    def __init__(self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None) -> None:
+    def __init__(
+        self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None
+    ) -> None:
         self.patience_s, variables = 0.5, {}
         if options and options.device != "cpu":
             self.patience_s = 10.0  # freeing a GPU takes longer
@@ -70,8 +79,9 @@ class Process(Child):
         """Run a job; returns its last message, "done".
 
         `listener` gets every message as it arrives. `silence_s`: longest time without a message.
-        Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the `ConfigurationFailed` that the process
-        reported; in the first three cases the process has ended. `StoreError` if it could not write.
+        Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the `ConfigurationFailed`
+        that the process reported; in the first three cases the process has ended. `StoreError` if
+        it could not write.
         """
         self.stage = "build"
         with suppress(OSError):  # the process is dead: the error is raised on receiving
@@ -96,18 +106,26 @@ class Process(Child):
                         if message["spent"]:
                             self.close()
                         stage = message["stage"] or self._known_stage()
-                        raise WorkerLost(stage, message["reason"], message["detail"], message["invalid"])
+                        raise WorkerLost(
+                            stage, message["reason"], message["detail"], message["invalid"]
+                        )
             now = time.monotonic()
             if time_limit_s is not None and now - began > time_limit_s:
                 self.close(0.0)
-                raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at stage {self.stage}")
+                raise TimeLimitReached(
+                    f"took longer than {time_limit_s:g} s (--time-limit), at stage {self.stage}"
+                )
             if now - heard > silence_s:
                 self.close(0.0)
-                raise TimeLimitReached(f"no sign of progress for {silence_s:g} s, at stage {self.stage}")
+                raise TimeLimitReached(
+                    f"no sign of progress for {silence_s:g} s, at stage {self.stage}"
+                )
             if memory_limit is not None and self._resident_bytes() > memory_limit:
                 self.close(0.0)
                 limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
-                raise MemoryExhausted(f"the process used more memory than {limit}, at stage {self.stage}")
+                raise MemoryExhausted(
+                    f"the process used more memory than {limit}, at stage {self.stage}"
+                )
 
     def _known_stage(self) -> str:
         return self.stage if self.stage in STAGES else "run"
@@ -120,7 +138,9 @@ class Process(Child):
         self.close()
         if code == -signal.SIGKILL:
             killed = f"the process was killed (SIGKILL) at stage {stage}"
-            return MemoryExhausted(f"{killed}, as Linux does when memory runs out (dmesg names what it killed)")
+            return MemoryExhausted(
+                f"{killed}, as Linux does when memory runs out (dmesg names what it killed)"
+            )
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         tail = f": {lines[-1].strip()[:300]}" if lines else ""
         return WorkerLost(stage, f"the process died with {how} at stage {stage}{tail}")
@@ -133,6 +153,9 @@ class Process(Child):
         total = 0
         with suppress(psutil.Error):  # it has ended
             process = psutil.Process(self.child.pid)
-            for each in (process, *(process.children(recursive=True) if self.stage != "run" else ())):
+            for each in (
+                process,
+                *(process.children(recursive=True) if self.stage != "run" else ()),
+            ):
                 total += each.memory_info().rss
         return total

@@ -1,6 +1,8 @@
-"""What a folder of recordings holds at one moment, in one line: the end of a soak, and `watch` meanwhile.
+"""What a folder of recordings holds at one moment, in one line: the end of a soak, and `watch`
+meanwhile.
 
-All numbers are exact: latencies are counted by value, so that memory use depends on the number of different ones.
+All numbers are exact: latencies are counted by value, so that memory use depends on the number of
+different ones.
 """
 
 import shlex
@@ -17,7 +19,8 @@ from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, duration, microseconds
 from lstm_trt.store.whole import Whole, counted, percentile
 
-#: The recorder is considered stopped if the folder's lock is free and no new file appeared for this long.
+#: The recorder is considered stopped if the folder's lock is free and no new file appeared for this
+#: long.
 GONE_S = 15.0
 
 #: About a folder without recordings that nobody records into.
@@ -44,8 +47,9 @@ def with_trials(whole: Whole | None, latency_ns: np.ndarray) -> Whole | None:
 class Snapshot(JsonFields):
     """Contents of a folder at one moment.
 
-    The numbers are those of the configuration written last, over all its files;
-    `elapsed_s` and `left_s` are None unless it is a soak, `total`, the planned number of files, unless it is a sweep.
+    The numbers are those of the configuration written last, over all its files; `elapsed_s` and
+    `left_s` are None unless it is a soak, `total`, the planned number of files, unless it is a
+    sweep.
     """
 
     state: State
@@ -65,7 +69,11 @@ class Snapshot(JsonFields):
     total: int | None = None
 
     def __str__(self) -> str:
-        recorded = count(self.files, "file") if self.total is None else f"{self.files} of {self.total} files"
+        recorded = (
+            count(self.files, "file")
+            if self.total is None
+            else f"{self.files} of {self.total} files"
+        )
         if not self.n:
             return f"{self.state}: {NOTHING if self.state is State.EMPTY else recorded}"
         median, p999, largest = map(microseconds, (self.median_us, self.p999_us, self.max_us))
@@ -74,7 +82,9 @@ class Snapshot(JsonFields):
             times += f", {count(self.misses, 'miss')} of the {self.deadline_us:g} us deadline"
         parts = [f"{self.name}: {times}"]
         if self.configurations > 1 or self.total is not None:
-            parts[0] = f"{recorded}, of {count(self.configurations, 'configuration')}; latest: {parts[0]}"
+            parts[0] = (
+                f"{recorded}, of {count(self.configurations, 'configuration')}; latest: {parts[0]}"
+            )
         if self.elapsed_s is not None and self.left_s is not None:
             parts.append(f"{duration(self.elapsed_s)} elapsed, {duration(self.left_s)} left")
         if self.unreadable:
@@ -97,7 +107,9 @@ class Snapshot(JsonFields):
 def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
     """The last line of a completed soak: the command that tests it against a deadline."""
     deadline = "US" if deadline_us is None else f"{deadline_us:g}"
-    return f"complete: {shlex.join(['lstm-trt', 'verdict', str(folder), '--deadline-us', deadline])}"
+    return (
+        f"complete: {shlex.join(['lstm-trt', 'verdict', str(folder), '--deadline-us', deadline])}"
+    )
 
 
 def snapshot_of(
@@ -109,9 +121,12 @@ def snapshot_of(
     deadline_us: float | None = None,
     **known: Any,
 ) -> Snapshot:
-    """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of `Snapshot`)."""
+    """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of
+    `Snapshot`)."""
     name, identity = (configuration.title, configuration.id) if configuration else (None, None)
     shares = (Fraction(1, 2), Fraction(999, 1000), Fraction(1))
-    median_us, p999_us, max_us = (percentile(whole, share) / 1e3 if whole else None for share in shares)
+    median_us, p999_us, max_us = (
+        percentile(whole, share) / 1e3 if whole else None for share in shares
+    )
     latencies = (len(whole or ()), median_us, p999_us, max_us, misses, deadline_us)
     return Snapshot(state, name, identity, files, *latencies, **known)

@@ -40,9 +40,14 @@ def seconds_of(text: str) -> float:
     """`3h`, `1h30m`, `90s` or `90` in seconds; raises `UsageError` for anything else."""
     if re.fullmatch(r"(?a)\d+(\.\d+)?", text):
         return float(text)
-    if not re.fullmatch(r"(?a)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?", text) or not text:
+    if (
+        not re.fullmatch(r"(?a)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?", text)
+        or not text
+    ):
         raise UsageError(f"write the duration as 3h, 1h30m, 90s or in seconds, not {text!r}")
-    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", text))
+    return sum(
+        float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", text)
+    )
 
 
 def soak_protocol(for_s: float, protocol: Protocol | None = None) -> Protocol:
@@ -96,7 +101,8 @@ class Soak:
 
 @dataclass(frozen=True)
 class Rest:
-    """What the next process has to record: round, duration, and the interrupted round with its elapsed time."""
+    """What the next process has to record: round, duration, and the interrupted round with its
+    elapsed time."""
 
     round: int
     asked_s: float
@@ -107,12 +113,18 @@ class Rest:
 def rest_of(configuration: Configuration, folder: Path) -> Rest:
     """A new soak, or the remaining part of the last soak in `folder` if it was interrupted."""
     number, whole_s = next_round(configuration, folder), configuration.protocol.for_s or 0.0
-    rounds = {key[1]: parts for key, parts in folders.contents(folder).parts.items() if key[0] == configuration.id}
+    rounds = {
+        key[1]: parts
+        for key, parts in folders.contents(folder).parts.items()
+        if key[0] == configuration.id
+    }
     if rounds:
         latest = max(rounds)
         part = folders.read_part(list(rounds[latest].values())[-1], ()).provenance["soak"]
         if not part["last"]:
-            return Rest(number, max(LEAST_S, part["asked_s"] - part["elapsed_s"]), latest, part["elapsed_s"])
+            return Rest(
+                number, max(LEAST_S, part["asked_s"] - part["elapsed_s"]), latest, part["elapsed_s"]
+            )
     return Rest(number, whole_s)
 
 
@@ -129,16 +141,19 @@ def soak(
     wait: bool | float = True,
     listener: Listener = lambda message: None,
 ) -> Soak:
-    """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as in `record`.
+    """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other
+    arguments as in `record`.
 
-    `protocol.trials` is replaced by `PART_TRIALS`, the largest number of trials per part. `listener` also gets
-    `{"event": "rest", ...}` if an interrupted soak is resumed.
-    Raises what `record` raises; the parts written so far are kept.
+    `protocol.trials` is replaced by `PART_TRIALS`, the largest number of trials per part.
+    `listener` also gets `{"event": "rest", ...}` if an interrupted soak is resumed. Raises what
+    `record` raises; the parts written so far are kept.
     """
     configuration = describe(workload, runtime, soak_protocol(for_s, protocol), options, mode)
     folder = files.make_folder(Path(out))
     with folder_lock(folder), WorkerPool(wait=wait, single=True) as pool:
-        damaged = [f"{path.name} was damaged and has been moved aside" for path in folders.tidy(folder)]
+        damaged = [
+            f"{path.name} was damaged and has been moved aside" for path in folders.tidy(folder)
+        ]
         rest = rest_of(configuration, folder)
         if rest.continues is not None:
             listener({"event": "rest", **rest.__dict__})

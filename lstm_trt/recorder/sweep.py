@@ -47,9 +47,11 @@ def _in_notebook() -> bool:
 
 
 class NotebookBar(tqdm):
-    """A progress bar as text in the output of a cell; updates replace it, so that a notebook is saved with the last.
+    """A progress bar as text in the output of a cell; updates replace it, so that a notebook is
+    saved with the last.
 
-    Not `tqdm.notebook`: its widgets need ipywidgets, and a saved notebook shows an error in their place.
+    Not `tqdm.notebook`: its widgets need ipywidgets, and a saved notebook shows an error in their
+    place.
     """
 
     def __init__(self, **how: Any) -> None:
@@ -67,7 +69,8 @@ class NotebookBar(tqdm):
 
 
 class Progress:
-    """Progress line with the current configuration, the number done and the remaining time; updates the report."""
+    """Progress line with the current configuration, the number done and the remaining time; updates
+    the report."""
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
         self._report, self._began = report, time.monotonic()
@@ -77,7 +80,9 @@ class Progress:
             self._left[each.runtime].update(_cost(each))
         self._ended, self._left_s = 0, 0.0
         self._running = ""
-        self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
+        self._versions = Counter(
+            runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan}
+        )
         self._show = show and report.left > 0
         self._bar = None
         self._shown_at = -math.inf
@@ -109,14 +114,22 @@ class Progress:
 
     def submitted(self, jobs: int, workers: int) -> None:
         """While executors record: what they have, and how much each machine has recorded."""
-        machines = listed([f"{name} {number}" for name, number in self._report.machines.most_common()], 3)
-        self._running = f"{count(jobs, 'job')} at {count(workers, 'worker')}, recorded by {machines}"
+        machines = listed(
+            [f"{name} {number}" for name, number in self._report.machines.most_common()], 3
+        )
+        self._running = (
+            f"{count(jobs, 'job')} at {count(workers, 'worker')}, recorded by {machines}"
+        )
         self._show_line(self._running)
 
     def listen(self, message: dict) -> None:
         if message["event"] == "waiting":
             self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
-        if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
+        if (
+            message["event"] == "progress"
+            and message["done"]
+            and message["total"] > message["done"]
+        ):
             self._show_line(f"{self._running} {100 * message['done'] // message['total']} %")
 
     def end(self, configuration: Configuration, outcome: Recorded) -> None:
@@ -133,7 +146,9 @@ class Progress:
         for known in (configuration.runtime, None) if not outcome.failure else ():
             spent_s = max(0.0, outcome.seconds.timing - cost["scheduled_s"])
             self._done[known].update({"work": cost["work"], "spent_s": spent_s})
-        spent_s = sum(asdict(report.seconds).values()) - report.seconds.inside_trials  # of several at a time
+        spent_s = (
+            sum(asdict(report.seconds).values()) - report.seconds.inside_trials
+        )  # of several at a time
         self._left_s = self.seconds_left() / max(1.0, spent_s / (time.monotonic() - self._began))
         if self._bar is not None:
             self._bar.update()
@@ -141,7 +156,8 @@ class Progress:
             self._show_line("")
 
     def seconds_left(self) -> float:
-        """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
+        """Estimated from the remaining gaps between calls and each runtime's rate of operations so
+        far."""
         seconds, left_s = self._report.seconds, 0.0
         overhead_s = (seconds.preparing + seconds.control + seconds.storing) / self._ended
         for runtime, left in self._left.items():
@@ -158,17 +174,28 @@ class Progress:
         self._shown_at = time.monotonic()
         report = self._report
         failed = f"{len(report.failures)} failed" if report.failures else ""
-        time_left = f"about {duration(self._left_s)} left" if self._ended else "remaining time not known yet"
-        text = ", ".join(filter(None, [time_left, failed, running]))  # a narrow terminal cuts the end
+        time_left = (
+            f"about {duration(self._left_s)} left"
+            if self._ended
+            else "remaining time not known yet"
+        )
+        text = ", ".join(
+            filter(None, [time_left, failed, running])
+        )  # a narrow terminal cuts the end
         if self._bar is not None:
             self._bar.set_postfix_str(text)
         else:
-            print(f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True)
+            print(
+                f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True
+            )
 
 
 def _cost(configuration: Configuration) -> dict[str, Any]:
     """Seconds of the schedule, and operations beside it."""
-    protocol, calls = configuration.protocol, configuration.protocol.trials + configuration.protocol.warmup
+    protocol, calls = (
+        configuration.protocol,
+        configuration.protocol.trials + configuration.protocol.warmup,
+    )
     work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
     return {"cells": 1, "scheduled_s": calls * protocol.gap_s, "work": work}
 
@@ -198,7 +225,9 @@ class SweepReport:
 
     @property
     def left(self) -> int:
-        return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
+        return (
+            self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
+        )
 
     @property
     def efficiency(self) -> float | None:
@@ -214,8 +243,20 @@ class SweepReport:
     def as_dict(self) -> dict:
         names = ("shape", "runtime", "precision", "stage", "reason")
         configured = [(each, each.configuration) for each in self.failures]
-        failed = [(of.name, of.runtime, of.options.precision, each.stage, each.reason) for each, of in configured]
-        counted = ("total", "done_before", "failed_before", "recorded", "left", "stopped", "wall_s", "preparing_s_each")
+        failed = [
+            (of.name, of.runtime, of.options.precision, each.stage, each.reason)
+            for each, of in configured
+        ]
+        counted = (
+            "total",
+            "done_before",
+            "failed_before",
+            "recorded",
+            "left",
+            "stopped",
+            "wall_s",
+            "preparing_s_each",
+        )
         return {
             **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
             **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
@@ -225,29 +266,44 @@ class SweepReport:
         }
 
     def __str__(self) -> str:
-        others = {"already recorded": self.done_before, "failed earlier": self.failed_before, "left": self.left}
+        others = {
+            "already recorded": self.done_before,
+            "failed earlier": self.failed_before,
+            "left": self.left,
+        }
         counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
         counts += [f"{number} {what}" for what, number in others.items() if number]
         lines = [f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"]
         if self.efficiency is not None:
             seconds, each = self.seconds, f"{self.preparing_s_each:.2f} s per configuration"
-            preparing = f"preparing {seconds.preparing:.1f} s ({each}, including the start of workers)"
-            timing = f"timing {seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials)"
+            preparing = (
+                f"preparing {seconds.preparing:.1f} s ({each}, including the start of workers)"
+            )
+            timing = (
+                f"timing {seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials)"
+            )
             control = f"control runs {seconds.control:.1f} s, " if seconds.control else ""
             lines.append(f"{preparing}, {timing}, {control}storing {seconds.storing:.1f} s")
         shown = self.failures[:FAILURES_LISTED]
-        lines += [f"failed: {each.configuration.title} at {each.stage}: {each.reason}" for each in shown]
+        lines += [
+            f"failed: {each.configuration.title} at {each.stage}: {each.reason}" for each in shown
+        ]
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
         if self.failures or self.failed_before:
-            kept = "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings"
+            kept = (
+                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings"
+            )
             lines.append(f"{kept}: --retry-failed repeats it, and deleting the file forgets it")
         return "\n".join([*lines, *warning_lines(self.warnings)])
 
 
-#: Who records: this process, an executor, a function that makes one when something is left, or several by name.
-Executors = futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
+#: Who records: this process, an executor, a function that makes one when something is left, or
+#: several by name.
+Executors = (
+    futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
+)
 
 #: What executors raise that record nothing any more.
 _ENDED = (futures.BrokenExecutor, futures.CancelledError)
@@ -257,7 +313,8 @@ POLL_S = 5.0
 
 
 def default_rounds(trials: int) -> int:
-    """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only many trials."""
+    """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only
+    many trials."""
     return 3 if trials >= TIERS["compare"] else 1
 
 
@@ -285,19 +342,22 @@ def run_sweep(
     warnings: Iterable[str] = (),
     executor: Executors = None,
 ) -> SweepReport:
-    """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
+    """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with
+    `report.stopped`.
 
-    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest
-    number of trials). `control`: add a control run after each, which doubles the run time.
-    `wait`: whether to wait while another recording uses the same cores. `interpreters`:
-    configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
-    for the report. If a configuration fails, a failure row is written and the sweep continues.
+    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest number
+    of trials). `control`: add a control run after each, which doubles the run time. `wait`: whether
+    to wait while another recording uses the same cores. `interpreters`: configuration id -> Python
+    that records it; None, or no entry, is the current one. `warnings`: lines for the report. If a
+    configuration fails, a failure row is written and the sweep continues.
 
-    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of names to executors
-    records all on each, into a folder of its name. What any machine has recorded counts as recorded.
+    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of
+    names to executors records all on each, into a folder of its name. What any machine has recorded
+    counts as recorded.
 
-    Raises `UsageError` if the folder is unusable or in use, the executor cannot record this or has ended, or without
-    `wait` the cores are in use; `StoreError` if the disk is full. Completed recordings are kept.
+    Raises `UsageError` if the folder is unusable or in use, the executor cannot record this or has
+    ended, or without `wait` the cores are in use; `StoreError` if the disk is full. Completed
+    recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -307,8 +367,15 @@ def run_sweep(
     ):
         here = "soaks (for_s), versions of a library, --no-wait and --wait-limit are for this machine only"
         raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
-    keyed = {each.id if executor is None else cell_key(each.as_dict()): each for each in dict.fromkeys(configurations)}
-    keys = [(key, number) for number, shuffled in enumerate(order(keyed, rounds, seed)) for key in shuffled]
+    keyed = {
+        each.id if executor is None else cell_key(each.as_dict()): each
+        for each in dict.fromkeys(configurations)
+    }
+    keys = [
+        (key, number)
+        for number, shuffled in enumerate(order(keyed, rounds, seed))
+        for key in shuffled
+    ]
     began, report = time.monotonic(), SweepReport(0, warnings=[*warnings])
     plans: list[tuple[Any, deque[Cell]]] = []
     with ExitStack() as stack:
@@ -319,7 +386,9 @@ def run_sweep(
             again = "it has been moved aside and is recorded again"
             report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
             found = folders.finished(folder)
-            recorded, failed = ({(cells.get(name, name), number): name for name, number in each} for each in found)
+            recorded, failed = (
+                {(cells.get(name, name), number): name for name, number in each} for each in found
+            )
             left = [key for key in keys if key not in recorded]
             todo = [key for key in left if retry_failed or key not in failed]
             queue = deque(Cell(folder, *key, keyed[key[0]], failed.get(key)) for key in todo)
@@ -330,7 +399,9 @@ def run_sweep(
             report.folders.append(folder)
             state_holder(folder, len(keys))
         plan = [cell for _, cells in plans for cell in cells]
-        progress = stack.enter_context(Progress([cell.configuration for cell in plan], report, show_progress))
+        progress = stack.enter_context(
+            Progress([cell.configuration for cell in plan], report, show_progress)
+        )
         if executor is None:
             pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
             outcomes = _here(plan, pool, progress, control)
@@ -338,7 +409,9 @@ def run_sweep(
             how = {"control": control, "limits": (time_limit_s, memory_limit)}
             outcomes = stack.enter_context(closing(_elsewhere(plans, progress, **how)))
         try:
-            with refused("the executor has ended", *_ENDED, hint="; run the sweep again to resume it"):
+            with refused(
+                "the executor has ended", *_ENDED, hint="; run the sweep again to resume it"
+            ):
                 for cell, outcome in outcomes:
                     progress.end(cell.configuration, outcome)
         except KeyboardInterrupt:
@@ -357,7 +430,9 @@ class Cell(NamedTuple):
     failed: str | None
 
 
-def _here(plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool) -> Iterator[tuple[Cell, Recorded]]:
+def _here(
+    plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool
+) -> Iterator[tuple[Cell, Recorded]]:
     for cell in plan:
         pool.begin_series(cell.round)
         progress.begin(cell.configuration, cell.round)
@@ -370,9 +445,9 @@ def _elsewhere(
 ) -> Generator[tuple[Cell, Recorded]]:
     """Each cell of the executors with its result, as they arrive; the jobs have `how`.
 
-    Only two jobs a worker are submitted at a time, so that workers that join later get some. A future is dropped with
-    its result, since Dask records again what a lost worker had and is still wanted. Raises `StoreError` if an executor
-    gives a result twice.
+    Only two jobs a worker are submitted at a time, so that workers that join later get some. A
+    future is dropped with its result, since Dask records again what a lost worker had and is still
+    wanted. Raises `StoreError` if an executor gives a result twice.
     """
     how |= {"series": secrets.token_hex(8), "added": registry.added}
     running: dict[futures.Future, Cell] = {}
@@ -380,9 +455,15 @@ def _elsewhere(
         while running or any(queue for _, queue in plans):
             for executor, queue in plans:
                 client = getattr(executor, "_client", None)  # of Dask
-                workers = len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
-                jobs = sum(cell.folder == queue[0].folder for cell in running.values()) if queue else 0
-                for cell in [queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))]:
+                workers = (
+                    len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
+                )
+                jobs = (
+                    sum(cell.folder == queue[0].folder for cell in running.values()) if queue else 0
+                )
+                for cell in [
+                    queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))
+                ]:
                     plain = cell.configuration.as_dict()
                     plain["options"] |= {"device_index": cell.configuration.options.device_index}
                     job = {"key": cell.key, "round": cell.round, "configuration": plain, **how}
@@ -397,13 +478,16 @@ def _elsewhere(
 
 
 def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[Cell, Recorded]:
-    """The cell of a future and its result, whose file takes the place of the cell's earlier failures."""
+    """The cell of a future and its result, whose file takes the place of the cell's earlier
+    failures."""
     cell = running.pop(future)
     try:
         result = future.result()
     except _ENDED:
         raise
-    except Exception as error:  # every executor has its own, such as Dask's if several workers died of this
+    except (
+        Exception
+    ) as error:  # every executor has its own, such as Dask's if several workers died of this
         reason = f"the executor did not return its result: {one_line(error)}"
         failure = schema.Failure(cell.configuration, cell.round, "run", reason)
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
@@ -427,16 +511,21 @@ def sweep(
     executor: Executors = None,
     **how: Any,
 ) -> SweepReport:
-    """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
+    """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if
+    interrupted.
 
-    With several protocols or options, each is recorded; `Options.each(precision=["fp32", "bf16"])` makes options
-    with several precisions. A runtime is skipped for the precisions that it does not support on its device, with a
-    warning in the report. A runtime None is the default of the workload's kind, as in `describe`.
+    With several protocols or options, each is recorded; `Options.each(precision=["fp32", "bf16"])`
+    makes options with several precisions. A runtime is skipped for the precisions that it does not
+    support on its device, with a warning in the report. A runtime None is the default of the
+    workload's kind, as in `describe`.
 
-    `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
-    `wait`, `show_progress` and `seed` (of the order). Raises what `plan_configurations` and `run_sweep` raise.
+    `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes),
+    `retry_failed`, `wait`, `show_progress` and `seed` (of the order). Raises what
+    `plan_configurations` and `run_sweep` raise.
     """
-    wanted, skipped = plan_configurations(workloads, runtimes, protocol, options, mode, anywhere=executor is not None)
+    wanted, skipped = plan_configurations(
+        workloads, runtimes, protocol, options, mode, anywhere=executor is not None
+    )
     return run_sweep(wanted, out, warnings=skipped, executor=executor, **how)
 
 
@@ -448,22 +537,33 @@ def plan_configurations(
     mode: str | None = None,
     anywhere: bool = False,
 ) -> tuple[list[Configuration], list[str]]:
-    """The configurations that `sweep` records, and a line for each runtime that is skipped for some precisions.
+    """The configurations that `sweep` records, and a line for each runtime that is skipped for some
+    precisions.
 
-    Raises what `describe` raises; an unsupported precision is an error only if no configuration is left.
+    Raises what `describe` raises; an unsupported precision is an error only if no configuration is
+    left.
     """
     wanted: list[Configuration] = []
     lacking: dict[tuple, dict[str, UnsupportedPrecision]] = {}
-    sides = as_list(workloads), dict.fromkeys(as_list(runtimes)), as_list(protocol), as_list(options)
+    sides = (
+        as_list(workloads),
+        dict.fromkeys(as_list(runtimes)),
+        as_list(protocol),
+        as_list(options),
+    )
     for workload, runtime, protocol_of_it, options_of_it in itertools.product(*sides):
         try:
-            wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode, anywhere=anywhere))
+            wanted.append(
+                describe(workload, runtime, protocol_of_it, options_of_it, mode, anywhere=anywhere)
+            )
         except UnsupportedPrecision as error:
             lacking.setdefault((error.runtime, error.device), {})[error.precision] = error
     lines = []
     for (runtime, device), errors in lacking.items():
         *_, last = errors.values()
-        lines.append(f"{runtime} on {device} does not support {listed(errors)}: choose from {listed(last.offered)}")
+        lines.append(
+            f"{runtime} on {device} does not support {listed(errors)}: choose from {listed(last.offered)}"
+        )
     if lines and not wanted:
         raise UsageError("; ".join(lines))
     return wanted, [f"skipped: {line}" for line in lines]

@@ -1,8 +1,9 @@
-"""One recording as a task of an executor, whose processes may be on other machines (docs/cluster.md).
+"""One recording as a task of an executor, whose processes may be on other machines
+(docs/cluster.md).
 
-A process that runs tasks keeps one `WorkerPool` between them, since its start takes longer than most recordings, and
-ends it after `IDLE_S` without a task. A thread owns it: Linux ends the processes of a pool with the thread that
-started them, and those of executors come and go.
+A process that runs tasks keeps one `WorkerPool` between them, since its start takes longer than
+most recordings, and ends it after `IDLE_S` without a task. A thread owns it: Linux ends the
+processes of a pool with the thread that started them, and those of executors come and go.
 """
 
 import os
@@ -43,9 +44,10 @@ class Result(Recorded):
 def record_task(job: dict) -> Result:
     """Record one configuration on this machine; what prevents it is the result's failure.
 
-    The job is what `sweep` makes: `configuration`, of any machine, as JSON values; `key` and `round`; `control`;
-    `limits` of time and memory; `series`, with whose jobs of the same round it shares processes; `added` names of the
-    registry. Raises `CancelledError` if Dask has cancelled the task.
+    The job is what `sweep` makes: `configuration`, of any machine, as JSON values; `key` and
+    `round`; `control`; `limits` of time and memory; `series`, with whose jobs of the same round it
+    shares processes; `added` names of the registry. Raises `CancelledError` if Dask has cancelled
+    the task.
     """
     done: Future[Result] = Future()
     with _STARTING:
@@ -89,7 +91,9 @@ def _record(pool: WorkerPool, job: dict, cancelled: Callable[[], bool]) -> Resul
     pool.begin_series((job["series"], number))
     with temporary_folder() as folder:
         try:
-            here = describe(asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode)
+            here = describe(
+                asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode
+            )
             found = pool.record_configuration(here, number, folder, listen, control=job["control"])
         except LabError as error:
             failure = failure_of(asked, number, error)
@@ -99,11 +103,13 @@ def _record(pool: WorkerPool, job: dict, cancelled: Callable[[], bool]) -> Resul
 
 
 def _cancelled() -> Callable[[], bool]:
-    """A function that says whether the task in this thread has been cancelled, which only Dask tells."""
+    """A function that says whether the task in this thread has been cancelled, which only Dask
+    tells."""
     with suppress(KeyError, ValueError):  # Dask is not loaded, or this is no worker of it
         worker = sys.modules["distributed"].get_worker()
         key = worker.get_current_task()
-        # A nanny sets it, so that freed memory goes back to the system at once: calls would have more page faults.
+        # A nanny sets it, so that freed memory goes back to the system at once: calls would have
+        # more page faults.
         os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
         return lambda: getattr(worker.state.tasks.get(key), "state", "cancelled") == "cancelled"
     return lambda: False

@@ -1,9 +1,10 @@
 """Main program of the processes that `process.py` starts.
 
-Jobs and messages are exchanged over a connection, given by its file descriptor. Output of libraries goes to standard
-output and error, which the parent writes to a file. Kinds of job: "reference" makes what the parity gate compares
-with (preparing process); "record" records one configuration (worker); "describe" reports which version of a library
-is loaded and the resulting configuration (an environment's Python).
+Jobs and messages are exchanged over a connection, given by its file descriptor. Output of libraries
+goes to standard output and error, which the parent writes to a file. Kinds of job: "reference"
+makes what the parity gate compares with (preparing process); "record" records one configuration
+(worker); "describe" reports which version of a library is loaded and the resulting configuration
+(an environment's Python).
 """
 
 import ctypes
@@ -33,7 +34,8 @@ first_allowed_cores = cache(allowed_cores)
 
 
 def leave(cores: Sequence[int]) -> None:
-    """Keep this process off `cores` if it may use others, since another recording may be timed on them now."""
+    """Keep this process off `cores` if it may use others, since another recording may be timed on
+    them now."""
     others = set(first_allowed_cores()) - set(cores)
     if others:
         os.sched_setaffinity(0, others)
@@ -63,40 +65,65 @@ def record_job(job: dict, send: Send) -> None:
         pin(configuration.options)
     else:  # pinned after preparing, so that the helper threads of the driver and the engine's build stay off the core
         leave(configuration.options.cores)
-    send("done", **record_into(Path(job["folder"]), configuration, job["reference"], send=send, **job["how"]))
+    send(
+        "done",
+        **record_into(
+            Path(job["folder"]), configuration, job["reference"], send=send, **job["how"]
+        ),
+    )
 
 
 def describe_job(job: dict, send: Send) -> None:
-    """Report a library's version by its metadata and its module, the module's file, and the configuration or an error.
+    """Report a library's version by its metadata and its module, the module's file, and the
+    configuration or an error.
 
-    The job has `library` and the arguments of `recorder.describe.describe` as JSON values. The runtime can have
-    a function that imports the module; by default it is the one with the library's name.
+    The job has `library` and the arguments of `recorder.describe.describe` as JSON values. The
+    runtime can have a function that imports the module; by default it is the one with the library's
+    name.
     """
     from lstm_trt.recorder.describe import describe
     from lstm_trt.runtimes.base import preparer_of
 
     workload, name = workload_from_dict(job["workload"]), job["runtime"]
     load_module = getattr(preparer_of(workload).runtime(name), "load_module", None)
-    module = load_module() if load_module else importlib.import_module(job["library"].replace("-", "_"))
-    loaded = {"module": getattr(module, "__version__", None), "file": getattr(module, "__file__", None)}
+    module = (
+        load_module() if load_module else importlib.import_module(job["library"].replace("-", "_"))
+    )
+    loaded = {
+        "module": getattr(module, "__version__", None),
+        "file": getattr(module, "__file__", None),
+    }
     loaded["metadata"] = importlib.metadata.version(job["library"])
     protocol, options = Protocol(**job["protocol"]), Options(**job["options"])
     try:
-        found = {"configuration": describe(workload, name, protocol, options, job.get("mode")).as_dict()}
+        found = {
+            "configuration": describe(workload, name, protocol, options, job.get("mode")).as_dict()
+        }
     except LabError as error:
         found = {"error": str(error)}
     send("done", **loaded, **found)
 
 
 #: What a job was doing, for errors that nobody expected.
-DOING = {"reference": "making the reference outputs", "record": "recording", "describe": "reading the version"}
+DOING = {
+    "reference": "making the reference outputs",
+    "record": "recording",
+    "describe": "reading the version",
+}
 
 
 def failure(error: Exception, job: dict) -> dict:
-    """What the parent is told of an error; `spent`: this process can no longer be relied on, and ends."""
-    stage, reason, detail, spent = getattr(error, "stage", None), str(error), "", not isinstance(error, LabError)
+    """What the parent is told of an error; `spent`: this process can no longer be relied on, and
+    ends."""
+    stage, reason, detail, spent = (
+        getattr(error, "stage", None),
+        str(error),
+        "",
+        not isinstance(error, LabError),
+    )
     if isinstance(error, ConfigurationFailed):
-        # The device may be in an undefined state: a failed graph capture, for example, leaves an allocator in it.
+        # The device may be in an undefined state: a failed graph capture, for example, leaves an
+        # allocator in it.
         on_device = job["configuration"]["options"]["device"] != "cpu"
         spent = stage in ("memory", "run", "time") or (on_device and stage == "build")
     elif isinstance(error, MemoryError):
@@ -116,7 +143,9 @@ JOBS = {"reference": reference_job, "record": record_job, "describe": describe_j
 
 def main() -> int:
     """Run jobs until the parent closes the connection; argument: its file descriptor."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: Linux kills this process when its parent dies
+    ctypes.CDLL(None).prctl(
+        1, signal.SIGKILL
+    )  # PR_SET_PDEATHSIG: Linux kills this process when its parent dies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     with suppress(OSError):  # the OOM killer prefers this process to its parent
         Path("/proc/self/oom_score_adj").write_text("1000")

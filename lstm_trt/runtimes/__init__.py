@@ -20,8 +20,9 @@ Optional attributes:
     load_module() -> module    imports the module of DISTRIBUTION, if importing its name is not enough
 
 Importing the module must not import the runtime's libraries. Built-in runtimes are listed in
-`registry.RUNTIMES`; an installed package adds its own by an entry point of the group `lstm_trt.runtimes`. A name
-with a dot, `my_package.my_runtime` or `my_package.module:OBJECT`, is imported without registration.
+`registry.RUNTIMES`; an installed package adds its own by an entry point of the group
+`lstm_trt.runtimes`. A name with a dot, `my_package.my_runtime` or `my_package.module:OBJECT`, is
+imported without registration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +40,14 @@ def load_runtime(name: str) -> Any:
     return load_from(entries, name)
 
 
-def load_from(entries: Mapping[str, str], name: str, contract: Sequence[str] = CONTRACT, kind: str = "runtime") -> Any:
-    """What has this name in `entries` (name -> module or object); `contract`: attributes that it must have.
+def load_from(
+    entries: Mapping[str, str], name: str, contract: Sequence[str] = CONTRACT, kind: str = "runtime"
+) -> Any:
+    """What has this name in `entries` (name -> module or object); `contract`: attributes that it
+    must have.
 
-    Raises `UsageError` for an unknown name, or if the module cannot be imported or lacks one of the attributes.
+    Raises `UsageError` for an unknown name, or if the module cannot be imported or lacks one of the
+    attributes.
     """
     try:
         runtime = registry.load_from(entries, name)
@@ -51,8 +56,11 @@ def load_from(entries: Mapping[str, str], name: str, contract: Sequence[str] = C
         raise UsageError(f"unknown {kind} {name!r}{nearest(name, entries)}: {known}") from None
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None
-    # Asked of the type first, since a property of an object may take long: it need not be computed to be there.
-    missing = [each for each in contract if not (hasattr(type(runtime), each) or hasattr(runtime, each))]
+    # Asked of the type first, since a property of an object may take long: it need not be computed
+    # to be there.
+    missing = [
+        each for each in contract if not (hasattr(type(runtime), each) or hasattr(runtime, each))
+    ]
     if missing:
         raise UsageError(f"{name!r} is not a valid {kind}: it lacks {', '.join(missing)}")
     return runtime

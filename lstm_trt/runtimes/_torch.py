@@ -1,4 +1,5 @@
-"""The PyTorch runtimes: availability, precision and threads, preparing, and the steps that are timed.
+"""The PyTorch runtimes: availability, precision and threads, preparing, and the steps that are
+timed.
 
 On the CPU a step is one forward pass on an input tensor that shares its memory with the
 host buffer; its output is a host tensor. On a GPU a step copies the inputs from pinned
@@ -10,11 +11,11 @@ module, never the default stream, so a step belongs to the thread that called `p
 In mode "stream" the state stays in tensors of the network's type on its device: what a call
 returns is passed to the next one, or copied within the graph (`pytorch_cudagraph.py`).
 
-A runtime of this family is a `TorchRuntime`: its `bind(module, inputs, *state)` binds the network to
-its arguments; `prepare` does the rest. `facts` and `operators` record in the provenance
-what was actually used. Precision switches, thread counts and Dynamo's caches are settings of
-the process, so there may be only one prepared step at a time: with two, the settings of the
-one prepared last apply to both.
+A runtime of this family is a `TorchRuntime`: its `bind(module, inputs, *state)` binds the network
+to its arguments; `prepare` does the rest. `facts` and `operators` record in the provenance what was
+actually used. Precision switches, thread counts and Dynamo's caches are settings of the process, so
+there may be only one prepared step at a time: with two, the settings of the one prepared last apply
+to both.
 """
 
 from __future__ import annotations
@@ -42,9 +43,7 @@ DISTRIBUTION = "torch"
 #: On the CPU, fp16 is a loop of small operators if oneDNN does not support it; `facts` show this.
 PRECISIONS = {"cpu": ("fp32", "bf16", "fp16"), "cuda": ("fp32", "tf32", "fp16", "bf16")}
 
-CUDA_WHEEL = (
-    "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (the PyPI wheel for Linux has CUDA)"
-)
+CUDA_WHEEL = "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (the PyPI wheel for Linux has CUDA)"
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class Bound:
 
 
 def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Availability:
-    """Whether PyTorch is installed and runs on `device`, one of `devices`; imports torch for "cuda", never raises."""
+    """Whether PyTorch is installed and runs on `device`, one of `devices`; imports torch for
+    "cuda", never raises."""
     version = installed_version(DISTRIBUTION)
     refused = partial(Availability, False, version)
     if version is None:
@@ -80,7 +80,9 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
             torch.cuda.init()
             return Availability(True, version, torch.cuda.get_device_name(0))
     except Exception as error:  # no driver, an old driver, no GPU or a broken installation
-        return refused(reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13")
+        return refused(
+            reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13"
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ class TorchRuntime:
         check_options(self.NAME, self, options)
         with building(self.NAME, request.label):
             configure(options)
-            step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), self.bind)
+            step = (CudaStep if options.device == "cuda" else CpuStep)(
+                request, load_module(request), self.bind
+            )
             step.step()
             step.device_times()  # discards the times of this call
             return step
@@ -121,15 +125,16 @@ class TorchRuntime:
 def load_module(request: Request) -> torch.nn.Module:
     """The network on its device and in its data type; inputs and outputs are always float32.
 
-    For fp16 and bf16 the conversions of inputs and outputs are part of the module and so of the step; carried state
-    has the data type of the network.
+    For fp16 and bf16 the conversions of inputs and outputs are part of the module and so of the
+    step; carried state has the data type of the network.
     """
     module: Any = build_module(request.workload, request.weights, request.mode)
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
     if request.options.device == "cuda":
-        # One chunk of memory with all weights for cuDNN; `weights_in_one_chunk` shows whether it worked. PyTorch makes
-        # one when moving a module to the device, except for bfloat16, where it would copy all weights at every call.
+        # One chunk of memory with all weights for cuDNN; `weights_in_one_chunk` shows whether it
+        # worked. PyTorch makes one when moving a module to the device, except for bfloat16, where
+        # it would copy all weights at every call.
         torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
         with suppress(RuntimeError):
             module.lstm.flatten_parameters()
@@ -155,7 +160,8 @@ def load_module(request: Request) -> torch.nn.Module:
 def guarded(
     forward: Callable, inputs: torch.Tensor, *state: torch.Tensor
 ) -> tuple[Callable[[], torch.Tensor], Callable[[], None]]:
-    """`run` and `reset` of a `Bound`: `forward(inputs, *state)` in inference mode, with the least overhead.
+    """`run` and `reset` of a `Bound`: `forward(inputs, *state)` in inference mode, with the least
+    overhead.
 
     A 1 x 16 network of 4 steps took 60.8 us this way (one `torch.inference_mode()` object,
     entered again for each call, and `forward` instead of the module, since calling the module
@@ -194,15 +200,17 @@ def guarded(
 def configure(options: Options) -> None:
     """Set the thread counts, the precision and how the host waits for a GPU; may be called again.
 
-    Enables TF32 for "tf32" and disables it otherwise, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
-    Both of PyTorch's interfaces are set, because reading one after setting only the other
-    raises an error (Inductor still reads the old one); the old one first, since it also writes
-    the new one's values. By default PyTorch enables TF32 in cuDNN, so without this call an
+    Enables TF32 for "tf32" and disables it otherwise, in cuBLAS and in cuDNN's RNNs; raises
+    `BuildFailed`. Both of PyTorch's interfaces are set, because reading one after setting only the
+    other raises an error (Inductor still reads the old one); the old one first, since it also
+    writes the new one's values. By default PyTorch enables TF32 in cuDNN, so without this call an
     LSTM in "float32" computes in TF32.
     """
     torch.set_num_threads(options.threads)
     if torch.get_num_interop_threads() != 1:
-        with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
+        with suppress(
+            RuntimeError
+        ):  # allowed only once, before any parallel work; `facts` has the actual count
             torch.set_num_interop_threads(1)
     if options.device == "cpu":
         return
@@ -216,7 +224,9 @@ def configure(options: Options) -> None:
     wanted = "tf32" if allow else "ieee"
     wrong = {name: value for name, value in precision_switches("cuda").items() if value != wanted}
     if wrong:
-        raise BuildFailed(f"cannot set PyTorch {torch.__version__} to the precision {wanted}: {wrong}")
+        raise BuildFailed(
+            f"cannot set PyTorch {torch.__version__} to the precision {wanted}: {wrong}"
+        )
 
 
 def switch_tf32(allow: bool) -> None:
@@ -234,16 +244,23 @@ def precision_switches(device: str) -> dict[str, str]:
     """The libraries' current precision for float32 operations."""
     backends: Any = torch.backends  # its stub lacks what newer versions have
     if device == "cuda":
-        return {"cublas_matmul": backends.cuda.matmul.fp32_precision, "cudnn_rnn": backends.cudnn.rnn.fp32_precision}
+        return {
+            "cublas_matmul": backends.cuda.matmul.fp32_precision,
+            "cudnn_rnn": backends.cudnn.rnn.fp32_precision,
+        }
     if not hasattr(backends.mkldnn, "matmul"):  # before PyTorch 2.9
         return {"float32_matmul": torch.get_float32_matmul_precision()}
-    return {"mkldnn_matmul": backends.mkldnn.matmul.fp32_precision, "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision}
+    return {
+        "mkldnn_matmul": backends.mkldnn.matmul.fp32_precision,
+        "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision,
+    }
 
 
 def operators(forward: Callable, *arguments: Any) -> dict[str, int]:
     """Number of calls per operator in one forward pass.
 
-    `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn` if a library's LSTM is used, else many small operators.
+    `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn` if a library's LSTM is used, else many small
+    operators.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -263,7 +280,8 @@ LSTM_KERNELS = {"aten._cudnn_rnn": "cuDNN", "aten.mkldnn_rnn_layer": "oneDNN"}
 
 
 def lstm_kernel(counted: Mapping[str, int]) -> str:
-    """Whose LSTM ran, from the result of `operators`: "cuDNN", "oneDNN", or "operators" for many small ones."""
+    """Whose LSTM ran, from the result of `operators`: "cuDNN", "oneDNN", or "operators" for many
+    small ones."""
     return next((library for name, library in LSTM_KERNELS.items() if name in counted), "operators")
 
 
@@ -324,20 +342,29 @@ class _TorchStep(BufferedStep):
             self._bound.release()
             self._bound = None
 
-    def _bind(self, bind: Callable[..., Bound], module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        """Bind the network to its inputs and to a state of zeros; returns the outputs of a first call."""
+    def _bind(
+        self, bind: Callable[..., Bound], module: torch.nn.Module, inputs: torch.Tensor
+    ) -> torch.Tensor:
+        """Bind the network to its inputs and to a state of zeros; returns the outputs of a first
+        call."""
         kind = next(module.parameters()).dtype
-        self._bound = bind(module, inputs, *(inputs.new_zeros(state.shape, dtype=kind) for state in self._states))
+        self._bound = bind(
+            module, inputs, *(inputs.new_zeros(state.shape, dtype=kind) for state in self._states)
+        )
         self.reset, outputs = self._bound.reset, self._bound.run()
         if tuple(outputs.shape) != self._output_shape:
-            raise RunFailed(f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}")
+            raise RunFailed(
+                f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}"
+            )
         return outputs
 
 
 class CpuStep(_TorchStep):
     """A forward pass on the calling thread; its outputs are in host memory."""
 
-    def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
+    def __init__(
+        self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]
+    ) -> None:
         super().__init__(request, pinned=False)
         self._latest = latest = [self._bind(bind, module, self._host_inputs)]
         run = self._bound.run
@@ -358,7 +385,9 @@ class CpuStep(_TorchStep):
 class CudaStep(_TorchStep):
     """Copy in, forward pass, copy out, wait; with events in between if requested."""
 
-    def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
+    def __init__(
+        self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]
+    ) -> None:
         from lstm_trt.runtimes.cuda import _cuda
 
         self._stream = own_stream()
@@ -370,9 +399,13 @@ class CudaStep(_TorchStep):
         self._bind(bind, module, self._device_inputs)
         if self._options.device_clocks != "off":
             every = self._options.device_clocks == "all"
-            self._clocks = _cuda.EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
+            self._clocks = _cuda.EventClocks(
+                lambda: torch.cuda.Event(enable_timing=True), self._stream, every
+            )
         copy_in = partial(self._device_inputs.copy_, self._host_inputs, True)  # True: non_blocking
-        self.step = _cuda.timed_step(copy_in, self._bound.run, self._host_outputs.copy_, self._stream, self._clocks)
+        self.step = _cuda.timed_step(
+            copy_in, self._bound.run, self._host_outputs.copy_, self._stream, self._clocks
+        )
         torch.cuda.synchronize()
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:

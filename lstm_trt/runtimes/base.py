@@ -16,15 +16,24 @@ import numpy as np
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError, refused
+from lstm_trt.config.errors import (
+    BuildFailed,
+    RunFailed,
+    RuntimeUnavailable,
+    UnsupportedPrecision,
+    UsageError,
+    refused,
+)
 from lstm_trt.config.workload import State, Workload
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a runtime can run on a device of this machine; `remedy` is a command or instruction to make it ready.
+    """Whether a runtime can run on a device of this machine; `remedy` is a command or instruction
+    to make it ready.
 
-    One that is not ready has a `device_name` if it is installed and this device is what it does not support.
+    One that is not ready has a `device_name` if it is installed and this device is what it does not
+    support.
     """
 
     ready: bool
@@ -45,7 +54,9 @@ def on_gpu(version: str | None) -> Availability:
 
     device = gpu.device_here()
     if device is None:
-        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=gpu.NO_GPU_REMEDY)
+        return Availability(
+            False, version, reason="no NVIDIA GPU is visible", remedy=gpu.NO_GPU_REMEDY
+        )
     return Availability(True, version, device.name)
 
 
@@ -53,10 +64,11 @@ def on_gpu(version: str | None) -> Availability:
 class Request:
     """What a runtime has to prepare.
 
-    `inputs`: name -> array with the shapes of `workload.input_shapes` (in training also targets); used to
-    build, compile or capture, while the parity gate uses other inputs. `weights` maps PyTorch's parameter
-    names to float32 arrays; `onnx_path` is the network's file, with symbolic sizes, for runtimes with NEEDS_ONNX.
-    Options without a device mean the CPU, as in a `Configuration`.
+    `inputs`: name -> array with the shapes of `workload.input_shapes` (in training also targets);
+    used to build, compile or capture, while the parity gate uses other inputs. `weights` maps
+    PyTorch's parameter names to float32 arrays; `onnx_path` is the network's file, with symbolic
+    sizes, for runtimes with NEEDS_ONNX. Options without a device mean the CPU, as in a
+    `Configuration`.
     """
 
     workload: Any  # a `Workload` of any kind
@@ -73,7 +85,9 @@ class Request:
     @property
     def label(self) -> str:
         """Description of what is built: "2x64-s32-b1 in fp32 on cpu"."""
-        return f"{self.workload.title(self.mode)} in {self.options.precision} on {self.options.device}"
+        return (
+            f"{self.workload.title(self.mode)} in {self.options.precision} on {self.options.device}"
+        )
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -84,13 +98,20 @@ class Request:
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of the inputs that are given at each call, without states that are carried."""
         carried = {state.input for state in self.states}
-        return {name: shape for name, shape in self.workload.input_shapes.items() if name not in carried}
+        return {
+            name: shape for name, shape in self.workload.input_shapes.items() if name not in carried
+        }
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the outputs that are copied to the host at each call, without states that are carried."""
+        """Name -> shape of the outputs that are copied to the host at each call, without states
+        that are carried."""
         carried = {state.output for state in self.states}
-        return {name: shape for name, shape in self.workload.output_shapes.items() if name not in carried}
+        return {
+            name: shape
+            for name, shape in self.workload.output_shapes.items()
+            if name not in carried
+        }
 
     def model(self) -> bytes:
         """The ONNX model with static sizes, checked; raises `ExportFailed`."""
@@ -117,10 +138,12 @@ class PreparedStep(ABC):
 
     @abstractmethod
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Copy other inputs of the same shapes, by name, into the buffers that `step` reads; never timed."""
+        """Copy other inputs of the same shapes, by name, into the buffers that `step` reads; never
+        timed."""
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Copies of the last outputs by name, with the shapes of `Request.output_shapes`; no half precision."""
+        """Copies of the last outputs by name, with the shapes of `Request.output_shapes`; no half
+        precision."""
         raise UsageError(f"{type(self).__name__} has no outputs")
 
     def reset(self) -> None:  # noqa: B027
@@ -131,7 +154,8 @@ class PreparedStep(ABC):
         return {}
 
     def facts(self) -> dict:
-        """What the runtime actually uses, for the provenance: threads, kernels, graphs; JSON values."""
+        """What the runtime actually uses, for the provenance: threads, kernels, graphs; JSON
+        values."""
         return {}
 
     def close(self) -> None:  # noqa: B027
@@ -141,8 +165,8 @@ class PreparedStep(ABC):
 class BufferedStep(PreparedStep):
     """A step with its inputs in host arrays, by name.
 
-    Until it is closed it has an instance attribute `step`, and `reset` if it carries state. `device_times` are those of
-    `_clocks`, if a constructor sets it.
+    Until it is closed it has an instance attribute `step`, and `reset` if it carries state.
+    `device_times` are those of `_clocks`, if a constructor sets it.
     """
 
     _clocks: Any = None  # `EventClocks`, if there are any
@@ -169,31 +193,42 @@ class BufferedStep(PreparedStep):
 
     def close(self) -> None:
         self._inputs = None
-        for name in ("step", "reset"):  # leaves the methods: `step` above raises, `reset` does nothing
+        for name in (
+            "step",
+            "reset",
+        ):  # leaves the methods: `step` above raises, `reset` does nothing
             vars(self).pop(name, None)
 
 
 class HostStep(BufferedStep):
     """A step whose inputs and outputs are host arrays that the runtime reads and writes in place.
 
-    A constructor sets `_facts`, the result of `facts` until the step is closed, and makes the `first_call`. The network
-    was built since `began`, a time of `perf_counter`.
+    A constructor sets `_facts`, the result of `facts` until the step is closed, and makes the
+    `first_call`. The network was built since `began`, a time of `perf_counter`.
     """
 
     _facts: Mapping[str, Any] = {}
 
     def __init__(self, request: Request, began: float) -> None:
         self._began, self._built = began, time.perf_counter()
-        super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
+        super().__init__(
+            {name: np.array(request.inputs[name], order="C") for name in request.input_shapes}
+        )
         types, shapes = request.workload.types, request.output_shapes
-        self._outputs = {name: np.empty(shape, types.get(name, "float32")) for name, shape in shapes.items()}
+        self._outputs = {
+            name: np.empty(shape, types.get(name, "float32")) for name, shape in shapes.items()
+        }
 
     def first_call(self, step: Callable[[], Any], reset: Callable[[], Any]) -> None:
-        """From now on `step` and `reset` are these; each is called once. `costs` has what it took until here."""
+        """From now on `step` and `reset` are these; each is called once. `costs` has what it took
+        until here."""
         self.step, self.reset = step, reset
         self.step()
         self.reset()
-        self.costs = {"build_s": self._built - self._began, "first_call_s": time.perf_counter() - self._built}
+        self.costs = {
+            "build_s": self._built - self._began,
+            "first_call_s": time.perf_counter() - self._built,
+        }
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {name: array.copy() for name, array in self._outputs.items()}
@@ -207,12 +242,16 @@ class HostStep(BufferedStep):
 
 
 def in_turn(
-    bind: Callable[[Any, Any], Callable[[], Any]], states: Sequence[State], place: Callable, write: Callable
+    bind: Callable[[Any, Any], Callable[[], Any]],
+    states: Sequence[State],
+    place: Callable,
+    write: Callable,
 ) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried.
+    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no
+    state is carried.
 
-    `read` and `written` have the buffer of each state, which `place(zeros)` makes. Also returns what sets all of them
-    to zero, with `write(buffer, zeros)`.
+    `read` and `written` have the buffer of each state, which `place(zeros)` makes. Also returns
+    what sets all of them to zero, with `write(buffer, zeros)`.
     """
     even, odd = ({state: place(state.zeros()) for state in states} for _ in range(2))
     first = bind(even, odd)
@@ -233,40 +272,51 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
 
     For the precision this is `UnsupportedPrecision`.
 
-    Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device clocks
-    `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`.
+    Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device
+    clocks `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`.
     `reduces_range(options)` says whether int8 weights have 7 bits on this processor.
     """
     device = options.device
     if device not in runtime.DEVICES:
-        raise UsageError(f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}")
+        raise UsageError(
+            f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}"
+        )
     if options.precision not in runtime.PRECISIONS[device]:
         raise UnsupportedPrecision(name, device, options.precision, runtime.PRECISIONS[device])
     if options.graph and device == "cpu":
         raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
     if options.device_clocks != "off" and device == "cpu":
-        raise UsageError(f"{name} runs on the CPU, which has no device clocks: omit --device-clocks")
+        raise UsageError(
+            f"{name} runs on the CPU, which has no device clocks: omit --device-clocks"
+        )
     if not options.io_binding and not getattr(runtime, "IO_BINDING", False):
-        raise UsageError(f"{name} has no I/O binding that could be switched off: omit --no-io-binding")
+        raise UsageError(
+            f"{name} has no I/O binding that could be switched off: omit --no-io-binding"
+        )
     if options.graph and not getattr(runtime, "GRAPHS", False):
-        raise UsageError(f"{name} has no optional CUDA graph: omit --graph, or use pytorch-cudagraph or tensorrt")
+        raise UsageError(
+            f"{name} has no optional CUDA graph: omit --graph, or use pytorch-cudagraph or tensorrt"
+        )
     if options.device_clocks != "off" and not getattr(runtime, "DEVICE_CLOCKS", False):
         raise UsageError(f"{name} has no device clocks: omit --device-clocks")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The parity gate's sets of inputs, run one after another, and the reference's outputs for the last set.
+    """The parity gate's sets of inputs, run one after another, and the reference's outputs for the
+    last set.
 
     Carried state is reset before the first set, and not between them.
 
-    `answers` of the step gives what is compared, named `of` in messages, by name; `expected` is the same of the
-    reference, with `every` for all sets, stacked on a new first axis. `expected` is None if there is nothing to compare
-    with, for the reason `not_checked`. `reference` is the name of the reference implementation, and `checked_by` what
-    has confirmed the reference itself; None if nothing has. `rounded`: what the reference gives with parameters and
-    inputs rounded to bfloat16, to judge lower precisions by. `least_bound`: an error that is allowed in any precision,
-    since the network itself computes in half precision; `bound`, if given, replaces those of the precisions.
-    `repeatable`: a call changes nothing but carried state, so that further calls may come before the trials.
+    `answers` of the step gives what is compared, named `of` in messages, by name; `expected` is the
+    same of the reference, with `every` for all sets, stacked on a new first axis. `expected` is
+    None if there is nothing to compare with, for the reason `not_checked`. `reference` is the name
+    of the reference implementation, and `checked_by` what has confirmed the reference itself; None
+    if nothing has. `rounded`: what the reference gives with parameters and inputs rounded to
+    bfloat16, to judge lower precisions by. `least_bound`: an error that is allowed in any
+    precision, since the network itself computes in half precision; `bound`, if given, replaces
+    those of the precisions. `repeatable`: a call changes nothing but carried state, so that further
+    calls may come before the trials.
     """
 
     inputs: tuple[Mapping[str, np.ndarray], ...]
@@ -290,8 +340,11 @@ class Observer:
     def block(self, done: int) -> None:
         """After each block of trials, with the number of trials so far."""
 
-    def finish(self, columns: Mapping[str, np.ndarray], self_check: Mapping, warnings: list[str]) -> dict:
-        """After the last trial: further provenance; may add to the warnings, and raises `RunFailed`."""
+    def finish(
+        self, columns: Mapping[str, np.ndarray], self_check: Mapping, warnings: list[str]
+    ) -> dict:
+        """After the last trial: further provenance; may add to the warnings, and raises
+        `RunFailed`."""
         return {}
 
 
@@ -304,7 +357,8 @@ class Preparer(ABC):
 
     #: The runtime if none is given.
     DEFAULT_RUNTIME = "onnxruntime"
-    #: Whether each configuration gets its own process, because leftovers of an earlier one would affect the times.
+    #: Whether each configuration gets its own process, because leftovers of an earlier one would
+    #: affect the times.
     FRESH_PROCESS = False
     #: Libraries that making the reference needs.
     LIBRARIES: tuple[str, ...] = ()
@@ -326,23 +380,30 @@ class Preparer(ABC):
         return Protocol()
 
     def reference_key(self, configuration: Configuration) -> str | None:
-        """What the reference depends on, if it is kept for others with the same key; None: made anew each time."""
+        """What the reference depends on, if it is kept for others with the same key; None: made
+        anew each time."""
         return None
 
     def check(self, configuration: Configuration) -> None:
-        """Raises `BuildFailed` with the runtime's reason if it does not support the workload or mode."""
+        """Raises `BuildFailed` with the runtime's reason if it does not support the workload or
+        mode."""
         workload, mode = configuration.workload, configuration.mode
         supports = getattr(self.runtime(configuration.runtime), "supports", None)
         reason = supports(workload, mode, configuration.options.device) if supports else None
         if reason:
-            raise BuildFailed(f"{configuration.runtime} does not support {workload.label} ({mode}): {reason}")
+            raise BuildFailed(
+                f"{configuration.runtime} does not support {workload.label} ({mode}): {reason}"
+            )
 
     @abstractmethod
-    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
-        """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
+    def reference(
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
+    ) -> dict:
+        """In the preparing process: write the outputs for the gate's inputs to `reference_path`
+        (.npy).
 
-        Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together with `gate_seed` and
-        `reference_path`. `send(event, **values)` reports stages to the parent.
+        Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together
+        with `gate_seed` and `reference_path`. `send(event, **values)` reports stages to the parent.
         """
 
     @abstractmethod
@@ -358,15 +419,19 @@ class Preparer(ABC):
         return Observer()
 
     def multiplied_share(self, workload: Workload) -> float:
-        """The share of the weights that take part in products; an implementation may know the others beforehand."""
+        """The share of the weights that take part in products; an implementation may know the
+        others beforehand."""
         return 1.0
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        """Additional provenance of recordings of this kind, JSON values: by default what the reference has as that."""
+        """Additional provenance of recordings of this kind, JSON values: by default what the
+        reference has as that."""
         return reference.get("provenance", {})
 
 
 def preparer_of(workload: Workload) -> Preparer:
     """The preparer of a workload kind; raises `UsageError` if there is none."""
-    with refused(f"cannot record workloads of kind {workload.KIND!r}", KeyError, ImportError, AttributeError):
+    with refused(
+        f"cannot record workloads of kind {workload.KIND!r}", KeyError, ImportError, AttributeError
+    ):
         return registry.load_entry("PREPARERS", workload.KIND)

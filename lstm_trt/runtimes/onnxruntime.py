@@ -66,7 +66,8 @@ def availability(device: str = "cpu") -> Availability:
 
 
 def prepare(request: Request) -> PreparedStep:
-    """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
+    """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`,
+    `RuntimeUnavailable`."""
     availability(request.options.device).require(NAME)
     load_libraries(request.options)
     with building(NAME, request.label):
@@ -79,18 +80,24 @@ def prepare(request: Request) -> PreparedStep:
 def reduces_range(options: Options) -> bool:
     """Whether int8 weights are limited to 7 bits here: on x86 without VNNI.
 
-    The older instruction adds two 8-bit products in 16 bits, which saturates (ONNX Runtime's documentation of
-    quantization); with 7 bits the sum fits.
+    The older instruction adds two 8-bit products in 16 bits, which saturates (ONNX Runtime's
+    documentation of quantization); with 7 bits the sum fits.
     """
     x86 = platform.machine() in ("x86_64", "AMD64")
-    return options.precision == "int8" and options.device == "cpu" and x86 and not VNNI_FLAGS & cpuinfo_flags()
+    return (
+        options.precision == "int8"
+        and options.device == "cpu"
+        and x86
+        and not VNNI_FLAGS & cpuinfo_flags()
+    )
 
 
 def load_libraries(options: Options) -> None:
-    """For "cuda", load its libraries, which needs to be done before the first session, and with TF32 off for float32.
+    """For "cuda", load its libraries, which needs to be done before the first session, and with
+    TF32 off for float32.
 
-    Its LSTM uses cuDNN's default math, in which TF32 is allowed whatever `use_tf32` says; the variable is read when
-    the libraries are loaded. A worker process has one precision.
+    Its LSTM uses cuDNN's default math, in which TF32 is allowed whatever `use_tf32` says; the
+    variable is read when the libraries are loaded. A worker process has one precision.
     """
     if options.device != "cuda":
         return
@@ -100,15 +107,20 @@ def load_libraries(options: Options) -> None:
 
     _cuda.spin_while_waiting()
 
-    with suppress(Exception), redirect_stdout(io.StringIO()):  # it prints what it cannot find; the session reports it
+    with (
+        suppress(Exception),
+        redirect_stdout(io.StringIO()),
+    ):  # it prints what it cannot find; the session reports it
         onnxruntime.preload_dlls()
 
 
 def bound_session(model: bytes, request: Request) -> PreparedStep:
-    """A session for an ONNX model with static sizes, bound to host inputs and outputs, after a first call.
+    """A session for an ONNX model with static sizes, bound to host inputs and outputs, after a
+    first call.
 
-    The inputs have the types of the request's inputs. `costs` has `build_s` (creating the session, with graph
-    optimizations) and `first_call_s`. Raises `BuildFailed` and the package's errors: call it within `building`.
+    The inputs have the types of the request's inputs. `costs` has `build_s` (creating the session,
+    with graph optimizations) and `first_call_s`. Raises `BuildFailed` and the package's errors:
+    call it within `building`.
     """
     options, began = request.options, time.perf_counter()
     settings = onnxruntime.SessionOptions()
@@ -116,11 +128,17 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     settings.inter_op_num_threads = 1
     settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     settings.log_severity_level = 4  # errors are also raised as exceptions, so do not log them
-    tf32 = {"use_tf32": "1" if options.precision == "tf32" else "0"} if options.device == "cuda" else {}
+    tf32 = (
+        {"use_tf32": "1" if options.precision == "tf32" else "0"}
+        if options.device == "cuda"
+        else {}
+    )
     providers = [(PROVIDERS[options.device], tf32)]
     session = onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
     if session.get_providers()[0] != PROVIDERS[options.device]:
-        raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
+        raise BuildFailed(
+            f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}"
+        )
     return _SessionStep(session, request, began)
 
 
@@ -141,7 +159,8 @@ class _SessionStep(HostStep):
             self._facts |= {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
 
     def _bound(self, session) -> tuple[Call, Call]:
-        """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
+        """The call with bound buffers; with states, two calls in turn: each reads the states that
+        the other wrote."""
         kind = onnxruntime.OrtValue
         placed = partial(kind.ortvalue_from_numpy, device_type=self._options.device)
         return in_turn(partial(self._call, session), self._states, placed, kind.update_inplace)
@@ -150,7 +169,10 @@ class _SessionStep(HostStep):
         """The call that is bound to the host buffers, and to the states that are read and written."""
         binding = session.io_binding()
         # By address: bind_cpu_input would make a copy that load_inputs cannot change.
-        for bind, arrays in ((binding.bind_input, self._inputs), (binding.bind_output, self._outputs)):
+        for bind, arrays in (
+            (binding.bind_input, self._inputs),
+            (binding.bind_output, self._outputs),
+        ):
             for name, array in arrays.items():
                 bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         for state in self._states:
@@ -181,10 +203,11 @@ class _SessionStep(HostStep):
 
 
 def _quantized(model: bytes, reduce_range: bool) -> bytes:
-    """Dynamic int8: weights stored in 8 bits, with `reduce_range` in 7; activations quantized at every call.
+    """Dynamic int8: weights stored in 8 bits, with `reduce_range` in 7; activations quantized at
+    every call.
 
-    Convolutions stay in float32, because the CPU provider lacks their int8 operator. Raises `BuildFailed` if a
-    recurrent operator would stay in float32, or everything would.
+    Convolutions stay in float32, because the CPU provider lacks their int8 operator. Raises
+    `BuildFailed` if a recurrent operator would stay in float32, or everything would.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -196,7 +219,11 @@ def _quantized(model: bytes, reduce_range: bool) -> bytes:
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     left = sorted(operators & {"LSTM", "GRU", "RNN"})
     if left:
-        raise BuildFailed(f"onnxruntime did not quantize the operator {left[0]}: int8 would compute it in fp32")
+        raise BuildFailed(
+            f"onnxruntime did not quantize the operator {left[0]}: int8 would compute it in fp32"
+        )
     if not operators & {"DynamicQuantizeLSTM", "MatMulInteger"}:
-        raise BuildFailed("onnxruntime quantizes LSTM operators and products with stored weights: there are none")
+        raise BuildFailed(
+            "onnxruntime quantizes LSTM operators and products with stored weights: there are none"
+        )
     return quantized

@@ -1,9 +1,10 @@
 """OpenVINO on the CPU.
 
-A trial is one `infer` of a request whose inputs and outputs are host arrays that it reads and writes in place. The
-latency hint is set, with one stream of `options.threads` threads, and OpenVINO's own pinning is off. The precision is
-always stated: by itself OpenVINO computes in bfloat16 on processors that have it. In the mode "stream" two requests
-alternate: each reads the states that the other wrote.
+A trial is one `infer` of a request whose inputs and outputs are host arrays that it reads and
+writes in place. The latency hint is set, with one stream of `options.threads` threads, and
+OpenVINO's own pinning is off. The precision is always stated: by itself OpenVINO computes in
+bfloat16 on processors that have it. In the mode "stream" two requests alternate: each reads the
+states that the other wrote.
 """
 
 import time
@@ -35,7 +36,8 @@ MODES = ("forward", "stream")
 
 ONNX_RULES = onnx_checks.OPENVINO
 
-#: Flags of x86 and Arm processors that compute in bfloat16; on others OpenVINO accepts the hint and emulates it.
+#: Flags of x86 and Arm processors that compute in bfloat16; on others OpenVINO accepts the hint and
+#: emulates it.
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
@@ -50,8 +52,8 @@ def availability(device: str = "cpu") -> Availability:
 def prepare(request: Request) -> PreparedStep:
     """A compiled network with its requests, after a first call.
 
-    Raises `BuildFailed`, also if the processor does not have the precision or OpenVINO would compute a recurrent layer
-    in another one, `MemoryExhausted` and `RuntimeUnavailable`.
+    Raises `BuildFailed`, also if the processor does not have the precision or OpenVINO would
+    compute a recurrent layer in another one, `MemoryExhausted` and `RuntimeUnavailable`.
     """
     availability().require(NAME)
     hint = {"fp32": "f32", "bf16": "bf16"}[request.options.precision]
@@ -84,7 +86,9 @@ def _compiled(content: bytes, hint: str, threads: int):
         raise BuildFailed(f"{NAME} cannot build it: {_reason(error)}") from error
     different = [precision for precision in _recurrent_precisions(compiled) if precision != hint]
     if different:
-        raise BuildFailed(f"{NAME} would compute the recurrent layers in {different[0]} instead of {hint}")
+        raise BuildFailed(
+            f"{NAME} would compute the recurrent layers in {different[0]} instead of {hint}"
+        )
     return compiled
 
 
@@ -96,15 +100,22 @@ def _reason(error: RuntimeError) -> str:
 
 
 def _recurrent_precisions(compiled) -> list[str]:
-    """The precisions in which the recurrent layers are computed; those that OpenVINO unrolls are not listed."""
+    """The precisions in which the recurrent layers are computed; those that OpenVINO unrolls are
+    not listed."""
     layers = (layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops())
-    return [info["runtimePrecision"].astype(str) for info in layers if info["layerType"].astype(str).startswith("RNN")]
+    return [
+        info["runtimePrecision"].astype(str)
+        for info in layers
+        if info["layerType"].astype(str).startswith("RNN")
+    ]
 
 
 class _RequestStep(HostStep):
     def __init__(self, compiled, request: Request, began: float) -> None:
         super().__init__(request, began)
-        self.first_call(*in_turn(partial(self._call, compiled), request.states, np.asarray, np.copyto))
+        self.first_call(
+            *in_turn(partial(self._call, compiled), request.states, np.asarray, np.copyto)
+        )
         get = compiled.get_property
         flush = "on" if get("CPU_DENORMALS_OPTIMIZATION") else "off"
         self._facts = {

@@ -13,7 +13,8 @@ from lstm_trt.config.errors import BuildFailed, first_line, is_memory_error
 from lstm_trt.config.libraries import torch
 from lstm_trt.runtimes import _torch
 
-#: Forward passes before the capture: cuDNN and cuBLAS load kernels and allocate workspaces in the first ones.
+#: Forward passes before the capture: cuDNN and cuBLAS load kernels and allocate workspaces in the
+#: first ones.
 WARMUPS = 3
 
 
@@ -36,7 +37,8 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
         except RuntimeError as error:
             if is_memory_error(error):
                 raise
-            # The error that aborted the capture is more informative than the one raised on ending it.
+            # The error that aborted the capture is more informative than the one raised on ending
+            # it.
             reason = first_line(error.__context__ or error)
             raise BuildFailed(f"pytorch-cudagraph: the capture failed: {reason}") from error
     replay = graph.replay
@@ -56,4 +58,6 @@ PRECISIONS = {"cuda": _torch.PRECISIONS["cuda"]}
 
 AVAILABILITY = partial(_torch.availability, devices=("cuda",))
 
-RUNTIME = _torch.TorchRuntime("pytorch-cudagraph", ("cuda",), PRECISIONS, _bind, AVAILABILITY, GRAPHS=True)
+RUNTIME = _torch.TorchRuntime(
+    "pytorch-cudagraph", ("cuda",), PRECISIONS, _bind, AVAILABILITY, GRAPHS=True
+)

@@ -43,7 +43,8 @@ def availability(device: str) -> Availability:
 
 
 def _missing(device: str) -> tuple[str, str] | None:
-    """What Inductor lacks to compile for a device, on a GPU also Triton for its launchers, and the remedy."""
+    """What Inductor lacks to compile for a device, on a GPU also Triton for its launchers, and the
+    remedy."""
     compiler = os.environ.get("CXX", "g++").split() or ["$CXX"]
     if shutil.which(compiler[0]) is None:
         return f"no C++ compiler ({compiler[0]})", "apt install g++, or set CXX"
@@ -59,7 +60,8 @@ def _missing(device: str) -> tuple[str, str] | None:
 
 
 def leave_nothing_running() -> None:
-    """Before compiling: Inductor keeps a pool of processes that compile, and tqdm a thread that runs every 10 s."""
+    """Before compiling: Inductor keeps a pool of processes that compile, and tqdm a thread that
+    runs every 10 s."""
     import torch._inductor.config
 
     torch._inductor.config.compile_threads = 1
@@ -102,7 +104,12 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
 
     def facts() -> dict:
         again = compiled_so_far()["graphs"] - after["graphs"]
-        return {"compile_s": compile_s, "unrolled": unrolled, "compiled": made, "recompiled_later": again}
+        return {
+            "compile_s": compile_s,
+            "unrolled": unrolled,
+            "compiled": made,
+            "recompiled_later": again,
+        }
 
     return _torch.Bound(run, reset, facts, torch._dynamo.reset)
 
@@ -122,7 +129,9 @@ def compiled_so_far() -> dict[str, int]:
     return {
         "graphs": counters["stats"]["unique_graphs"],
         "graph_breaks": sum(counters["graph_break"].values()),
-        "inductor_graphs": cached + inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"],
+        "inductor_graphs": cached
+        + inductor["fxgraph_cache_miss"]
+        + inductor["fxgraph_cache_bypass"],
         "inductor_cached": cached,
         "external_calls": inductor["extern_calls"],
         "kernels": metrics.generated_kernel_count,

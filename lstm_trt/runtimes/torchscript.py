@@ -21,7 +21,9 @@ def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         frozen = torch.jit.freeze(torch.jit.script(module))
-    if not isinstance(frozen, torch.jit.ScriptModule) or not callable(getattr(frozen, "forward", None)):
+    if not isinstance(frozen, torch.jit.ScriptModule) or not callable(
+        getattr(frozen, "forward", None)
+    ):
         raise BuildFailed("torchscript: the frozen module has no callable forward")
     run, reset = _torch.guarded(frozen.forward, *arguments)
     for _ in range(WARMUPS):

@@ -1,7 +1,9 @@
-"""The cache on disk, `$XDG_CACHE_HOME/lstm_trt`, of limited size; `lstm-trt cache` shows and clears it.
+"""The cache on disk, `$XDG_CACHE_HOME/lstm_trt`, of limited size; `lstm-trt cache` shows and clears
+it.
 
-An entry is one file, written atomically. A second file holds the SHA-256 of its content; if the two disagree, the entry
-is made again. So is one that another user can have written, since some of them are loaded as code.
+An entry is one file, written atomically. A second file holds the SHA-256 of its content; if the two
+disagree, the entry is made again. So is one that another user can have written, since some of them
+are loaded as code.
 """
 
 import errno
@@ -46,7 +48,8 @@ def sha256(content: bytes) -> str:
 
 
 class Uncounted(NamedTuple):
-    """Folders inside the cache that do not count towards its limit: what one of them is, and the folder of all."""
+    """Folders inside the cache that do not count towards its limit: what one of them is, and the
+    folder of all."""
 
     what: str
     folder: Callable[[], Path]
@@ -87,9 +90,11 @@ def _digest_path(path: Path) -> Path:
 
 
 def make_folder(kind: str) -> None:
-    """Make a folder in the cache if it is missing, and let nobody but this user and root into the cache.
+    """Make a folder in the cache if it is missing, and let nobody but this user and root into the
+    cache.
 
-    Raises `UsageError` if that is not possible: it belongs to another user, or is in a file system without permissions.
+    Raises `UsageError` if that is not possible: it belongs to another user, or is in a file system
+    without permissions.
     """
     whole = folder()
     with file_errors(f"write the cache {whole / kind}", HINT):
@@ -106,7 +111,8 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def fetch(kind: str, key: Key, suffix: str, make: Callable[[], bytes]) -> Entry:
-    """The file for `key`, made by `make` if it is missing or damaged; raises `UsageError` as `keep` does."""
+    """The file for `key`, made by `make` if it is missing or damaged; raises `UsageError` as `keep`
+    does."""
     return stored(kind, key, suffix) or keep(kind, key, suffix, make())
 
 
@@ -124,12 +130,15 @@ def stored(kind: str, key: Key, suffix: str) -> Entry | None:
 
 
 def keep(kind: str, key: Key, suffix: str, content: bytes) -> Entry:
-    """Write or replace the file for `key`; raises `UsageError` as `make_folder`, or if it cannot be written."""
+    """Write or replace the file for `key`; raises `UsageError` as `make_folder`, or if it cannot be
+    written."""
     path, digest = _path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
     make_folder(kind)
     with file_errors(f"write the cache {path.parent}", HINT):
-        digest_path.unlink(missing_ok=True)  # the digest is written last: an entry without one is invalid
+        digest_path.unlink(
+            missing_ok=True
+        )  # the digest is written last: an entry without one is invalid
         write_whole(path, content)
         path.chmod(0o600)
         write_whole(digest_path, digest.encode())

@@ -1,4 +1,5 @@
-"""Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row per recording."""
+"""Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row per
+recording."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -25,14 +26,17 @@ from lstm_trt.store.temporary import temporary_file
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
-#: The new `configs.parquet` while both files are replaced: a process that is killed in between loses nothing.
+#: The new `configs.parquet` while both files are replaced: a process that is killed in between
+#: loses nothing.
 NEXT_CONFIGS_FILE = "configs.parquet.next"
 
 #: Columns of `configs.parquet`, and those of them that are read.
 _COLUMNS = {
     "config_id": "string",
     "round": "int64",
-    **dict.fromkeys(("status", "stage", "reason", "runtime", "runtime_version", "device_name"), "string"),
+    **dict.fromkeys(
+        ("status", "stage", "reason", "runtime", "runtime_version", "device_name"), "string"
+    ),
     **dict.fromkeys((*AXES, "row_group", "first_row", "rows"), "int64"),
     "configuration": "string",
     "provenance": "string",
@@ -42,27 +46,36 @@ CONFIG_COLUMNS = {name: kind for name, kind in _COLUMNS.items() if name not in _
 
 
 def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], dict]:
-    """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file is damaged."""
+    """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file
+    is damaged."""
     with parquet_errors(folder / name):
         # `read_table` would import pandas.
-        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read(use_threads=False)
+        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read(
+            use_threads=False
+        )
         described = described_by(table.schema.metadata, folder / name)
-        return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(list(CONFIG_COLUMNS.items()))).to_pylist(), described
+        return table.select(list(CONFIG_COLUMNS)).cast(
+            pa.schema(list(CONFIG_COLUMNS.items()))
+        ).to_pylist(), described
 
 
 def described_row(row: dict, path: Path) -> dict:
-    """A row of `configs.parquet` with the JSON of its configuration and provenance; raises `StoreError`."""
+    """A row of `configs.parquet` with the JSON of its configuration and provenance; raises
+    `StoreError`."""
     with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
         described = row | {name: json_values(row[name]) for name in ("configuration", "provenance")}
         check_types(DescribedRow if row["status"] == "ok" else DescribedFailure, described)
     return described
 
 
-def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[Callable[[], Stored]]:
-    """A reader for each recording and failure of a consolidated pair, except for the (config_id, round) in `known`.
+def read_pair(
+    folder: Path, known: set[Key], columns: Asked = None
+) -> Iterator[Callable[[], Stored]]:
+    """A reader for each recording and failure of a consolidated pair, except for the (config_id,
+    round) in `known`.
 
-    Raises `StoreError` if a file is damaged or the two files do not belong together, as the readers do; these also
-    raise `UnknownConfiguration` for rows of a newer version.
+    Raises `StoreError` if a file is damaged or the two files do not belong together, as the readers
+    do; these also raise `UnknownConfiguration` for rows of a newer version.
     """
     path = folder / CONFIGS_FILE
     apart = f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again"
@@ -75,30 +88,42 @@ def read_pair(folder: Path, known: set[Key], columns: Asked = None) -> Iterator[
 
     def read(row: dict) -> Stored:
         described = described_row(row, path)
-        configuration, provenance = configuration_of(described["configuration"], path), described["provenance"]
+        configuration, provenance = (
+            configuration_of(described["configuration"], path),
+            described["provenance"],
+        )
         if row["status"] != "ok":
-            return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+            return schema.Failure(
+                configuration, row["round"], row["stage"], row["reason"], provenance
+            )
         group, first, length = row["row_group"], row["first_row"], row["rows"]
         table = trials(group)
         if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)
         recording = schema.Recording(configuration, row["round"], {}, provenance)
-        return schema.with_trials(recording, table.slice(first, length), folder / TRIALS_FILE, columns)
+        return schema.with_trials(
+            recording, table.slice(first, length), folder / TRIALS_FILE, columns
+        )
 
     return (partial(read, row) for row in rows if (row["config_id"], row["round"]) not in known)
 
 
-def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000) -> tuple[int, int]:
+def consolidate(
+    items: Iterable[Stored], folder: Path, group_rows: int = 200_000
+) -> tuple[int, int]:
     """Write `trials.parquet` and `configs.parquet` into `folder`; returns (recordings, failures).
 
-    Memory use is one row group of about `group_rows` trials, or one recording if that is longer. Both files carry the
-    same random stamp. They replace older files only when both are complete.
+    Memory use is one row group of about `group_rows` trials, or one recording if that is longer.
+    Both files carry the same random stamp. They replace older files only when both are complete.
     """
     import secrets
 
     described = {"schema_version": schema.SCHEMA_VERSION, "pair": secrets.token_hex(8)}
     metadata = {schema.METADATA_KEY: canonical_json(described).encode()}
-    types = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()], metadata=metadata)
+    types = pa.schema(
+        [("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()],
+        metadata=metadata,
+    )
     rows: list[dict] = []
     pending, group, first_row = [], 0, 0
     with (
@@ -114,7 +139,10 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
             for item in items:
                 config, described = item.configuration, description(item)
                 row = {"status": "ok", **vars(config), **config.workload.axes, **described}
-                row |= {name: canonical_json(described[name]) for name in ("configuration", "provenance")}
+                row |= {
+                    name: canonical_json(described[name])
+                    for name in ("configuration", "provenance")
+                }
                 rows.append(row)
                 if isinstance(item, schema.Failure):
                     continue
@@ -129,7 +157,9 @@ def consolidate(items: Iterable[Stored], folder: Path, group_rows: int = 200_000
                     pending, group, first_row = [], group + 1, 0
             if pending:
                 writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
-        table = pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata))
+        table = pa.Table.from_pylist(
+            rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata)
+        )
         with configs_file.open("wb") as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         following = configs_file.replace(folder / NEXT_CONFIGS_FILE)

@@ -43,7 +43,9 @@ def refuse_named_pipe(path: Path) -> None:
     Those without one are of a shell, `/dev/stdin` or `<(...)`, and end with its command.
     """
     if path.is_fifo() and path.resolve().exists():
-        raise UsageError(f"{path} is a named pipe, which may never end: save what it gives as a file")
+        raise UsageError(
+            f"{path} is a named pipe, which may never end: save what it gives as a file"
+        )
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -62,13 +64,16 @@ def write_whole(path: Path, content: bytes) -> None:
 def write(recording: schema.Recording, folder: Path) -> Path:
     """Write `<id>-r<round>.parquet` (or `-r<round>-p<part>`) into `folder`, atomically.
 
-    Raises `StoreError` if the disk is full or the folder is not writable; an older file is then kept.
+    Raises `StoreError` if the disk is full or the folder is not writable; an older file is then
+    kept.
     """
     schema.validate(recording, "the recording")
     described = description(recording)
     if recording.part is not None:
         described |= {"part": recording.part, "last": recording.provenance["soak"]["last"]}
-    types = schema.arrow_schema().with_metadata({schema.METADATA_KEY: canonical_json(described).encode()})
+    types = schema.arrow_schema().with_metadata(
+        {schema.METADATA_KEY: canonical_json(described).encode()}
+    )
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(schema.arrow_arrays(recording), schema=types)
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
@@ -118,31 +123,45 @@ def make_folder(folder: Path) -> Path:
 def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording:
     """Read a recording, or a part of a long one; only the `columns` that are named, by default all.
 
-    Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer version wrote it.
+    Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer
+    version wrote it.
     """
     described, trials = trials_of(path, columns)
     table = trials(None)
     with refused(f"{path} is damaged", TypeError, kind=StoreError):
         check_types(Described if described.get("part") is None else DescribedPart, described)
     configuration, part = configuration_of(described["configuration"], path), described.get("part")
-    recording = schema.Recording(configuration, described["round"], {}, described["provenance"], part=part)
+    recording = schema.Recording(
+        configuration, described["round"], {}, described["provenance"], part=part
+    )
     return schema.with_trials(recording, table, path, columns)
 
 
-def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callable[[int | None], Any]]:
-    """The JSON in the metadata of a file of trials, and a function that reads the table of a row group (None: of all).
+def trials_of(
+    path: Path, columns: Collection[str] | None
+) -> tuple[dict, Callable[[int | None], Any]]:
+    """The JSON in the metadata of a file of trials, and a function that reads the table of a row
+    group (None: of all).
 
-    Only the `columns` that are named are read, by default all. Both raise `StoreError` if the file is damaged.
+    Only the `columns` that are named are read, by default all. Both raise `StoreError` if the file
+    is damaged.
     """
     with parquet_errors(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        described, names = described_by(file.metadata.metadata, path), wanted(columns, file.schema_arrow.names)
+        described, names = (
+            described_by(file.metadata.metadata, path),
+            wanted(columns, file.schema_arrow.names),
+        )
 
     @lru_cache(maxsize=1)
     def trials(group: int | None) -> Any:
         with parquet_errors(path):
             # Threads gain nothing here, and starting them fails where memory is short.
-            table = file.read(names, False) if group is None else file.read_row_group(group, names, False)
+            table = (
+                file.read(names, False)
+                if group is None
+                else file.read_row_group(group, names, False)
+            )
             return schema.as_written(table)
 
     return described, trials
@@ -153,14 +172,17 @@ def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str]
     if columns is None:
         return None
     if unknown := [name for name in columns if name not in schema.COLUMNS]:
-        raise UsageError(f"a recording has no column {unknown[0]!r}: choose from {', '.join(schema.COLUMNS)}")
+        raise UsageError(
+            f"a recording has no column {unknown[0]!r}: choose from {', '.join(schema.COLUMNS)}"
+        )
     return [name for name in present if name in columns or name in schema.CONTROL_COLUMNS]
 
 
 def read_failure(path: Path) -> schema.Failure:
     """Read a failure file.
 
-    Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer version wrote it.
+    Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer
+    version wrote it.
     """
     with file_errors(f"read {path}", kind=NotReadable):
         content = path.read_bytes()
@@ -174,7 +196,8 @@ def read_failure(path: Path) -> schema.Failure:
 
 
 def json_values(text: str) -> Any:
-    """The values of a JSON text; raises one of `JSON_ERRORS`, also for numbers and texts that could not be written."""
+    """The values of a JSON text; raises one of `JSON_ERRORS`, also for numbers and texts that could
+    not be written."""
     values = json.loads(text)
     if _DOUBTFUL.search(text):
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
@@ -182,7 +205,8 @@ def json_values(text: str) -> Any:
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:
-    """The configuration stored in a file; raises `UnknownConfiguration` or `StoreError` with the file's name."""
+    """The configuration stored in a file; raises `UnknownConfiguration` or `StoreError` with the
+    file's name."""
     try:
         return Configuration.from_dict(plain)
     except UsageError as error:
@@ -192,7 +216,8 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
 
 @contextmanager
 def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
-    """Raise `kind` if the Parquet file that is read inside is damaged, `NotReadable` if it cannot be read at all."""
+    """Raise `kind` if the Parquet file that is read inside is damaged, `NotReadable` if it cannot
+    be read at all."""
     causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
     with refused(f"{path} is not a valid Parquet file", *causes, kind=kind):
         try:
@@ -215,10 +240,13 @@ def metadata_of(path: Path) -> Any:
 def described_by(metadata: dict | None, path: Path) -> dict:
     """The JSON in a file's metadata.
 
-    Raises `StoreError` if it is missing or damaged, `UnknownConfiguration` if a newer version wrote it.
+    Raises `StoreError` if it is missing or damaged, `UnknownConfiguration` if a newer version wrote
+    it.
     """
     if not metadata or schema.METADATA_KEY not in metadata:
-        raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
+        raise StoreError(
+            f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata"
+        )
     with refused(f"{path}: the lstm_trt metadata is damaged", *JSON_ERRORS, kind=StoreError):
         described = json_values(metadata[schema.METADATA_KEY].decode())
     check_version(described, path)
@@ -231,5 +259,7 @@ def check_version(described: Any, path: Path) -> None:
     if not isinstance(version, int):
         raise StoreError(f"{path}: the metadata has no schema_version")
     if version > schema.SCHEMA_VERSION:
-        newer = f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}"
+        newer = (
+            f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}"
+        )
         raise UnknownConfiguration(f"{newer}: upgrade lstm_trt")

@@ -1,4 +1,5 @@
-"""Folders of recordings: single-file recordings, parts of long recordings, failures, a consolidated pair.
+"""Folders of recordings: single-file recordings, parts of long recordings, failures, a consolidated
+pair.
 
 The parts of one (configuration, round) are one recording: trials and `start_ns` continue
 from part to part.
@@ -27,15 +28,31 @@ from lstm_trt.config.errors import (
 )
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
-from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, described_row, read_configs, read_pair
-from lstm_trt.store.files import configuration_of, described_by, make_folder, metadata_of, read, read_failure, wanted
+from lstm_trt.store.consolidated import (
+    CONFIGS_FILE,
+    TRIALS_FILE,
+    consolidate,
+    described_row,
+    read_configs,
+    read_pair,
+)
+from lstm_trt.store.files import (
+    configuration_of,
+    described_by,
+    make_folder,
+    metadata_of,
+    read,
+    read_failure,
+    wanted,
+)
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.provenance import joined
 from lstm_trt.store.schema import Asked, Key, Recording, Stored
 from lstm_trt.store.temporary import remove_abandoned
 from lstm_trt.store.whole import Whole, counted, one_of_each
 
-#: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
+#: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`,
+#: `.failure.json`.
 _NAME = re.compile(
     r"^(?P<id>[0-9a-f]{64})-r(?P<round>\d+)(?:(?:-p(?P<part>\d+))?\.parquet|(?P<failure>\.failure\.json))$"
 )
@@ -58,7 +75,10 @@ class Contents:
     @property
     def recorded(self) -> list[Path]:
         """The files of recordings and of parts."""
-        return [*self.recordings.values(), *(path for numbered in self.parts.values() for path in numbered.values())]
+        return [
+            *self.recordings.values(),
+            *(path for numbered in self.parts.values() for path in numbered.values()),
+        ]
 
 
 def contents(folder: Path) -> Contents:
@@ -74,7 +94,9 @@ def contents(folder: Path) -> Contents:
                 (found.failures if match["failure"] else found.recordings)[key] = path
         elif path.suffix == ".parquet" and not path.name.startswith(".") and path.name not in pair:
             found.others.append(path)
-    found.parts.update({key: dict(sorted(numbered.items())) for key, numbered in found.parts.items()})
+    found.parts.update(
+        {key: dict(sorted(numbered.items())) for key, numbered in found.parts.items()}
+    )
     return found
 
 
@@ -85,18 +107,18 @@ def read_many(
     command: str = "record",
     most: int | None = None,
 ) -> Iterator[Stored]:
-    """All recordings and failures of a file, a folder, or a consolidated pair (its folder or either file).
+    """All recordings and failures of a file, a folder, or a consolidated pair (its folder or either
+    file).
 
-    With `columns`, only these columns of the trials are loaded: 200 million trials take 17 GB
-    with all columns, 3.4 GB with `latency_ns`, `warmup` and `start_ns`. The parts of a long
-    recording are joined; missing parts are named in its warnings. With `most`, only so many of its trials are
-    kept, see `Recording.whole`. A recording that is also in
-    the consolidated pair of the folder is given once. A failure is left out if its configuration
-    was recorded later in the same round.
+    With `columns`, only these columns of the trials are loaded: 200 million trials take 17 GB with
+    all columns, 3.4 GB with `latency_ns`, `warmup` and `start_ns`. The parts of a long recording
+    are joined; missing parts are named in its warnings. With `most`, only so many of its trials are
+    kept, see `Recording.whole`. A recording that is also in the consolidated pair of the folder is
+    given once. A failure is left out if its configuration was recorded later in the same round.
 
-    Raises `StoreError` if there is no recording (the message names the `command` that makes one), or a file is
-    damaged, `UnknownConfiguration` for recordings of a newer version. If `skipped` is given, errors of single
-    recordings of a folder or pair are appended to it instead.
+    Raises `StoreError` if there is no recording (the message names the `command` that makes one),
+    or a file is damaged, `UnknownConfiguration` for recordings of a newer version. If `skipped` is
+    given, errors of single recordings of a folder or pair are appended to it instead.
     """
     path = Path(path)
     if not path.exists():
@@ -108,7 +130,9 @@ def read_many(
     with file_errors(f"read {path}", kind=StoreError):
         found = Contents(pair=path.parent) if path.is_file() else contents(path)
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
-        raise StoreError(f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ...")
+        raise StoreError(
+            f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ..."
+        )
     for reader in _readers(found, columns, most):
         try:
             yield reader()
@@ -146,9 +170,11 @@ class Consolidated(JsonFields):
 
 
 def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
-    """Merge all recordings of `path` into two tables, trials.parquet and configs.parquet, in `out` (default: `path`).
+    """Merge all recordings of `path` into two tables, trials.parquet and configs.parquet, in `out`
+    (default: `path`).
 
-    Raises `UsageError` if `path` does not exist, or `out` is not writable or in use, and the errors of `read_many`.
+    Raises `UsageError` if `path` does not exist, or `out` is not writable or in use, and the errors
+    of `read_many`.
     """
     if not path.exists():
         raise UsageError(f"no such folder: {path}")
@@ -157,7 +183,9 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
         return Consolidated(folder, *consolidate(read_many(path), folder))
 
 
-def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, most: int | None = None) -> Recording:
+def read_parts(
+    numbered: dict[int, Path], columns: Asked, failure: Path | None, most: int | None = None
+) -> Recording:
     """Join the parts of a long recording: `numbered` is number of the part -> file, ascending.
 
     Trials and blocks are numbered consecutively. Missing parts are named in the warnings of the
@@ -172,12 +200,18 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
     for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
         part = read_part(path, columns)
         parts.append(replace(part, columns={}))
-        whole = whole or {name: np.empty(len(chosen), values.dtype) for name, values in part.columns.items()}
+        whole = whole or {
+            name: np.empty(len(chosen), values.dtype) for name, values in part.columns.items()
+        }
         if part.columns.keys() != whole.keys() or part.configuration != parts[0].configuration:
-            raise StoreError(f"{path}: columns or configuration differ from those of {paths[0].name}")
+            raise StoreError(
+                f"{path}: columns or configuration differ from those of {paths[0].name}"
+            )
         start, stop = np.searchsorted(chosen, (place, place + len(part.columns["latency_ns"])))
         for name, values in part.columns.items():
-            whole[name][start:stop] = (values + place if name == "trial" else values)[chosen[start:stop] - place]
+            whole[name][start:stop] = (values + place if name == "trial" else values)[
+                chosen[start:stop] - place
+            ]
         if step > 1:
             counts = counted((counts, (part.timed_ns, 1)))
             most_ns = max(most_ns, part.columns["latency_ns"].max())
@@ -190,7 +224,9 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
         lacks = list(missing(numbered, soak, reason))
         inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
         self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
-        of_loop = warnings_of(first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns)
+        of_loop = warnings_of(
+            first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns
+        )
     provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
     provenance["warnings"] = [*of_loop, *lacks]
     every = Whole(*counts, step, most_ns, partial(_timed, paths)) if step > 1 else None
@@ -198,10 +234,13 @@ def read_parts(numbered: dict[int, Path], columns: Asked, failure: Path | None, 
 
 
 def read_part(path: Path, columns: Asked) -> Recording:
-    """Read a part of a long recording; raises as `read`, and `StoreError` if the file does not say that it is one."""
+    """Read a part of a long recording; raises as `read`, and `StoreError` if the file does not say
+    that it is one."""
     part = read(path, columns)
     if part.part is None:
-        raise StoreError(f"{path} is damaged: it is named as a part of a long recording, and does not state which")
+        raise StoreError(
+            f"{path} is damaged: it is named as a part of a long recording, and does not state which"
+        )
     return part
 
 
@@ -211,21 +250,25 @@ def _timed(paths: Sequence[Path]) -> Iterator[np.ndarray]:
 
 
 def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Iterator[str]:
-    """Warnings about missing parts of a long recording; `soak` is the entry in the provenance of its last part."""
+    """Warnings about missing parts of a long recording; `soak` is the entry in the provenance of
+    its last part."""
     absent = [number for number in range(max(numbered)) if number not in numbered]
     if absent:
         yield f"soak incomplete: part {', '.join(map(str, absent))} missing"
     if not soak["last"]:
         present = len(numbered)
         expected = max(present + 1, round((soak["part"] + 1) * soak["asked_s"] / soak["elapsed_s"]))
-        yield f"soak incomplete: {present} of about {expected} parts" + (f" ({failure})" if failure else "")
+        yield f"soak incomplete: {present} of about {expected} parts" + (
+            f" ({failure})" if failure else ""
+        )
 
 
 def tidy(folder: Path, look: Callable[[Path], Any] = metadata_of) -> list[Path]:
     """Remove temporary files of killed writers and rename damaged recordings to `*.damaged`.
 
-    A damaged recording, for example an incomplete copy, is one for which `look` raises `StoreError`. Returns the old
-    paths of those renamed. Raises `NotReadable` for one of which nothing is known; it stays where it is.
+    A damaged recording, for example an incomplete copy, is one for which `look` raises
+    `StoreError`. Returns the old paths of those renamed. Raises `NotReadable` for one of which
+    nothing is known; it stays where it is.
     """
     remove_abandoned(folder)
     moved = []
@@ -243,7 +286,8 @@ def tidy(folder: Path, look: Callable[[Path], Any] = metadata_of) -> list[Path]:
 def finished(folder: Path) -> tuple[set[Key], set[Key]]:
     """(config_id, round) of the recordings and of the failures in a folder.
 
-    A long recording counts as recorded from its first part on; if it is incomplete, a new round is recorded.
+    A long recording counts as recorded from its first part on; if it is incomplete, a new round is
+    recorded.
     """
     found = contents(folder)
     recorded, failed = found.recordings.keys() | found.parts.keys(), set(found.failures)
@@ -266,11 +310,15 @@ def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
 
     moved = tidy(folder, look)
     found = contents(folder)
-    plain |= {key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()}
+    plain |= {
+        key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()
+    }
     rows = read_configs(folder)[0] if found.pair else ()
     for row in rows:
         described = described_row(row, folder / CONFIGS_FILE)
-        plain[row["config_id"]] = configuration_of(described["configuration"], folder / CONFIGS_FILE).as_dict()
+        plain[row["config_id"]] = configuration_of(
+            described["configuration"], folder / CONFIGS_FILE
+        ).as_dict()
     return moved, {identity: cell_key(each) for identity, each in plain.items()}
 
 
@@ -284,11 +332,18 @@ def find_folder(path: str | Path) -> Path:
     for folder in [Path(), *Path.cwd().parents]:
         if (folder / path).exists():
             return folder / path
-    raise UsageError(f"{path} is not in the working folder or its parents: give the path of an existing file or folder")
+    raise UsageError(
+        f"{path} is not in the working folder or its parents: give the path of an existing file or folder"
+    )
 
 
 def project_folder(path: str | Path) -> Path:
-    """`path` for new files of a notebook: in the project folder if it runs in one, else in the working folder."""
+    """`path` for new files of a notebook: in the project folder if it runs in one, else in the
+    working folder."""
     here = [Path.cwd(), *Path.cwd().parents]
-    projects = (each for each in here if (each / "pyproject.toml").exists() and (each / "notebooks").is_dir())
+    projects = (
+        each
+        for each in here
+        if (each / "pyproject.toml").exists() and (each / "notebooks").is_dir()
+    )
     return next(projects, Path()) / Path(path).expanduser()

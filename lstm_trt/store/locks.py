@@ -1,7 +1,8 @@
 """Advisory locks, released when the process exits, even if it is killed.
 
 - `folder_lock`: one writer per output folder.
-- `timing_lock`: one recording at a time per core and device of this machine, since two would disturb each other.
+- `timing_lock`: one recording at a time per core and device of this machine, since two would
+  disturb each other.
 """
 
 import fcntl
@@ -33,14 +34,17 @@ def folder_lock(folder: Path) -> Iterator[None]:
             in_use = f"{folder} is in use by another sweep or recording ({_holder(file.fileno())})"
         raise UsageError(f"{in_use}: wait until it ends, or choose another --out") from None
     except OSError as error:
-        raise UsageError(f"cannot lock {folder}: {error}; remove this file, or choose another --out") from None
+        raise UsageError(
+            f"cannot lock {folder}: {error}; remove this file, or choose another --out"
+        ) from None
     with held:
         state_holder(folder)
         yield
 
 
 def state_holder(folder: Path, total: int | str = "") -> None:
-    """Write into the lock file of a folder, which this process holds, its id and how many recordings there will be."""
+    """Write into the lock file of a folder, which this process holds, its id and how many
+    recordings there will be."""
     with suppress(OSError):  # the disk is full; the lock is held all the same
         (folder / LOCK_FILE).write_text(f"{os.getpid()} {total}\n")
 
@@ -54,8 +58,8 @@ def stated_total(folder: Path) -> int | None:
 def folder_in_use(folder: Path) -> bool:
     """Whether a writer holds the lock of the folder now; raises nothing.
 
-    Tests with a shared lock on the same file, because filelock cannot test without acquiring. Several processes can
-    test at the same time.
+    Tests with a shared lock on the same file, because filelock cannot test without acquiring.
+    Several processes can test at the same time.
     """
     try:
         with (folder / LOCK_FILE).open() as file:
@@ -77,17 +81,23 @@ _LOOK_S = 0.5
 
 @contextmanager
 def timing_lock(
-    resources: Iterable[str], wait: bool | float = True, waiting: Callable[[str], None] = lambda holder: None
+    resources: Iterable[str],
+    wait: bool | float = True,
+    waiting: Callable[[str], None] = lambda holder: None,
 ) -> Iterator[list[str]]:
-    """Hold the locks of `resources`, such as `core-3`, while trials are timed; gives a line for each that has no lock.
+    """Hold the locks of `resources`, such as `core-3`, while trials are timed; gives a line for
+    each that has no lock.
 
-    If another process holds one of them, `waiting(holder)` is called and this process waits for it: until it ends, or
-    for at most `wait` seconds, or with False not at all. Raises `UsageError` if it is still held then.
+    If another process holds one of them, `waiting(holder)` is called and this process waits for it:
+    until it ends, or for at most `wait` seconds, or with False not at all. Raises `UsageError` if
+    it is still held then.
     """
     folder = Path(os.environ.get("LSTM_TRT_LOCKS", TIMING_LOCKS))
     without: list[str] = []
     with ExitStack() as held:
-        for resource in sorted(resources):  # in one order, so that two processes cannot wait for each other
+        for resource in sorted(
+            resources
+        ):  # in one order, so that two processes cannot wait for each other
             name, path = resource.replace("-", " "), folder / f"lstm_trt-{resource}.lock"
             try:
                 handle = _opened(path)
@@ -98,17 +108,25 @@ def timing_lock(
                 if wait:
                     waiting(holder)
                 if not _locked(handle, wait):
-                    remedy = "wait until it ends, or leave out --no-wait or --wait-limit to wait for it"
+                    remedy = (
+                        "wait until it ends, or leave out --no-wait or --wait-limit to wait for it"
+                    )
                     raise UsageError(f"another recording uses {name} ({holder}): {remedy}")
             except OSError as error:
-                reason = f"{name} is not locked ({path}: {error.strerror}), and others may have used it"
-                without.append(f"{reason}: remove this file, or set LSTM_TRT_LOCKS to another folder")
+                reason = (
+                    f"{name} is not locked ({path}: {error.strerror}), and others may have used it"
+                )
+                without.append(
+                    f"{reason}: remove this file, or set LSTM_TRT_LOCKS to another folder"
+                )
         yield without
 
 
 def _locked(handle: int, wait: bool | float) -> bool:
     """Lock an open file, within `wait` seconds unless that is True; whether it is locked."""
-    if wait is True:  # the kernel wakes this process, because polling would disturb the trials that it waits for
+    if (
+        wait is True
+    ):  # the kernel wakes this process, because polling would disturb the trials that it waits for
         fcntl.flock(handle, fcntl.LOCK_EX)
         return True
     end = time.monotonic() + wait
@@ -122,7 +140,8 @@ def _locked(handle: int, wait: bool | float) -> bool:
 
 
 def _holder(handle: int) -> str:
-    """The process that holds the lock of an open file, as the kernel lists it, its program, user and beginning."""
+    """The process that holds the lock of an open file, as the kernel lists it, its program, user
+    and beginning."""
     import psutil  # only needed here
 
     status = os.fstat(handle)
@@ -141,9 +160,9 @@ def _holder(handle: int) -> str:
 def _opened(path: Path) -> int:
     """Open a lock file, never for writing, and create it if needed.
 
-    The folder is shared with other users, who may plant a link to another file there: links are not followed, and
-    nothing is written. In a folder like /dev/shm Linux refuses to create over another user's file
-    (fs.protected_regular).
+    The folder is shared with other users, who may plant a link to another file there: links are not
+    followed, and nothing is written. In a folder like /dev/shm Linux refuses to create over another
+    user's file (fs.protected_regular).
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileExistsError):

@@ -1,6 +1,8 @@
-"""What a recording states beside its trials: the types of the entries that are read, and how those of parts are joined.
+"""What a recording states beside its trials: the types of the entries that are read, and how those
+of parts are joined.
 
-The types are checked once, when a file is read. They name the entries that this package uses; others can be there.
+The types are checked once, when a file is read. They name the entries that this package uses;
+others can be there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -184,7 +186,8 @@ def _self_check(parts: list[dict]) -> dict:
         **sums,
         "between_calls": None if None in between else _sums(between, *between[0]),
         "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
-        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts) / sums["loop_ns"],
+        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts)
+        / sums["loop_ns"],
     }
 
 
@@ -197,7 +200,10 @@ def _others(parts: list[dict | None]) -> dict | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    return {**_sums(known, "pinned_cores_ns", "all_cores_ns"), "alone": all(part["alone"] for part in known)}
+    return {
+        **_sums(known, "pinned_cores_ns", "all_cores_ns"),
+        "alone": all(part["alone"] for part in known),
+    }
 
 
 def _seconds(parts: list[dict]) -> dict:
@@ -206,12 +212,21 @@ def _seconds(parts: list[dict]) -> dict:
 
 _first, _last = itemgetter(0), itemgetter(-1)
 
-#: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording become one: what is
-#: built and checked once is that of the first part. The kind of a workload can add entries, which are the first's too.
+#: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording
+#: become one: what is built and checked once is that of the first part. The kind of a workload can
+#: add entries, which are the first's too.
 PROVENANCE = {
-    **dict.fromkeys(("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector"), _first),
-    **dict.fromkeys(("parity", "device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing"), _first),
-    **dict.fromkeys(("gpu_before", "costs_s", "started_unix_ns", "threads", "runtime", "warnings"), _first),
+    **dict.fromkeys(
+        ("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector"),
+        _first,
+    ),
+    **dict.fromkeys(
+        ("parity", "device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing"),
+        _first,
+    ),
+    **dict.fromkeys(
+        ("gpu_before", "costs_s", "started_unix_ns", "threads", "runtime", "warnings"), _first
+    ),
     **dict.fromkeys(("control", "until"), _first),
     "blocks": _blocks,
     "gpu_after": _last,
@@ -227,4 +242,6 @@ PROVENANCE = {
 
 def joined(parts: Sequence[Mapping]) -> dict:
     """The provenance of a long recording from those of its parts, in their order."""
-    return {name: PROVENANCE.get(name, _first)([part.get(name) for part in parts]) for name in parts[0]}
+    return {
+        name: PROVENANCE.get(name, _first)([part.get(name) for part in parts]) for name in parts[0]
+    }

@@ -31,13 +31,26 @@ METADATA_KEY = b"lstm_trt"
 
 #: Columns of the trials; `warmup` is boolean, the others are int64.
 COLUMNS = (
-    *("trial", "warmup", "start_ns", "intended_ns", "latency_ns", "enqueue_ns", "h2d_ns", "compute_ns", "d2h_ns"),
+    *(
+        "trial",
+        "warmup",
+        "start_ns",
+        "intended_ns",
+        "latency_ns",
+        "enqueue_ns",
+        "h2d_ns",
+        "compute_ns",
+        "d2h_ns",
+    ),
     *("involuntary_switches", "minor_faults", "major_faults"),
     *("preempted_ns", "off_core_ns", "switches_out", "pool_preempted_ns"),
 )
 
-#: Columns of the control run, an empty step: a row per call. They may be shorter than the trials (nulls at the end).
-CONTROL_COLUMNS = {f"control_{name}": name for name in ("start_ns", "latency_ns", "preempted_ns", "off_core_ns")}
+#: Columns of the control run, an empty step: a row per call. They may be shorter than the trials
+#: (nulls at the end).
+CONTROL_COLUMNS = {
+    f"control_{name}": name for name in ("start_ns", "latency_ns", "preempted_ns", "off_core_ns")
+}
 
 #: Columns without which nothing can be said about a recording.
 REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
@@ -100,7 +113,8 @@ Asked = Collection[str] | None
 
 
 def validate(recording: Recording, where: object, asked: Asked = None) -> None:
-    """Raise `StoreError` if columns (by default all, else those `asked`) are missing, of unequal length, or invalid."""
+    """Raise `StoreError` if columns (by default all, else those `asked`) are missing, of unequal
+    length, or invalid."""
     columns = recording.columns
     for name in REQUIRED:
         if name not in columns and (asked is None or name in asked):
@@ -136,10 +150,11 @@ def arrow_schema():
 
 
 def as_written(table):
-    """The columns of a recording in the types in which they were written, for tables whose schema may be damaged.
+    """The columns of a recording in the types in which they were written, for tables whose schema
+    may be damaged.
 
-    Others are left out: config_id and round of a consolidated table. Raises `pyarrow.ArrowException`, `LookupError`
-    or `ValueError` for what is damaged.
+    Others are left out: config_id and round of a consolidated table. Raises
+    `pyarrow.ArrowException`, `LookupError` or `ValueError` for what is damaged.
     """
     types = arrow_schema()
     names = [name for name in table.schema.names if name in types.names]
@@ -147,20 +162,26 @@ def as_written(table):
 
 
 def arrow_arrays(recording: Recording) -> list:
-    """The recording's columns in the order of `arrow_schema`; columns that were not measured are null."""
+    """The recording's columns in the order of `arrow_schema`; columns that were not measured are
+    null."""
     rows = len(recording.columns["trial"])
     control = recording.control or {}
-    known = recording.columns | {column: control[name] for column, name in CONTROL_COLUMNS.items() if name in control}
+    known = recording.columns | {
+        column: control[name] for column, name in CONTROL_COLUMNS.items() if name in control
+    }
     arrays = []
     for column in arrow_schema():
         array = _arrow_array(known.get(column.name, ()), column.type)
         missing = rows - len(array)
-        arrays.append(pa.concat_arrays([array, pa.nulls(missing, column.type)]) if missing else array)
+        arrays.append(
+            pa.concat_arrays([array, pa.nulls(missing, column.type)]) if missing else array
+        )
     return arrays
 
 
 def _arrow_array(values, type):
-    """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, longer than most recordings take."""
+    """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, longer than most
+    recordings take."""
     if type == pa.bool_():
         packed = np.packbits(np.asarray(values, bool), bitorder="little")
     else:
@@ -169,17 +190,19 @@ def _arrow_array(values, type):
 
 
 def numpy_of(values: pa.Array) -> np.ndarray:
-    """Values of which none is missing; `to_numpy` imports pandas first, which takes longer than reading them."""
+    """Values of which none is missing; `to_numpy` imports pandas first, which takes longer than
+    reading them."""
     if pa.types.is_boolean(values.type):
         return np.from_dlpack(values.cast(pa.uint8())).view(bool)
     return np.from_dlpack(values)
 
 
 def with_trials(recording: Recording, table, path: Path, asked: Asked) -> Recording:
-    """A recording with the trials of a table that was read with the columns `asked`, by default all.
+    """A recording with the trials of a table that was read with the columns `asked`, by default
+    all.
 
-    A column that is entirely null was not measured and is left out. Raises `StoreError` for values that are missing,
-    except at the end of the control run, and as `validate`.
+    A column that is entirely null was not measured and is left out. Raises `StoreError` for values
+    that are missing, except at the end of the control run, and as `validate`.
     """
     columns = {}
     for name in table.schema.names:
@@ -190,7 +213,9 @@ def with_trials(recording: Recording, table, path: Path, asked: Asked) -> Record
         if missing := values[: len(present)].null_count:
             raise StoreError(f"{path}: column {name} has {missing} missing values")
         columns[name] = numpy_of(present.combine_chunks())
-    control = {name: columns.pop(column) for column, name in CONTROL_COLUMNS.items() if column in columns}
+    control = {
+        name: columns.pop(column) for column, name in CONTROL_COLUMNS.items() if column in columns
+    }
     recording = replace(recording, columns=columns, control=control or None)
     validate(recording, path, asked)
     return recording

@@ -1,7 +1,8 @@
-"""Temporary files and folders, of which those that a killed process left are removed by the next one.
+"""Temporary files and folders, of which those that a killed process left are removed by the next
+one.
 
-Each is under a lock (flock) that its process holds while it lives. A process id would tell nothing: containers that
-share a folder number their processes apart.
+Each is under a lock (flock) that its process holds while it lives. A process id would tell nothing:
+containers that share a folder number their processes apart.
 """
 
 import fcntl
@@ -27,7 +28,8 @@ def temporary_file(target: Path) -> AbstractContextManager[Path]:
 
 
 def temporary_folder() -> AbstractContextManager[Path]:
-    """A new folder among the temporary files of the system (TMPDIR), removed at the end; raises OSError."""
+    """A new folder among the temporary files of the system (TMPDIR), removed at the end; raises
+    OSError."""
     return _temporary(Path(tempfile.gettempdir()), "run", partial(Path.mkdir, mode=0o700))
 
 
@@ -65,7 +67,8 @@ def _remove_if_there(path: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """A handle that holds the lock of a new file or folder; None if it was removed as abandoned before."""
+    """A handle that holds the lock of a new file or folder; None if it was removed as abandoned
+    before."""
     access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # as NFS asks for
     try:
         handle = os.open(path, access | os.O_CLOEXEC)
@@ -87,7 +90,8 @@ def _remove(path: Path) -> None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files and folders in `folder` of processes that were killed: those whose lock is free."""
+    """Remove the temporary files and folders in `folder` of processes that were killed: those whose
+    lock is free."""
     for path in folder.glob(f".*.{'[0-9a-f]' * 16}{SUFFIX}"):
         with suppress(OSError):  # in use, of another user, or already removed
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,4 +1,5 @@
-"""All trials of a recording that is too long for memory: counts of its latencies, and its parts, one at a time."""
+"""All trials of a recording that is too long for memory: counts of its latencies, and its parts,
+one at a time."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ SLOWEST = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """The latencies after warm-up in ns, by value; as of a sorted array, `len` and `[rank]` give order statistics.
+    """The latencies after warm-up in ns, by value; as of a sorted array, `len` and `[rank]` give
+    order statistics.
 
-    `values`: the distinct ones, ascending, `counts`: the number of trials with each. `step`: one of each so many
-    trials is kept in memory. `most_ns`: the largest latency including warm-up. `parts`: reads the latencies after
-    warm-up again, in order, an array per part.
+    `values`: the distinct ones, ascending, `counts`: the number of trials with each. `step`: one of
+    each so many trials is kept in memory. `most_ns`: the largest latency including warm-up.
+    `parts`: reads the latencies after warm-up again, in order, an array per part.
     """
 
     values: np.ndarray = field(repr=False)
@@ -45,13 +47,16 @@ class Whole:
 
     def __getitem__(self, rank: Any) -> Any:
         rank = np.asarray(rank)
-        return self.values[np.searchsorted(self._ends, np.where(rank < 0, rank + len(self), rank), "right")]
+        return self.values[
+            np.searchsorted(self._ends, np.where(rank < 0, rank + len(self), rank), "right")
+        ]
 
     def __truediv__(self, divisor: float) -> Whole:
         return Whole(self.values / divisor, self.counts)
 
     def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
-        """Places and latencies of the trials above a limit, in order; reads the parts if it is not a high one."""
+        """Places and latencies of the trials above a limit, in order; reads the parts if it is not
+        a high one."""
         least, places, slow_ns = self._slowest
         if limit_ns < least:
             return self._read_above(limit_ns)
@@ -86,7 +91,8 @@ Ordered = np.ndarray | Whole
 
 
 def percentile(sorted_values: Ordered, share: Fraction) -> float:
-    """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
+    """The order statistic at rank ceil(n share): the smallest value that this share of the trials
+    does not exceed.
 
     The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
     floating point and returns the largest of 1000 values instead of the 999th.
@@ -96,25 +102,31 @@ def percentile(sorted_values: Ordered, share: Fraction) -> float:
 
 
 def one_of_each(n: int, step: int) -> np.ndarray:
-    """Places of n / `step` trials of n, ascending: a random one of each `step` consecutive trials, the same each time.
+    """Places of n / `step` trials of n, ascending: a random one of each `step` consecutive trials,
+    the same each time.
 
-    Every second, third, ... trial would hide events that come back after as many trials, or show nothing else.
+    Every second, third, ... trial would hide events that come back after as many trials, or show
+    nothing else.
     """
     first = np.arange(0, n, step)
     return np.minimum(first + np.random.default_rng(0).integers(0, step, len(first)), n - 1)
 
 
 def counted(parts: Iterable[tuple[np.ndarray, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values, ascending, and their numbers, of several pairs of values and numbers (1 for one of each)."""
+    """Distinct values, ascending, and their numbers, of several pairs of values and numbers (1 for
+    one of each)."""
     values, numbers = np.empty(0), np.empty(0, np.int64)
     for more, each in map(_dense, parts):
         values, places = np.unique(np.concatenate([values, more]), return_inverse=True)
-        numbers = np.bincount(places, np.concatenate([numbers, np.broadcast_to(each, len(more))])).astype(np.int64)
+        numbers = np.bincount(
+            places, np.concatenate([numbers, np.broadcast_to(each, len(more))])
+        ).astype(np.int64)
     return values, numbers
 
 
 def _dense(part: tuple[np.ndarray, Any]) -> tuple[np.ndarray, Any]:
-    """Values in whole ns that are close together, counted without sorting, which is several times faster."""
+    """Values in whole ns that are close together, counted without sorting, which is several times
+    faster."""
     values, each = part
     if values.dtype.kind != "i" or np.ptp(values) >= DENSE:
         return values, each

@@ -1,1 +1,2 @@
-"""TensorRT engines: building, their options and files, their layers. No recording on a CPU imports this package."""
+"""TensorRT engines: building, their options and files, their layers. No recording on a CPU imports
+this package."""

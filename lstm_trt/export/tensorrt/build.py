@@ -1,8 +1,10 @@
-"""Building an engine: parse the ONNX file, configure, build, read the log; and the builder's timing cache.
+"""Building an engine: parse the ONNX file, configure, build, read the log; and the builder's timing
+cache.
 
-The graph is checked first (`onnx_checks.check`). Networks are strongly typed, so that TensorRT 10 and 11 behave the
-same: half precision is part of the graph (`onnx_fp16`), and the TF32 flag is always set explicitly and recorded. The
-most verbose log of the builder is collected: it contains the layer table, and the reason if the build fails.
+The graph is checked first (`onnx_checks.check`). Networks are strongly typed, so that TensorRT 10
+and 11 behave the same: half precision is part of the graph (`onnx_fp16`), and the TF32 flag is
+always set explicitly and recorded. The most verbose log of the builder is collected: it contains
+the layer table, and the reason if the build fails.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import layers
 from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
-from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_module, logger, starting
+from lstm_trt.export.tensorrt.trt import (
+    FLAVOURS,
+    collected,
+    errors_of,
+    load_module,
+    logger,
+    starting,
+)
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache
@@ -38,14 +47,16 @@ def build_engine(
     name: str | None = None,
     seed: int = 0,
 ) -> Engine:
-    """The engine of a shape's network (with the weights of `seed`) or of an ONNX file, from the cache or built now.
+    """The engine of a shape's network (with the weights of `seed`) or of an ONNX file, from the
+    cache or built now.
 
-    Without `options` it is built by TensorRT for RTX in float32, for `target`, a compute capability such as "sm89"
-    (default: all). With a profile the sizes stay symbolic, and sequence and batch of a shape are ignored. `name` is
-    used in messages and `information`. With precision "fp16" float32 graphs are converted to float16 first. Raises
-    `ExportFailed` for invalid ONNX, `BuildFailed` for graphs that TensorRT cannot build or would misread,
-    `RuntimeUnavailable` if the flavour is not installed, `UsageError` for a file that cannot be read, a cache that
-    cannot be written, or both options and a target.
+    Without `options` it is built by TensorRT for RTX in float32, for `target`, a compute capability
+    such as "sm89" (default: all). With a profile the sizes stay symbolic, and sequence and batch of
+    a shape are ignored. `name` is used in messages and `information`. With precision "fp16" float32
+    graphs are converted to float16 first. Raises `ExportFailed` for invalid ONNX, `BuildFailed` for
+    graphs that TensorRT cannot build or would misread, `RuntimeUnavailable` if the flavour is not
+    installed, `UsageError` for a file that cannot be read, a cache that cannot be written, or both
+    options and a target.
     """
     if options is not None and target is not None:
         raise UsageError("options and target exclude each other: set options.compute_capability")
@@ -64,7 +75,9 @@ def build_engine(
     here = device_here() if options.compute_capability is None else None
     card = here and here.as_dict()
     if options.flavour == "tensorrt" and card is None:
-        raise BuildFailed("tensorrt builds for the GPU of this machine, but none is visible: use tensorrt-rtx")
+        raise BuildFailed(
+            "tensorrt builds for the GPU of this machine, but none is visible: use tensorrt-rtx"
+        )
     if options.compute_capability == "sm75" and options.precision != "fp16":
         raise BuildFailed(
             f"TensorRT for RTX has no float32 matrix products for sm75, so {options.precision} cannot be built: use"
@@ -85,10 +98,14 @@ def build_engine(
             return Engine(*plan, {"name": name, **information})
     built, facts = _build(onnx, options, name, card)
     cache.keep("engine", identity, ".json", facts)
-    return Engine(*cache.keep("engine", identity, ".engine", built), {"name": name, **json.loads(facts)})
+    return Engine(
+        *cache.keep("engine", identity, ".engine", built), {"name": name, **json.loads(facts)}
+    )
 
 
-def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
+def _build(
+    onnx: bytes, options: EngineOptions, name: str, card: dict | None
+) -> tuple[bytes, bytes]:
     """Build now; returns (plan, information as JSON)."""
     model = onnx_checks.read(onnx, name)
     onnx_checks.check(model, options.precision, name)
@@ -98,13 +115,23 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
     targets = [options.compute_capability] if options.compute_capability else []
     information = {
         "flavour": options.flavour,
-        "versions": {"lstm_trt": __version__, options.flavour: version, "onnx": installed_version("onnx")},
+        "versions": {
+            "lstm_trt": __version__,
+            options.flavour: version,
+            "onnx": installed_version("onnx"),
+        },
         "onnx": {
             "sha256": cache.sha256(onnx),
             "bytes": len(onnx),
             "ir_version": model.ir_version,
-            "opset": next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None),
-            "lstms": [onnx_checks.label(node) for node in onnx_checks.recurrent_nodes(model) if node.op_type == "LSTM"],
+            "opset": next(
+                (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None
+            ),
+            "lstms": [
+                onnx_checks.label(node)
+                for node in onnx_checks.recurrent_nodes(model)
+                if node.op_type == "LSTM"
+            ],
         },
         "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": version},
         "options": options.as_dict(),
@@ -115,11 +142,13 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
     return plan, json.dumps(information, indent=1, allow_nan=False).encode()
 
 
-def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, dict]:
+def build_plan(
+    model: onnx.ModelProto, options: EngineOptions, name: str, card: dict | None
+) -> tuple[bytes, dict]:
     """Build now: (plan, facts); facts are `build_seconds`, `layers`, `warnings`.
 
-    `card` is the GPU of this machine if the engine depends on it. Raises `BuildFailed` with the first error of the
-    parser or builder, `UsageError` if ranges do not match the symbolic sizes.
+    `card` is the GPU of this machine if the engine depends on it. Raises `BuildFailed` with the
+    first error of the parser or builder, `UsageError` if ranges do not match the symbolic sizes.
     """
     trt = load_module(options.flavour)
     started = time.perf_counter_ns()
@@ -132,20 +161,25 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
     with _timing_cache(trt, config, options, card):
         serialized = builder.build_serialized_network(network, config)
         if serialized is None:
-            raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
+            raise BuildFailed(
+                f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}"
+            )
         plan = bytes(serialized)
         seconds = (time.perf_counter_ns() - started) / 1e9
     warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
     try:
         table = _layer_table(trt, plan, options, lines, structure, card)
-    except Exception as error:  # a form of the table that is not known: the engine is good all the same
+    except (
+        Exception
+    ) as error:  # a form of the table that is not known: the engine is good all the same
         table = None
         warnings.add(f"the layer table cannot be read: {type(error).__name__}: {one_line(error)}")
     return plan, {"build_seconds": seconds, "layers": table, "warnings": sorted(warnings)}
 
 
 def check_parses(content: bytes, flavour: str, name: str) -> None:
-    """Raises `BuildFailed` for a model that is refused or that the parser rejects; nothing is built.
+    """Raises `BuildFailed` for a model that is refused or that the parser rejects; nothing is
+    built.
 
     Also `RuntimeUnavailable` if the flavour is not installed, or needs a GPU to start.
     """
@@ -154,7 +188,9 @@ def check_parses(content: bytes, flavour: str, name: str) -> None:
     _parsed(model, flavour, name, collected(flavour))
 
 
-def _parsed(model: onnx.ModelProto, flavour: str, name: str, lines: Iterable[tuple[str, str]]) -> tuple:
+def _parsed(
+    model: onnx.ModelProto, flavour: str, name: str, lines: Iterable[tuple[str, str]]
+) -> tuple:
     """(builder, network, parser); the network is valid only as long as the other two."""
     trt = load_module(flavour)
     with starting(flavour):
@@ -167,9 +203,15 @@ def _parsed(model: onnx.ModelProto, flavour: str, name: str, lines: Iterable[tup
 
 
 def _layer_table(
-    trt, plan: bytes, options: EngineOptions, lines: Iterable[tuple[str, str]], structure: dict, card: dict | None
+    trt,
+    plan: bytes,
+    options: EngineOptions,
+    lines: Iterable[tuple[str, str]],
+    structure: dict,
+    card: dict | None,
 ) -> dict | None:
-    """The table of kernels, from the builder's log, else from the engine inspector on a GPU; None without both."""
+    """The table of kernels, from the builder's log, else from the engine inspector on a GPU; None
+    without both."""
     rows, source = layers.rows_from_log(lines), "the builder's log"
     if rows is None and options.detailed and card is not None:
         rows, source = _inspect(trt, plan, options), "the engine inspector"
@@ -182,7 +224,9 @@ def _parser_error(parser, lines) -> str:
     if not parser.num_errors:
         return errors_of(lines) or "no reason given"
     error = parser.get_error(0)
-    operator = f"{error.node_operator()} operator {error.node_name()!r}: " if error.node_operator() else ""
+    operator = (
+        f"{error.node_operator()} operator {error.node_name()!r}: " if error.node_operator() else ""
+    )
     return operator + one_line(error.desc())
 
 
@@ -195,7 +239,9 @@ def _configure(trt, config, options: EngineOptions) -> None:
         config.num_compute_capabilities = 1
         target = trt.ComputeCapability.__members__[options.compute_capability.upper()]
         if not config.set_compute_capability(target, 0):
-            raise BuildFailed(f"this version of TensorRT for RTX cannot build for {options.compute_capability}")
+            raise BuildFailed(
+                f"this version of TensorRT for RTX cannot build for {options.compute_capability}"
+            )
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level
     if options.max_aux_streams is not None:
@@ -208,9 +254,14 @@ def _configure(trt, config, options: EngineOptions) -> None:
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
 
 
-def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str) -> None:
+def _add_profile(
+    builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str
+) -> None:
     """Set the ranges of the symbolic input sizes, which are identified by their names in the file."""
-    symbols = {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
+    symbols = {
+        value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     dynamic = [tensor for tensor in inputs if any(size < 0 for size in tensor.shape)]
     if not dynamic and profile is not None:
@@ -219,7 +270,9 @@ def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Prof
         return
     if profile is None:
         listed = ", ".join(f"{tensor.name} {symbols[tensor.name]}" for tensor in dynamic)
-        raise UsageError(f"{name} has symbolic sizes ({listed}): give --sequence-range and --batch-range")
+        raise UsageError(
+            f"{name} has symbolic sizes ({listed}): give --sequence-range and --batch-range"
+        )
     ranges = builder.create_optimization_profile()
     for tensor in dynamic:
         sizes = [
@@ -236,7 +289,9 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
         if re.search(pattern, symbol, re.IGNORECASE):
             found = getattr(profile, axis)
             if found is None:
-                raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: give --{axis}-range as well")
+                raise UsageError(
+                    f"the input {tensor!r} has a symbolic size {symbol!r}: give --{axis}-range as well"
+                )
             return found
     remedy = "name it sequence or batch, or make it static"
     raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: {remedy}")
@@ -261,11 +316,14 @@ def _timing_cache(trt, config, options: EngineOptions, card: dict | None) -> Ite
 
 
 def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.LayerRow] | None:
-    """The program of an engine from the engine inspector, which needs the GPU that the engine is for."""
+    """The program of an engine from the engine inspector, which needs the GPU that the engine is
+    for."""
     with starting(options.flavour):
         runtime = trt.Runtime(logger(options.flavour))
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         return None
     inspector = engine.create_engine_inspector()
-    return layers.rows_from_inspector(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    return layers.rows_from_inspector(
+        inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    )

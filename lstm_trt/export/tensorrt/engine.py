@@ -1,7 +1,8 @@
 """A TensorRT engine: its options and its files.
 
-Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx`, and cached under the hash of everything that affects
-them. A JSON file beside each engine has its `information`: versions, target, options, SHA-256.
+Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx`, and cached under the hash of
+everything that affects them. A JSON file beside each engine has its `information`: versions,
+target, options, SHA-256.
 """
 
 import json
@@ -23,10 +24,12 @@ COMPUTE_CAPABILITIES = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
-#: Least and largest value of an option; the builder of TensorRT for RTX silently treats a level of 9 as 5.
+#: Least and largest value of an option; the builder of TensorRT for RTX silently treats a level of
+#: 9 as 5.
 LIMITS = {"optimization_level": (0, 5), "max_aux_streams": (0, 64), "workspace_bytes": (1, 2**50)}
 
-#: Part of the cache key: increase it whenever the same input gives a different engine or different information.
+#: Part of the cache key: increase it whenever the same input gives a different engine or different
+#: information.
 RECIPE = 2
 
 
@@ -43,18 +46,22 @@ class Profile(JsonFields):
                 object.__setattr__(self, name, tuple(sizes))
                 if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
                     given = " ".join(map(str, sizes))
-                    raise UsageError(f"the {name} range must be 1 <= min <= opt <= max, not {given}")
+                    raise UsageError(
+                        f"the {name} range must be 1 <= min <= opt <= max, not {given}"
+                    )
 
 
 @dataclass(frozen=True)
 class EngineOptions(JsonFields):
-    """Options of an engine; raises `UsageError` (bf16: `ExportFailed`) for options that no builder supports.
+    """Options of an engine; raises `UsageError` (bf16: `ExportFailed`) for options that no builder
+    supports.
 
-    `flavour` is "tensorrt" or "tensorrt-rtx". `compute_capability` ("sm86") is for TensorRT for RTX. None in
-    `compute_capability`, `optimization_level` (0 to 5), `max_aux_streams` and `workspace_bytes` means the builder's
-    default. With `capturable` an RTX engine allocates no memory while it runs, which NVIDIA's notes on version 1.2
-    require for the capture of a CUDA graph; TensorRT needs no option for that. `detailed` keeps names and shapes of all
-    layers in the engine, for the layer table.
+    `flavour` is "tensorrt" or "tensorrt-rtx". `compute_capability` ("sm86") is for TensorRT for
+    RTX. None in `compute_capability`, `optimization_level` (0 to 5), `max_aux_streams` and
+    `workspace_bytes` means the builder's default. With `capturable` an RTX engine allocates no
+    memory while it runs, which NVIDIA's notes on version 1.2 require for the capture of a CUDA
+    graph; TensorRT needs no option for that. `detailed` keeps names and shapes of all layers in the
+    engine, for the layer table.
     """
 
     flavour: str
@@ -70,12 +77,16 @@ class EngineOptions(JsonFields):
     def __post_init__(self) -> None:
         one_of("flavour of TensorRT", self.flavour, FLAVOURS)
         if self.precision == "bf16":
-            raise ExportFailed("bf16: ONNX's LSTM does not support bfloat16; choose fp32, tf32 or fp16")
+            raise ExportFailed(
+                "bf16: ONNX's LSTM does not support bfloat16; choose fp32, tf32 or fp16"
+            )
         one_of("precision of TensorRT", self.precision, PRECISIONS)
         if self.compute_capability is not None:
             one_of("compute capability", self.compute_capability, COMPUTE_CAPABILITIES)
             if self.flavour != "tensorrt-rtx":
-                raise UsageError(f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target")
+                raise UsageError(
+                    f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target"
+                )
         for name, limits in LIMITS.items():
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), *limits)
@@ -92,20 +103,29 @@ class Engine:
 
     @property
     def plan(self) -> bytes:
-        """The serialized engine; raises `BuildFailed` if it was changed in or removed from the cache."""
+        """The serialized engine; raises `BuildFailed` if it was changed in or removed from the
+        cache."""
         try:
             plan = self.path.read_bytes()
         except OSError as error:
-            raise BuildFailed(f"the engine is no longer in the cache: {error.strerror}; build it again") from None
+            raise BuildFailed(
+                f"the engine is no longer in the cache: {error.strerror}; build it again"
+            ) from None
         if cache.sha256(plan) != self.sha256:
-            raise BuildFailed(f"the engine {self.path} was changed since it was built; build it again")
+            raise BuildFailed(
+                f"the engine {self.path} was changed since it was built; build it again"
+            )
         return plan
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the engine and its JSON file into `folder`; raises `UsageError` if that is not possible."""
+        """Write the engine and its JSON file into `folder`; raises `UsageError` if that is not
+        possible."""
         folder, stem, plan = make_folder(folder), file_stem(self), self.plan
         information = json.dumps(self.information, indent=1) + "\n"
-        return [put(folder / f"{stem}.json", information.encode()), put(folder / f"{stem}.engine", plan)]
+        return [
+            put(folder / f"{stem}.json", information.encode()),
+            put(folder / f"{stem}.engine", plan),
+        ]
 
     def __str__(self) -> str:
         """One line: name, size, version, target GPU, precision, build time."""
@@ -115,7 +135,9 @@ class Engine:
         targets = " ".join(target) or (card["name"] if card else "the builder's default GPUs")
         size = bytes_text(facts["engine"]["bytes"])
         computes = f"{facts['options']['precision']}, TF32 {'on' if facts['tf32'] else 'off'}"
-        built = f"built in {facts['build_seconds']:.2f} s{', from the cache' if self.cached else ''}"
+        built = (
+            f"built in {facts['build_seconds']:.2f} s{', from the cache' if self.cached else ''}"
+        )
         return f"{facts['name']}: {size}, {title} {version}, for {targets}, {computes}, {built}"
 
 
@@ -132,7 +154,8 @@ def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
 
 
 def file_stem(engine: Engine) -> str:
-    """Name of the files without suffix: network, precision, flavour and target, `3x72-s24-b4-fp32-rtx-sm86`."""
+    """Name of the files without suffix: network, precision, flavour and target,
+    `3x72-s24-b4-fp32-rtx-sm86`."""
     information = engine.information
     flavour, options = information["flavour"], information["options"]
     target = options["compute_capability"]

@@ -1,8 +1,8 @@
 """Conversion of an ONNX network to float16, with float32 inputs and outputs.
 
-TensorRT takes the precision from the graph (networks are strongly typed), so half precision needs a different graph.
-Weights, biases, initial states and constants are float16, and so are sums: the cell state loses precision at every
-step, which the parity check covers.
+TensorRT takes the precision from the graph (networks are strongly typed), so half precision needs a
+different graph. Weights, biases, initial states and constants are float16, and so are sums: the
+cell state loses precision at every step, which the parity check covers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ HALF = "__half"
 
 
 def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
-    """The same network in float16: weights, biases, states and constants; float32 inputs and outputs.
+    """The same network in float16: weights, biases, states and constants; float32 inputs and
+    outputs.
 
-    Each float32 input is cast at the start, each float32 output at the end. Raises `BuildFailed` for a number beyond
-    +-65504 or an operator that does not support float16.
+    Each float32 input is cast at the start, each float32 output at the end. Raises `BuildFailed`
+    for a number beyond +-65504 or an operator that does not support float16.
     """
     half = onnx.ModelProto()
     half.CopyFrom(model)
@@ -46,14 +47,23 @@ def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
 
 
 def _halve(node: onnx.NodeProto, renamed: set[str]) -> None:
-    """Rename the tensors in `renamed`, and make a tensor of each constant number and type float16 of float32."""
+    """Rename the tensors in `renamed`, and make a tensor of each constant number and type float16
+    of float32."""
     for names in (node.input, node.output):
         names[:] = [used + HALF if used in renamed else used for used in names]
     if node.op_type == "ConstantOfShape" and not node.attribute:  # its default is a float32 zero
-        node.attribute.append(onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", 1, [1], [0.0])))
+        node.attribute.append(
+            onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", 1, [1], [0.0]))
+        )
     for attribute in node.attribute:
-        if node.op_type == "Cast" and attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+        if (
+            node.op_type == "Cast"
+            and attribute.name == "to"
+            and attribute.i == onnx.TensorProto.FLOAT
+        ):
             attribute.i = onnx.TensorProto.FLOAT16
         elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             numbers = np.array(onnx.helper.get_attribute_value(attribute), np.float32)
-            attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(numbers)))
+            attribute.CopyFrom(
+                onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(numbers))
+            )

@@ -1,7 +1,8 @@
 """Common interface of both TensorRT flavours: import, messages, and the GPU of this machine.
 
-`tensorrt` builds and runs engines for the GPU of the machine; `tensorrt-rtx` (TensorRT for RTX) also builds engines
-without a GPU. Both have the same Python names. Their modules are imported when they are first used.
+`tensorrt` builds and runs engines for the GPU of the machine; `tensorrt-rtx` (TensorRT for RTX)
+also builds engines without a GPU. Both have the same Python names. Their modules are imported when
+they are first used.
 """
 
 import importlib
@@ -21,7 +22,8 @@ from lstm_trt.machine import gpu as machine_gpu
 
 @dataclass(frozen=True)
 class Flavour:
-    """Names of one flavour; `extra` of this package, or in a checkout a `target` of make, installs it."""
+    """Names of one flavour; `extra` of this package, or in a checkout a `target` of make, installs
+    it."""
 
     title: str
     module: str
@@ -49,8 +51,8 @@ KEPT_MESSAGES = 20_000
 def load_module(flavour: str) -> ModuleType:
     """The Python module of a flavour.
 
-    Raises `RuntimeUnavailable` if it is not installed, or installed without its libraries: the wheels of `tensorrt` on
-    PyPI are stubs that download them.
+    Raises `RuntimeUnavailable` if it is not installed, or installed without its libraries: the
+    wheels of `tensorrt` on PyPI are stubs that download them.
     """
     package = FLAVOURS[flavour]
     try:
@@ -65,17 +67,21 @@ def load_module(flavour: str) -> ModuleType:
         if hasattr(module, "Builder"):
             return module
         reason = f"the module {package.module!r} has no Builder: a stub without the libraries"
-    elsewhere = "see NVIDIA's installation guide, or use tensorrt-rtx, which PyPI has with its libraries"
+    elsewhere = (
+        "see NVIDIA's installation guide, or use tensorrt-rtx, which PyPI has with its libraries"
+    )
     raise RuntimeUnavailable(flavour, reason, elsewhere)
 
 
 @cache
 def logger(flavour: str) -> Any:
-    """The only logger of a flavour in this process, since TensorRT uses only the first logger that it is given.
+    """The only logger of a flavour in this process, since TensorRT uses only the first logger that
+    it is given.
 
-    All code that uses TensorRT must pass this one. It prints nothing and keeps all messages, including the most verbose
-    ones, as (severity, text) in `lines`. The bindings decode messages before they reach the logger, so that names that
-    are not UTF-8 must be rejected earlier (`onnx_checks.read`).
+    All code that uses TensorRT must pass this one. It prints nothing and keeps all messages,
+    including the most verbose ones, as (severity, text) in `lines`. The bindings decode messages
+    before they reach the logger, so that names that are not UTF-8 must be rejected earlier
+    (`onnx_checks.read`).
     """
     trt: Any = load_module(flavour)
 
@@ -100,9 +106,11 @@ def collected(flavour: str) -> deque[tuple[str, str]]:
 #: The severities of errors.
 ERRORS = ("ERROR", "INTERNAL_ERROR")
 
-#: TensorRT has only messages for errors, no codes. These follow nearly every error on a machine without a driver. They
-#: are the cause only if there is no other message.
-_NOISE = re.compile(r"^--- |^ModelImporter\.cpp:\d+: (While parsing|---)|catchCudaError|CUDA initialization failure")
+#: TensorRT has only messages for errors, no codes. These follow nearly every error on a machine
+#: without a driver. They are the cause only if there is no other message.
+_NOISE = re.compile(
+    r"^--- |^ModelImporter\.cpp:\d+: (While parsing|---)|catchCudaError|CUDA initialization failure"
+)
 
 
 def errors_of(lines: Iterable[tuple[str, str]]) -> str:
@@ -114,7 +122,8 @@ def errors_of(lines: Iterable[tuple[str, str]]) -> str:
 
 
 def cuda_major(flavour: str) -> int | None:
-    """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its packages."""
+    """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its
+    packages."""
     name = FLAVOURS[flavour].distribution
     return next((major for major in CUDA_MAJORS if installed_version(f"{name}-cu{major}")), None)
 
@@ -125,10 +134,11 @@ _NULL = "factory function returned nullptr"
 
 @contextmanager
 def starting(flavour: str) -> Iterator[None]:
-    """Make a `Builder` or `Runtime` in the `with` block; raises `RuntimeUnavailable` if TensorRT refuses.
+    """Make a `Builder` or `Runtime` in the `with` block; raises `RuntimeUnavailable` if TensorRT
+    refuses.
 
-    It refuses without a GPU or with a driver that is too old, by returning null, which the bindings turn into a
-    TypeError without a reason. The reason is in the messages since `collected`.
+    It refuses without a GPU or with a driver that is too old, by returning null, which the bindings
+    turn into a TypeError without a reason. The reason is in the messages since `collected`.
     """
     try:
         yield
@@ -136,4 +146,6 @@ def starting(flavour: str) -> Iterator[None]:
         if _NULL not in str(error):
             raise
         reason = errors_of(logger(flavour).lines) or "no reason given"
-        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", machine_gpu.old_driver_remedy()) from None
+        raise RuntimeUnavailable(
+            flavour, f"TensorRT cannot start: {reason}", machine_gpu.old_driver_remedy()
+        ) from None

@@ -1,4 +1,5 @@
-"""How LSTM shapes are prepared: seeded weights, exported network, PyTorch's reference outputs, roofline bound."""
+"""How LSTM shapes are prepared: seeded weights, exported network, PyTorch's reference outputs,
+roofline bound."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -33,8 +34,11 @@ class ShapePreparer(Preparer):
 
     LIBRARIES = ("torch",)
 
-    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
-        """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is timed."""
+    def reference(
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
+    ) -> dict:
+        """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is
+        timed."""
         torch.set_num_threads(1)
         shape, seed, mode = configuration.workload, configuration.protocol.seed, configuration.mode
         network, precision = _network(shape), configuration.options.precision
@@ -47,7 +51,12 @@ class ShapePreparer(Preparer):
         parts = [distinct] if mode == "stream" else np.split(distinct, calls)
         answers = [[reference_outputs(_module(network, seed), part) for part in parts]]
         if precision != Options.precision:
-            answers.append([reference_outputs(_module(network, seed, precision), to_bfloat16(part)) for part in parts])
+            answers.append(
+                [
+                    reference_outputs(_module(network, seed, precision), to_bfloat16(part))
+                    for part in parts
+                ]
+            )
         np.save(reference_path, np.stack([np.concatenate(found) for found in answers]))
         return {
             "onnx_path": str(exported.path) if exported else None,
@@ -59,13 +68,16 @@ class ShapePreparer(Preparer):
         inputs, _, _ = make_inputs(shape, seed)
         onnx_path = reference["onnx_path"] and Path(reference["onnx_path"])
         weights = {} if onnx_path else _weights(_network(shape), seed)
-        return Request(shape, configuration.options, {INPUT: inputs}, weights, onnx_path, configuration.mode)
+        return Request(
+            shape, configuration.options, {INPUT: inputs}, weights, onnx_path, configuration.mode
+        )
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
-        """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well.
+        """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs
+        fails as well.
 
-        More sets if a call has few outputs (`LEAST_VALUES`). In mode "stream" one long sequence, call by call: all
-        outputs must be those of a single pass over it.
+        More sets if a call has few outputs (`LEAST_VALUES`). In mode "stream" one long sequence,
+        call by call: all outputs must be those of a single pass over it.
         """
         shape, calls = configuration.workload, _calls(configuration.workload, configuration.mode)
         inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
@@ -75,14 +87,17 @@ class ShapePreparer(Preparer):
         ]
         sets = np.split(inputs, calls) if calls > 1 else [np.zeros_like(inputs), inputs]
         more = {"every": calls > 1, "rounded": rounded[0] if rounded else None}
-        return Gate(tuple({INPUT: one_set} for one_set in sets), expected, reference["gate_seed"], **more)
+        return Gate(
+            tuple({INPUT: one_set} for one_set in sets), expected, reference["gate_seed"], **more
+        )
 
 
 PREPARER = ShapePreparer()
 
 
 def gate_calls(mode: str, sequence: int, outputs: Iterable[int], least: int) -> int:
-    """Number of calls of the parity gate, by the samples of a call and the number of values of each output.
+    """Number of calls of the parity gate, by the samples of a call and the number of values of each
+    output.
 
     In a stream at least two, since state is carried between them.
     """
@@ -92,7 +107,9 @@ def gate_calls(mode: str, sequence: int, outputs: Iterable[int], least: int) -> 
 
 
 def _calls(shape: LstmShape, mode: str) -> int:
-    return gate_calls(mode, shape.sequence, [shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)], 1)
+    return gate_calls(
+        mode, shape.sequence, [shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)], 1
+    )
 
 
 def _network(shape: LstmShape) -> LstmShape:
@@ -105,7 +122,8 @@ _weights = lru_cache(maxsize=4)(make_weights)
 
 @lru_cache(maxsize=4)
 def _module(network: LstmShape, seed: int, precision: str = Options.precision):
-    """The network, with its parameters rounded to bfloat16 for lower precisions, for tf32 only those of products."""
+    """The network, with its parameters rounded to bfloat16 for lower precisions, for tf32 only
+    those of products."""
     weights = dict(_weights(network, seed))
     for name in weights if precision != Options.precision else ():
         if precision != "tf32" or "weight" in name:
@@ -144,8 +162,13 @@ def roofline_of(workload: Workload, threads: int) -> dict:
     try:
         found = roofline.roofline_bound(workload, roofline.load_rates(threads))
     except (LabError, OSError) as error:
-        # If the cache cannot be written, the export reports it with its path, which no recording may have.
-        reason = str(error) if isinstance(error, roofline.NoBound) else "the rates of a core could not be measured"
+        # If the cache cannot be written, the export reports it with its path, which no recording
+        # may have.
+        reason = (
+            str(error)
+            if isinstance(error, roofline.NoBound)
+            else "the rates of a core could not be measured"
+        )
         return {"floor_ns": None, "limited_by": None, "missing": reason}
     partial = {"at_least": True} if workload.flops is None else {}
     return {"floor_ns": found.total_ns, "limited_by": found.limited_by, **partial}

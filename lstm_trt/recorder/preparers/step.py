@@ -1,7 +1,9 @@
-"""How a step of the user's own is prepared: the worker imports its function, calls it, and times what it returns.
+"""How a step of the user's own is prepared: the worker imports its function, calls it, and times
+what it returns.
 
-This module is also the only runtime of such steps, "python", with the contract of `runtimes/__init__.py`. Nothing
-independent of the step exists, so its outputs are compared with nothing.
+This module is also the only runtime of such steps, "python", with the contract of
+`runtimes/__init__.py`. Nothing independent of the step exists, so its outputs are compared with
+nothing.
 """
 
 import hashlib
@@ -43,10 +45,11 @@ def availability(device: str = "cpu") -> Availability:
 
 
 def prepare(request: Request) -> PreparedStep:
-    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what it raises.
+    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what
+    it raises.
 
-    The working folder joins the path only now, and is its end afterwards: no file there takes the place of what this
-    package imports before or later.
+    The working folder joins the path only now, and is its end afterwards: no file there takes the
+    place of what this package imports before or later.
     """
     function = request.workload.function
     module, _, name = function.partition(":")
@@ -56,7 +59,9 @@ def prepare(request: Request) -> PreparedStep:
     try:
         imported = importlib.import_module(module)
         if spec and spec.has_location and imported.__file__ != spec.origin:
-            raise BuildFailed(f"{spec.origin} cannot be imported beside another module {module!r}: rename it")
+            raise BuildFailed(
+                f"{spec.origin} cannot be imported beside another module {module!r}: rename it"
+            )
         return UserStep(function, getattr(imported, name)())
     finally:
         sys.path[:] = afterwards
@@ -69,9 +74,13 @@ class UserStep(PreparedStep):
         step = next(filter(callable, (getattr(made, "step", None), made)), None)
         if step is None:
             found = "None" if made is None else f"an object of type {type(made).__name__}"
-            raise BuildFailed(f"{function}() returns {found}, not a callable or an object with a method `step`")
+            raise BuildFailed(
+                f"{function}() returns {found}, not a callable or an object with a method `step`"
+            )
         if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
-            raise BuildFailed(f"{function}() returns a coroutine or generator function: a call of it computes nothing")
+            raise BuildFailed(
+                f"{function}() returns a coroutine or generator function: a call of it computes nothing"
+            )
         setattr(self, "step", step)  # noqa: B010  in place of the method
         for name in ("reset", "outputs", "close"):
             if hasattr(made, name):
@@ -99,7 +108,9 @@ class StepPreparer(Preparer):
 
     def runtime(self, name: str):
         if name != NAME:
-            raise UsageError(f"a step brings its own code: it cannot be recorded on {name}, omit the runtime")
+            raise UsageError(
+                f"a step brings its own code: it cannot be recorded on {name}, omit the runtime"
+            )
         return sys.modules[__name__]
 
     def entries(self) -> dict[str, str]:
@@ -108,7 +119,9 @@ class StepPreparer(Preparer):
     def version(self, workload: Step) -> str:
         return code_version(workload.module)
 
-    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
+    def reference(
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
+    ) -> dict:
         return {}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
@@ -124,8 +137,8 @@ PREPARER = StepPreparer()
 def code_version(module: str) -> str:
     """Distinguishes versions of a module that is not imported for it.
 
-    The version of the installed distribution that contains its file; without one, as in a checkout, "source" and 12
-    digits of the file's SHA-256. Raises `UsageError` if there is no such module.
+    The version of the installed distribution that contains its file; without one, as in a checkout,
+    "source" and 12 digits of the file's SHA-256. Raises `UsageError` if there is no such module.
     """
     spec = find_module(module)
     if spec is None or spec.origin is None:
@@ -144,7 +157,8 @@ def code_version(module: str) -> str:
 def distributions_beside(path: Path, module: str) -> Iterable[importlib.metadata.Distribution]:
     """What is installed in the folder of the module path in which this file of a module was found.
 
-    In the folder of one's own modules nothing is, and the files of all distributions need not be read.
+    In the folder of one's own modules nothing is, and the files of all distributions need not be
+    read.
     """
     levels = module.count(".") + (path.stem == "__init__")
     folder = path.parents[levels].resolve()
@@ -153,15 +167,21 @@ def distributions_beside(path: Path, module: str) -> Iterable[importlib.metadata
 
 
 def search_path() -> list[str]:
-    """Where modules of steps are: the folders of `sys.path`, the working folder, and then the installed packages."""
+    """Where modules of steps are: the folders of `sys.path`, the working folder, and then the
+    installed packages."""
     return sorted([*sys.path, ""], key=has_packages)
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """As `importlib.util.find_spec` on `search_path`, without importing the packages that contain the module."""
+    """As `importlib.util.find_spec` on `search_path`, without importing the packages that contain
+    the module."""
     spec, path = None, search_path()
     for whole in itertools.accumulate(name.split("."), "{}.{}".format):
-        found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        found = (
+            finder.find_spec(whole, path)
+            for finder in sys.meta_path
+            if hasattr(finder, "find_spec")
+        )
         spec = next(filter(None, found), None)
         path = (spec and spec.submodule_search_locations) or []
     return spec

@@ -30,7 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, one_line
+from lstm_trt.config.errors import (
+    BuildFailed,
+    MemoryExhausted,
+    RunFailed,
+    RuntimeUnavailable,
+    one_line,
+)
 from lstm_trt.config.libraries import how_to_install
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
@@ -41,7 +47,12 @@ _NON_BLOCKING = 1
 
 _SPIN = 1  # CU_CTX_SCHED_SPIN
 
-_SCHEDULING = {0: "automatic: spins, since there are fewer contexts than cores", 1: "spins", 2: "yields", 4: "blocks"}
+_SCHEDULING = {
+    0: "automatic: spins, since there are fewer contexts than cores",
+    1: "spins",
+    2: "yields",
+    4: "blocks",
+}
 
 
 class CaptureRefused(BuildFailed):
@@ -86,11 +97,14 @@ def check_tf32() -> None:
     if device.compute_capability < (8, 0):
         raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {device.name} is older")
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
+        raise BuildFailed(
+            "tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it"
+        )
 
 
 def scheduling() -> str:
-    """How the host thread waits for the device in this context: the scheduling flag of cuCtxGetFlags, as text."""
+    """How the host thread waits for the device in this context: the scheduling flag of
+    cuCtxGetFlags, as text."""
     flags = ctypes.c_uint()
     with suppress(OSError, AttributeError):
         if gpu.libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0:
@@ -111,7 +125,9 @@ class Session:
             self._acquire("a CUDA context", lambda: _primary().push())
             held.callback(self._driver.Context.pop)
             self.stream = self._acquire("a stream", self._driver.Stream, _NON_BLOCKING)
-            held.callback(setattr, self, "stream", None)  # the stream is destroyed with its last reference
+            held.callback(
+                setattr, self, "stream", None
+            )  # the stream is destroyed with its last reference
             self._held = held.pop_all()
         _open.append(self)
 
@@ -121,22 +137,32 @@ class Session:
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """A C-ordered array in page-locked host memory; it must not be touched after `close`."""
-        array = self._acquire(f"a pinned host buffer of {shape}", self._driver.pagelocked_empty, shape, dtype)
+        array = self._acquire(
+            f"a pinned host buffer of {shape}", self._driver.pagelocked_empty, shape, dtype
+        )
         self._held.callback(array.base.free)
         return array
 
     def device(self, size_bytes: int) -> int:
         """Address of a new device buffer, aligned for every type."""
-        allocation = self._acquire(f"a device buffer of {size_bytes} bytes", self._driver.mem_alloc, size_bytes)
+        allocation = self._acquire(
+            f"a device buffer of {size_bytes} bytes", self._driver.mem_alloc, size_bytes
+        )
         self._held.callback(allocation.free)
         return int(allocation)
 
-    def copies(self, address: int, array: np.ndarray) -> tuple[Callable[[], None], Callable[[], None]]:
-        """(to the device, from the device): asynchronous copies of the whole pinned `array` on the stream."""
-        return self.on_stream("memcpy_htod_async", address, array), self.on_stream("memcpy_dtoh_async", array, address)
+    def copies(
+        self, address: int, array: np.ndarray
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """(to the device, from the device): asynchronous copies of the whole pinned `array` on the
+        stream."""
+        return self.on_stream("memcpy_htod_async", address, array), self.on_stream(
+            "memcpy_dtoh_async", array, address
+        )
 
     def on_stream(self, name: str, *arguments: Any) -> Callable[[], None]:
-        """A call of the driver's function `name` that puts work on the stream, as a copy between device buffers."""
+        """A call of the driver's function `name` that puts work on the stream, as a copy between
+        device buffers."""
         return partial(getattr(self._driver, name), *arguments, self.stream)
 
     def new_event(self) -> Any:
@@ -148,10 +174,12 @@ class Session:
         return self._driver.mem_get_info()
 
     def capture(self, enqueue: Callable[[], None]) -> tuple[Callable[[], None], int | None]:
-        """The work that `enqueue()` puts on the stream, as a graph. It must have run once outside a capture.
+        """The work that `enqueue()` puts on the stream, as a graph. It must have run once outside a
+        capture.
 
-        Returns the call that launches the graph on the stream, and its number of nodes, None if unknown.
-        Raises `CaptureRefused` with the reason, or `MemoryExhausted`, after ending the capture.
+        Returns the call that launches the graph on the stream, and its number of nodes, None if
+        unknown. Raises `CaptureRefused` with the reason, or `MemoryExhausted`, after ending the
+        capture.
         """
         bindings = _bindings()
         call = partial(checked, bindings, failure=CaptureRefused, exhausted=MemoryExhausted)
@@ -200,10 +228,13 @@ _open: list[Session] = []
 
 
 def _driver() -> ModuleType:
-    """`pycuda.driver`, or `_cuda_bindings` where it cannot be loaded; raises `CudaUnavailable` without either."""
+    """`pycuda.driver`, or `_cuda_bindings` where it cannot be loaded; raises `CudaUnavailable`
+    without either."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a mismatch of header and driver is also in the error's text
+            warnings.simplefilter(
+                "ignore"
+            )  # a mismatch of header and driver is also in the error's text
             import pycuda.driver
     except Exception:  # not installed, or made for another driver
         _bindings()
@@ -230,7 +261,8 @@ def _bindings() -> ModuleType:
 def spin_while_waiting() -> None:
     """Let the host spin while it waits for the device; call it before the context is created.
 
-    Otherwise the driver chooses, which on Tegra can mean that it sleeps. `scheduling` returns the actual setting.
+    Otherwise the driver chooses, which on Tegra can mean that it sleeps. `scheduling` returns the
+    actual setting.
     """
     with suppress(OSError, AttributeError):
         library = gpu.libcuda()
@@ -266,12 +298,15 @@ POOL_TRIALS = 2048
 class EventClocks:
     """Events of the trials since the last reading, from a pool.
 
-    `every`: also record events around the copies. `new_event()` creates an event with `record(stream)`, whose method
-    `elapsed` gives the milliseconds until a later event: "elapsed_time" in PyTorch, "time_till" in PyCUDA.
-    `enqueue_ns`: for each trial, the host time until all its work is enqueued.
+    `every`: also record events around the copies. `new_event()` creates an event with
+    `record(stream)`, whose method `elapsed` gives the milliseconds until a later event:
+    "elapsed_time" in PyTorch, "time_till" in PyCUDA. `enqueue_ns`: for each trial, the host time
+    until all its work is enqueued.
     """
 
-    def __init__(self, new_event: Callable[[], Any], stream: Any, every: bool, elapsed: str = "elapsed_time") -> None:
+    def __init__(
+        self, new_event: Callable[[], Any], stream: Any, every: bool, elapsed: str = "elapsed_time"
+    ) -> None:
         self._new_event, self._stream, self.every, self._elapsed = new_event, stream, every, elapsed
         self._sets: list[tuple] = []
         self._used = 0
@@ -284,7 +319,8 @@ class EventClocks:
         return len(self._sets)
 
     def take(self) -> tuple:
-        """The next trial's four events: before copy in, before compute, after compute, after copy out."""
+        """The next trial's four events: before copy in, before compute, after compute, after copy
+        out."""
         if self._used == len(self._sets):
             self._grow(max(1, len(self._sets)))
         events = self._sets[self._used]
@@ -297,12 +333,17 @@ class EventClocks:
         self.enqueue_ns.clear()
 
     def read(self) -> dict[str, np.ndarray]:
-        """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for its end)."""
-        places = {"compute_ns": (1, 2)} | ({"h2d_ns": (0, 1), "d2h_ns": (2, 3)} if self.every else {})
+        """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for
+        its end)."""
+        places = {"compute_ns": (1, 2)} | (
+            {"h2d_ns": (0, 1), "d2h_ns": (2, 3)} if self.every else {}
+        )
         columns: dict[str, list] = {"enqueue_ns": list(self.enqueue_ns)}
         for name, (first, later) in places.items():
             trials = self._sets[: self._used]
-            columns[name] = [getattr(events[first], self._elapsed)(events[later]) * 1e6 for events in trials]
+            columns[name] = [
+                getattr(events[first], self._elapsed)(events[later]) * 1e6 for events in trials
+            ]
         self.restart()
         return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
 
@@ -322,11 +363,17 @@ class EventClocks:
 
 
 def timed_step(
-    copy_in: Callable[[], Any], run: Callable[[], Any], copy_out: Callable, stream: Any, clocks: EventClocks | None
+    copy_in: Callable[[], Any],
+    run: Callable[[], Any],
+    copy_out: Callable,
+    stream: Any,
+    clocks: EventClocks | None,
 ) -> Callable[[], None]:
-    """The step of the runtimes on a GPU: copy in, run, copy out, wait; with the events of `clocks`, if there are any.
+    """The step of the runtimes on a GPU: copy in, run, copy out, wait; with the events of `clocks`,
+    if there are any.
 
-    `run()` returns a tensor of outputs, which is given to `copy_out`, or None if they are always in one place.
+    `run()` returns a tensor of outputs, which is given to `copy_out`, or None if they are always in
+    one place.
     """
     wait = stream.synchronize
     if clocks is None:
@@ -341,7 +388,12 @@ def timed_step(
             wait()
 
         return step
-    take, enqueued, every, clock = clocks.take, clocks.enqueue_ns.append, clocks.every, time.perf_counter_ns
+    take, enqueued, every, clock = (
+        clocks.take,
+        clocks.enqueue_ns.append,
+        clocks.every,
+        time.perf_counter_ns,
+    )
 
     def clocked_step() -> None:
         began = clock()

@@ -1,7 +1,8 @@
-"""The part of `pycuda.driver` that `_cuda` uses, over cuda-bindings alone, for machines where PyCUDA cannot be built.
+"""The part of `pycuda.driver` that `_cuda` uses, over cuda-bindings alone, for machines where
+PyCUDA cannot be built.
 
-Names, arguments and ownership are those of PyCUDA. Copies, launches and event records add 0.1 to 0.3 us of host time
-each on top of PyCUDA's, so the layer in use is in the provenance.
+Names, arguments and ownership are those of PyCUDA. Copies, launches and event records add 0.1 to
+0.3 us of host time each on top of PyCUDA's, so the layer in use is in the provenance.
 """
 
 from __future__ import annotations
@@ -98,7 +99,12 @@ class _Pinned:
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.size = math.prod(shape) * dtype.itemsize
         self.address = _checked("cuMemHostAlloc", cu.cuMemHostAlloc(self.size, 0))
-        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (self.address, False), "version": 3}
+        self.__array_interface__ = {
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+        }
 
     def free(self) -> None:
         cu.cuMemFreeHost(self.address)

@@ -6,7 +6,8 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def checked(driver: Any, name: str, result: tuple, failure: type, exhausted: type) -> Any:
-    """The value of a call of `driver`, cuda-bindings, a tuple unless it is one; raises `exhausted` or `failure`."""
+    """The value of a call of `driver`, cuda-bindings, a tuple unless it is one; raises `exhausted`
+    or `failure`."""
     status, *values = result
     if status:
         _, text = driver.cuGetErrorString(status)

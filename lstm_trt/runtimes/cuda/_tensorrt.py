@@ -6,15 +6,15 @@ the stream, in which the host spins. The copies are outside the graph, as in
 `pytorch-cudagraph`. Sizes and addresses are set before the first trial; the stream is not
 the default stream.
 
-In mode "stream" the state stays in device memory: one block has the states before a call, another those
-after it, and one copy between them follows the engine, in the graph if there is one. So the state costs
-the same with and without a graph, and the addresses stay those of the capture.
+In mode "stream" the state stays in device memory: one block has the states before a call, another
+those after it, and one copy between them follows the engine, in the graph if there is one. So the
+state costs the same with and without a graph, and the addresses stay those of the capture.
 
 If a graph was requested but its capture fails, the engine is enqueued instead, and
 `graph_fallback` in the facts has the reason; `graph_captured` records what was timed.
 
-A runtime of this family is a `TensorRtRuntime`; its `open_context(trt, engine, plan_sha256)` creates
-the execution context for its flavour (TensorRT or TensorRT for RTX).
+A runtime of this family is a `TensorRtRuntime`; its `open_context(trt, engine, plan_sha256)`
+creates the execution context for its flavour (TensorRT or TensorRT for RTX).
 """
 
 import math
@@ -30,7 +30,13 @@ import numpy as np
 
 from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, ConfigurationFailed, MemoryExhausted, RunFailed, RuntimeUnavailable
+from lstm_trt.config.errors import (
+    BuildFailed,
+    ConfigurationFailed,
+    MemoryExhausted,
+    RunFailed,
+    RuntimeUnavailable,
+)
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.tensorrt import build, engine as export_engine, trt as export_trt
 from lstm_trt.machine import gpu
@@ -47,8 +53,8 @@ class Opened:
     """An engine's execution context; None if TensorRT could not create it.
 
     `why_not_captured(stream_handle)` returns a reason, or "" if a capture can be attempted;
-    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance; `config` must live
-    as long as the context.
+    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance;
+    `config` must live as long as the context.
     """
 
     context: Any
@@ -82,7 +88,8 @@ class TensorRtRuntime:
         return export_trt.FLAVOURS[self.NAME].distribution
 
     def availability(self, device: str) -> Availability:
-        """What is missing, in one line; loads TensorRT only if a GPU and all packages are present. Never raises."""
+        """What is missing, in one line; loads TensorRT only if a GPU and all packages are present.
+        Never raises."""
         flavour = export_trt.FLAVOURS[self.NAME]
         version = installed_version(flavour.distribution)
         if device not in self.DEVICES:
@@ -98,7 +105,9 @@ class TensorRtRuntime:
             trt, found = export_trt.load_module(self.NAME), gpu.cuda_device()
             named, known = found.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
             if self.NAME == "tensorrt-rtx" and named not in known:
-                reason = f"TensorRT for RTX supports {', '.join(known)}, but {found.name} has {named}"
+                reason = (
+                    f"TensorRT for RTX supports {', '.join(known)}, but {found.name} has {named}"
+                )
                 return Availability(False, version, found.name, reason, "use the runtime tensorrt")
             needed, (major, minor) = export_trt.cuda_major(self.NAME), found.cuda_version
             if needed and needed > major:
@@ -112,9 +121,11 @@ class TensorRtRuntime:
             return Availability(False, version, reason=reason)
 
     def _engine_options(self, options: Options) -> export_engine.EngineOptions:
-        """Only what changes the engine, so that with and without a graph TensorRT times the same one.
+        """Only what changes the engine, so that with and without a graph TensorRT times the same
+        one.
 
-        TensorRT for RTX builds for this GPU where it can name it: its default leaves out the oldest.
+        TensorRT for RTX builds for this GPU where it can name it: its default leaves out the
+        oldest.
         """
         wanted = export_engine.EngineOptions(self.NAME, options.precision, detailed=True)
         if self.NAME != "tensorrt-rtx":
@@ -125,7 +136,8 @@ class TensorRtRuntime:
         return replace(wanted, capturable=options.graph, compute_capability=known)
 
     def parser_refusal(self, content: bytes, name: str) -> str | None:
-        """Why the parser rejects an ONNX model, which TensorRT for RTX says without a GPU; None if it does not."""
+        """Why the parser rejects an ONNX model, which TensorRT for RTX says without a GPU; None if
+        it does not."""
         try:
             build.check_parses(content, self.NAME, name)
         except RuntimeUnavailable:
@@ -149,8 +161,11 @@ class TensorRtRuntime:
             _cuda.spin_while_waiting()
             onnx = request.model()
             began = time.perf_counter()
-            # Detailed, to count the launches per inference; the NVTX markers that this adds are disabled later.
-            built = build.build_engine(onnx, self._engine_options(options), name=request.workload.label)
+            # Detailed, to count the launches per inference; the NVTX markers that this adds are
+            # disabled later.
+            built = build.build_engine(
+                onnx, self._engine_options(options), name=request.workload.label
+            )
             ready = time.perf_counter()
             step = TensorRtStep(self.NAME, request, built, self.open_context)
             step.described |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
@@ -163,7 +178,8 @@ class TensorRtStep(BufferedStep):
     Raises `MemoryExhausted` or `BuildFailed`, after freeing what was acquired.
     """
 
-    # TensorRT's objects, which have no types, and calls on the stream; None when the step is closed.
+    # TensorRT's objects, which have no types, and calls on the stream; None when the step is
+    # closed.
     _runtime: Any = None
     _engine: Any = None
     _opened: Any = None
@@ -171,10 +187,16 @@ class TensorRtStep(BufferedStep):
     _copy_in: Any = None
     _copy_out: Any = None
 
-    def __init__(self, name: str, request: Request, built: export_engine.Engine, open_context: OpenContext) -> None:
+    def __init__(
+        self, name: str, request: Request, built: export_engine.Engine, open_context: OpenContext
+    ) -> None:
         self._name, self._options, self._request = name, request.options, request
         self._arrays: dict[str, np.ndarray] = {}
-        self.described: dict = {"graph_captured": False, "graph_nodes": None, "graph_fallback": None}
+        self.described: dict = {
+            "graph_captured": False,
+            "graph_nodes": None,
+            "graph_fallback": None,
+        }
         self._session = _cuda.Session()
         try:
             self._load(built, open_context)
@@ -188,10 +210,14 @@ class TensorRtStep(BufferedStep):
             self._opened.after_first_run()
             if self._options.device_clocks != "off":
                 every, stream = self._options.device_clocks == "all", self._session.stream
-                self._clocks = _cuda.EventClocks(self._session.new_event, stream, every, "time_till")
+                self._clocks = _cuda.EventClocks(
+                    self._session.new_event, stream, every, "time_till"
+                )
                 self._session.hold(self._clocks.release)
             run = self._captured() if self._options.graph else self._enqueue
-            self.step = _cuda.timed_step(self._copy_in, run, self._copy_out, self._session.stream, self._clocks)
+            self.step = _cuda.timed_step(
+                self._copy_in, run, self._copy_out, self._session.stream, self._clocks
+            )
             self._describe(built)
             self.step()
             self.device_times()  # discards the times of this call
@@ -204,7 +230,10 @@ class TensorRtStep(BufferedStep):
         if not self._arrays:
             raise RunFailed("the step is closed")
         arrays = ((name, self._arrays[name]) for name in self._request.output_shapes)
-        return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype) for name, array in arrays}
+        return {
+            name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
+            for name, array in arrays
+        }
 
     def facts(self) -> dict:
         return {**self.described, **({"event_pool": self._clocks.size} if self._clocks else {})}
@@ -229,8 +258,12 @@ class TensorRtStep(BufferedStep):
             self._explain("the engine cannot be loaded on the GPU", messages, len(plan))
         self._opened = opened = open_context(trt, engine, built.sha256)
         if opened.context is None:
-            self._explain("cannot create an execution context", messages, engine.device_memory_size_v2)
-        opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # NVTX markers would lengthen the enqueue
+            self._explain(
+                "cannot create an execution context", messages, engine.device_memory_size_v2
+            )
+        opened.context.nvtx_verbosity = (
+            trt.ProfilingVerbosity.NONE
+        )  # NVTX markers would lengthen the enqueue
 
     def _unload(self) -> None:
         for name in ("_enqueue", "_opened", "_engine", "_runtime"):  # in this order
@@ -241,19 +274,34 @@ class TensorRtStep(BufferedStep):
         reason = export_trt.errors_of(messages)
         free_bytes, _ = self._session.memory_bytes()
         if size_bytes > free_bytes or _is_out_of_memory(messages):
-            raise MemoryExhausted(f"{self._name}: {what}: {reason}; {size_bytes} bytes needed, {free_bytes} free")
+            raise MemoryExhausted(
+                f"{self._name}: {what}: {reason}; {size_bytes} bytes needed, {free_bytes} free"
+            )
         raise BuildFailed(f"{self._name}: {what}: {reason or 'TensorRT gives no reason'}")
 
     def _bind(self) -> None:
-        """Set sizes, buffers and addresses; of the inputs first, so that the outputs' sizes are known."""
-        trt, engine, context = export_trt.load_module(self._name), self._engine, self._opened.context
+        """Set sizes, buffers and addresses; of the inputs first, so that the outputs' sizes are
+        known."""
+        trt, engine, context = (
+            export_trt.load_module(self._name),
+            self._engine,
+            self._opened.context,
+        )
         request, states = self._request, self._request.states
         inputs = {**request.input_shapes, **{state.input: state.shape for state in states}}
-        sizes_of = {**inputs, **request.output_shapes, **{state.output: state.shape for state in states}}
+        sizes_of = {
+            **inputs,
+            **request.output_shapes,
+            **{state.output: state.shape for state in states},
+        }
         tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         if tensors != set(sizes_of):
-            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, expected {sorted(sizes_of)}")
-        types = {tensor: np.dtype(trt.nptype(engine.get_tensor_dtype(tensor))) for tensor in sizes_of}
+            raise BuildFailed(
+                f"the engine's tensors are {sorted(tensors)}, expected {sorted(sizes_of)}"
+            )
+        types = {
+            tensor: np.dtype(trt.nptype(engine.get_tensor_dtype(tensor))) for tensor in sizes_of
+        }
         self.described["tensor_types"] = {tensor: str(found) for tensor, found in types.items()}
         enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
         places, carry = self._place_states(types)
@@ -263,7 +311,9 @@ class TensorRtStep(BufferedStep):
                 raise BuildFailed(f"the engine does not accept {tensor} of shape {sizes}")
             found = tuple(context.get_tensor_shape(tensor))
             if found != sizes:
-                raise BuildFailed(f"the engine's tensor {tensor} has shape {found}, expected {sizes}")
+                raise BuildFailed(
+                    f"the engine's tensor {tensor} has shape {found}, expected {sizes}"
+                )
             if tensor not in places:
                 array = self._arrays[tensor] = self._session.pinned(sizes, types[tensor])
                 places[tensor] = self._session.device(math.prod(sizes) * types[tensor].itemsize)
@@ -273,15 +323,22 @@ class TensorRtStep(BufferedStep):
         self._copy_in = _all_of([copies[name][0] for name in request.input_shapes])
         self._copy_out = _all_of([copies[name][1] for name in request.output_shapes])
 
-    def _place_states(self, types: Mapping[str, np.dtype]) -> tuple[dict[str, int], list[Callable[[], None]]]:
-        """Device buffers of the states, set to zero: address of each tensor, and the copy that carries all, if any."""
+    def _place_states(
+        self, types: Mapping[str, np.dtype]
+    ) -> tuple[dict[str, int], list[Callable[[], None]]]:
+        """Device buffers of the states, set to zero: address of each tensor, and the copy that
+        carries all, if any."""
         offsets, size = {}, 0
         for state in self._request.states:
             if types[state.input] != types[state.output]:
                 kinds = f"{types[state.input]} and {types[state.output]}"
-                raise BuildFailed(f"the engine's tensors {state.input} and {state.output} have the types {kinds}")
+                raise BuildFailed(
+                    f"the engine's tensors {state.input} and {state.output} have the types {kinds}"
+                )
             offsets[state] = size
-            size += -(-math.prod(state.shape) * types[state.input].itemsize // ALIGNMENT) * ALIGNMENT
+            size += (
+                -(-math.prod(state.shape) * types[state.input].itemsize // ALIGNMENT) * ALIGNMENT
+            )
         if not offsets:
             return {}, []
         before, after = self._session.device(size), self._session.device(size)
@@ -293,7 +350,8 @@ class TensorRtStep(BufferedStep):
         return places, [self._session.on_stream("memcpy_dtod_async", before, after, size)]
 
     def _captured(self) -> Callable[[], None]:
-        """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason in the facts."""
+        """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason
+        in the facts."""
         try:
             if refusal := self._opened.why_not_captured(self._session.stream.handle):
                 raise _cuda.CaptureRefused(refusal)
@@ -337,7 +395,8 @@ class TensorRtStep(BufferedStep):
 
 
 def _all_of(calls: list[Callable[[], None]]) -> Callable[[], None]:
-    """A function that makes these calls in order; with a single one that call itself, which saves a Python frame."""
+    """A function that makes these calls in order; with a single one that call itself, which saves a
+    Python frame."""
     if len(calls) == 1:
         return calls[0]
 
@@ -360,4 +419,8 @@ def _enqueuer(execute: Callable[[int], bool], handle: int, name: str) -> Callabl
 
 
 def _is_out_of_memory(messages: Iterable[tuple[str, str]]) -> bool:
-    return any(errors.is_memory_message(text) for severity, text in messages if severity in export_trt.ERRORS)
+    return any(
+        errors.is_memory_message(text)
+        for severity, text in messages
+        if severity in export_trt.ERRORS
+    )

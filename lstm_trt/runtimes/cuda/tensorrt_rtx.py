@@ -25,21 +25,34 @@ KERNELS = "rtx-kernels"
 
 def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     config = engine.create_runtime_config()
-    config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+    config.dynamic_shapes_kernel_specialization_strategy = (
+        trt.DynamicShapesKernelSpecializationStrategy.EAGER
+    )
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
     identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": gpu.cuda_device().name}
     kernels, kept = config.create_runtime_cache(), cache.stored(KERNELS, identity, ".bin")
-    found = {"kernel_specialization": "eager", "engine_cuda_graphs": "disabled", "kernel_cache": "new"}
+    found = {
+        "kernel_specialization": "eager",
+        "engine_cuda_graphs": "disabled",
+        "kernel_cache": "new",
+    }
     if kept:  # refused by another driver than the one that wrote them
-        found["kernel_cache"] = "loaded" if kernels.deserialize(kept.path.read_bytes()) else "refused"
+        found["kernel_cache"] = (
+            "loaded" if kernels.deserialize(kept.path.read_bytes()) else "refused"
+        )
     config.set_runtime_cache(kernels)
     context = engine.create_execution_context(config)
 
     def why_not_captured(handle: int) -> str:
-        return "" if context.is_stream_capturable(handle) else "TensorRT for RTX reports that it cannot be captured"
+        return (
+            ""
+            if context.is_stream_capturable(handle)
+            else "TensorRT for RTX reports that it cannot be captured"
+        )
 
     def keep_kernels() -> None:
-        """Write the compiled kernels, unless they were loaded; if writing fails, the next start compiles again."""
+        """Write the compiled kernels, unless they were loaded; if writing fails, the next start
+        compiles again."""
         content = None if found["kernel_cache"] == "loaded" else kernels.serialize()
         if content is None:
             return
