@@ -11,13 +11,19 @@ A runtime is a module, or an object in a module, with these attributes:
 
 Optional attributes:
 
-    NEEDS_ONNX   True if it reads ONNX files: it needs the exported network, and can run own networks
-    ONNX_RULES   what it reads of ONNX's recurrent operators (`export.onnx_checks.Rules`), if it needs ONNX files
+    NEEDS_ONNX   True if it reads ONNX files: it needs the exported network, and can run networks of
+                 users
+    ONNX_RULES   what it reads of ONNX's recurrent operators (`export.onnx_checks.Rules`), if it
+                 needs ONNX files
     MODES        ("forward", "stream") if it can carry state from call to call
-    parser_refusal(content, name) -> str | None        why it rejects an ONNX model, if it knows without its device
-    supports(workload, mode, device) -> str | None     reason why this is not supported, or None if it is
-    DISTRIBUTIONS  the packages that `versions` can install, if DISTRIBUTION is one of several
-    load_module() -> module    imports the module of DISTRIBUTION, if importing its name is not enough
+    parser_refusal(content, name) -> str | None
+                 why it rejects an ONNX model, if it knows without its device
+    supports(workload, mode, device) -> str | None
+                 reason why this is not supported, or None if it is
+    DISTRIBUTIONS
+                 the packages that `versions` can install, if DISTRIBUTION is one of several
+    load_module() -> module
+                 imports the module of DISTRIBUTION, if importing its name is not enough
 
 Importing the module must not import the runtime's libraries. Built-in runtimes are listed in
 `registry.RUNTIMES`; an installed package adds its own by an entry point of the group

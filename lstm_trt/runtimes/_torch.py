@@ -43,7 +43,10 @@ DISTRIBUTION = "torch"
 #: On the CPU, fp16 is a loop of small operators if oneDNN does not support it; `facts` show this.
 PRECISIONS = {"cpu": ("fp32", "bf16", "fp16"), "cuda": ("fp32", "tf32", "fp16", "bf16")}
 
-CUDA_WHEEL = "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (the PyPI wheel for Linux has CUDA)"
+CUDA_WHEEL = (
+    "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch"
+    " (the PyPI wheel for Linux has CUDA)"
+)
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,8 @@ class TorchRuntime:
         check_options(self.NAME, self, options)
         with building(self.NAME, request.label):
             configure(options)
-            step = (CudaStep if options.device == "cuda" else CpuStep)(
-                request, load_module(request), self.bind
-            )
+            kind = CudaStep if options.device == "cuda" else CpuStep
+            step = kind(request, load_module(request), self.bind)
             step.step()
             step.device_times()  # discards the times of this call
             return step
@@ -129,8 +131,9 @@ def load_module(request: Request) -> torch.nn.Module:
     step; carried state has the data type of the network.
     """
     module: Any = build_module(request.workload, request.weights, request.mode)
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
-    module = module.to(request.options.device, half or torch.float32)
+    halves = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    half = halves.get(request.options.precision)
+    module = module.to(request.options.device, torch.float32 if half is None else half)
     if request.options.device == "cuda":
         # One chunk of memory with all weights for cuDNN; `weights_in_one_chunk` shows whether it
         # worked. PyTorch makes one when moving a module to the device, except for bfloat16, where
@@ -178,7 +181,9 @@ def guarded(
 
         return run, lambda: None
 
-    with guard:  # otherwise they would differ from the carried ones, and torch.compile would compile for both
+    # Made within the mode: otherwise they would differ from the carried ones, and torch.compile
+    # would compile for both.
+    with guard:
         zeros = h, c = tuple(torch.zeros_like(tensor) for tensor in state)
 
     def run_and_carry() -> torch.Tensor:
@@ -208,9 +213,8 @@ def configure(options: Options) -> None:
     """
     torch.set_num_threads(options.threads)
     if torch.get_num_interop_threads() != 1:
-        with suppress(
-            RuntimeError
-        ):  # allowed only once, before any parallel work; `facts` has the actual count
+        # Allowed only once, before any parallel work; `facts` has the actual count.
+        with suppress(RuntimeError):
             torch.set_num_interop_threads(1)
     if options.device == "cpu":
         return
@@ -222,10 +226,10 @@ def configure(options: Options) -> None:
         _cuda.check_tf32()
     switch_tf32(allow)
     wanted = "tf32" if allow else "ieee"
-    wrong = {name: value for name, value in precision_switches("cuda").items() if value != wanted}
-    if wrong:
+    found = precision_switches("cuda")
+    if set(found.values()) != {wanted}:
         raise BuildFailed(
-            f"cannot set PyTorch {torch.__version__} to the precision {wanted}: {wrong}"
+            f"cannot set PyTorch {torch.__version__} to the precision {wanted}: {found}"
         )
 
 
@@ -248,8 +252,6 @@ def precision_switches(device: str) -> dict[str, str]:
             "cublas_matmul": backends.cuda.matmul.fp32_precision,
             "cudnn_rnn": backends.cudnn.rnn.fp32_precision,
         }
-    if not hasattr(backends.mkldnn, "matmul"):  # before PyTorch 2.9
-        return {"float32_matmul": torch.get_float32_matmul_precision()}
     return {
         "mkldnn_matmul": backends.mkldnn.matmul.fp32_precision,
         "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision,
@@ -282,7 +284,10 @@ LSTM_KERNELS = {"aten._cudnn_rnn": "cuDNN", "aten.mkldnn_rnn_layer": "oneDNN"}
 def lstm_kernel(counted: Mapping[str, int]) -> str:
     """Whose LSTM ran, from the result of `operators`: "cuDNN", "oneDNN", or "operators" for many
     small ones."""
-    return next((library for name, library in LSTM_KERNELS.items() if name in counted), "operators")
+    for name, library in LSTM_KERNELS.items():
+        if name in counted:
+            return library
+    return "operators"
 
 
 def facts(options: Options) -> dict:
@@ -301,10 +306,11 @@ def facts(options: Options) -> dict:
     if options.device == "cuda":
         from lstm_trt.runtimes.cuda import _cuda
 
+        major, minor = torch.cuda.get_device_capability()
         found |= {
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
-            "compute_capability": "{}.{}".format(*torch.cuda.get_device_capability()),
+            "compute_capability": f"{major}.{minor}",
             "host_memory": "pinned",
             "device_wait": f"cudaStreamSynchronize, {_cuda.scheduling()}",
         }
@@ -326,15 +332,19 @@ class _TorchStep(BufferedStep):
     def __init__(self, request: Request, pinned: bool) -> None:
         self._host_inputs = torch.empty(request.workload.input_shapes[INPUT], pin_memory=pinned)
         super().__init__({INPUT: self._host_inputs.numpy()})
-        self._options, self._states = request.options, request.states
+        self._options = request.options
+        self._states = request.states
         self._output_shape = request.workload.output_shapes[OUTPUT]
         self._bound: Any = None  # `Bound`, until it is closed
         self.load_inputs(request.inputs)
 
     def facts(self) -> dict:
-        bound = self._bound.facts() if self._bound else {}
-        kernel = {"lstm_kernel": lstm_kernel(bound["operators"])} if "operators" in bound else {}
-        return {**facts(self._options), **bound, **kernel}
+        found = facts(self._options)
+        if self._bound is not None:
+            found |= self._bound.facts()
+        if "operators" in found:
+            found["lstm_kernel"] = lstm_kernel(found["operators"])
+        return found
 
     def close(self) -> None:
         super().close()
@@ -348,14 +358,13 @@ class _TorchStep(BufferedStep):
         """Bind the network to its inputs and to a state of zeros; returns the outputs of a first
         call."""
         kind = next(module.parameters()).dtype
-        self._bound = bind(
-            module, inputs, *(inputs.new_zeros(state.shape, dtype=kind) for state in self._states)
-        )
-        self.reset, outputs = self._bound.reset, self._bound.run()
-        if tuple(outputs.shape) != self._output_shape:
-            raise RunFailed(
-                f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}"
-            )
+        zeros = [inputs.new_zeros(state.shape, dtype=kind) for state in self._states]
+        self._bound = bind(module, inputs, *zeros)
+        self.reset = self._bound.reset
+        outputs = self._bound.run()
+        found = tuple(outputs.shape)
+        if found != self._output_shape:
+            raise RunFailed(f"the outputs have shape {found}, expected {self._output_shape}")
         return outputs
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
 
+import numpy as np
+
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.config.libraries import RECORDING, how_to_install, onnx, onnxruntime
@@ -60,7 +62,10 @@ def availability(device: str = "cpu") -> Availability:
 
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
         reason = f"the installed onnxruntime has no {PROVIDERS[device]}"
-        remedy = "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)"
+        remedy = (
+            "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
+            " (needs an NVIDIA GPU)"
+        )
         return Availability(False, version, reason=reason, remedy=remedy)
     return on_gpu(version)
 
@@ -83,13 +88,9 @@ def reduces_range(options: Options) -> bool:
     The older instruction adds two 8-bit products in 16 bits, which saturates (ONNX Runtime's
     documentation of quantization); with 7 bits the sum fits.
     """
-    x86 = platform.machine() in ("x86_64", "AMD64")
-    return (
-        options.precision == "int8"
-        and options.device == "cpu"
-        and x86
-        and not VNNI_FLAGS & cpuinfo_flags()
-    )
+    if options.precision != "int8" or options.device != "cpu":
+        return False
+    return platform.machine() in ("x86_64", "AMD64") and not VNNI_FLAGS & cpuinfo_flags()
 
 
 def load_libraries(options: Options) -> None:
@@ -106,11 +107,8 @@ def load_libraries(options: Options) -> None:
     from lstm_trt.runtimes.cuda import _cuda
 
     _cuda.spin_while_waiting()
-
-    with (
-        suppress(Exception),
-        redirect_stdout(io.StringIO()),
-    ):  # it prints what it cannot find; the session reports it
+    # It prints what it cannot find, which the session reports.
+    with suppress(Exception), redirect_stdout(io.StringIO()):
         onnxruntime.preload_dlls()
 
 
@@ -122,31 +120,33 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     with graph optimizations) and `first_call_s`. Raises `BuildFailed` and the package's errors:
     call it within `building`.
     """
-    options, began = request.options, time.perf_counter()
+    began = time.perf_counter()
+    options = request.options
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
     settings.inter_op_num_threads = 1
     settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     settings.log_severity_level = 4  # errors are also raised as exceptions, so do not log them
-    tf32 = (
-        {"use_tf32": "1" if options.precision == "tf32" else "0"}
-        if options.device == "cuda"
-        else {}
+    provider = PROVIDERS[options.device]
+    of_provider = {}
+    if options.device == "cuda":
+        of_provider["use_tf32"] = "1" if options.precision == "tf32" else "0"
+    session = onnxruntime.InferenceSession(
+        model, settings, providers=[(provider, of_provider)], enable_fallback=0
     )
-    providers = [(PROVIDERS[options.device], tf32)]
-    session = onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
-    if session.get_providers()[0] != PROVIDERS[options.device]:
-        raise BuildFailed(
-            f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}"
-        )
+    used = session.get_providers()[0]
+    if used != provider:
+        raise BuildFailed(f"onnxruntime fell back from {provider} to {used}")
     return _SessionStep(session, request, began)
 
 
 class _SessionStep(HostStep):
     def __init__(self, session, request: Request, began: float) -> None:
         super().__init__(request, began)
-        self._options, self._states = request.options, request.states
-        self.first_call(*(self._bound if self._options.io_binding else self._unbound)(session))
+        self._options = request.options
+        self._states = request.states
+        bind = self._bound if self._options.io_binding else self._unbound
+        self.first_call(*bind(session))
         self._facts = {
             "providers": session.get_providers(),
             "intra_op_threads": self._options.threads,
@@ -166,15 +166,13 @@ class _SessionStep(HostStep):
         return in_turn(partial(self._call, session), self._states, placed, kind.update_inplace)
 
     def _call(self, session, read: Mapping, written: Mapping) -> Call:
-        """The call that is bound to the host buffers, and to the states that are read and written."""
+        """The call that is bound to the host buffers, and to the states that are read and
+        written."""
         binding = session.io_binding()
-        # By address: bind_cpu_input would make a copy that load_inputs cannot change.
-        for bind, arrays in (
-            (binding.bind_input, self._inputs),
-            (binding.bind_output, self._outputs),
-        ):
-            for name, array in arrays.items():
-                bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, array in self._inputs.items():
+            binding.bind_input(name, *_by_address(array))
+        for name, array in self._outputs.items():
+            binding.bind_output(name, *_by_address(array))
         for state in self._states:
             binding.bind_ortvalue_input(state.input, read[state])
             binding.bind_ortvalue_output(state.output, written[state])
@@ -190,16 +188,25 @@ class _SessionStep(HostStep):
 
     def _unbound(self, session) -> tuple[Call, Call]:
         """The call with arrays, which returns new ones; states are passed on."""
-        run, names = session.run, [*self._outputs, *(state.output for state in self._states)]
+        run = session.run
+        outputs = self._outputs
+        names = [*outputs, *(state.output for state in self._states)]
         zeros = {state.input: state.zeros() for state in self._states}
-        feed, outputs, returned = {**self._inputs, **zeros}, self._outputs, len(self._outputs)
+        feed = {**self._inputs, **zeros}
+        first_state = len(outputs)
 
         def step() -> None:
             results = run(names, feed)
             outputs.update(zip(outputs, results, strict=False))
-            feed.update(zip(zeros, results[returned:], strict=True))
+            feed.update(zip(zeros, results[first_state:], strict=True))
 
         return step, lambda: feed.update(zeros)
+
+
+def _by_address(array: np.ndarray) -> tuple:
+    """A host buffer itself, to be bound: `bind_cpu_input` would make a copy that `load_inputs`
+    cannot change."""
+    return "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
 
 
 def _quantized(model: bytes, reduce_range: bool) -> bytes:
@@ -213,8 +220,13 @@ def _quantized(model: bytes, reduce_range: bool) -> bytes:
 
     with temporary_folder() as folder:
         target = folder / "int8.onnx"
-        how = {"op_types_to_quantize": ["LSTM", "MatMul", "Gemm"], "reduce_range": reduce_range}
-        quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8, **how)
+        quantize_dynamic(
+            onnx.load_from_string(model),
+            target,
+            op_types_to_quantize=["LSTM", "MatMul", "Gemm"],
+            reduce_range=reduce_range,
+            weight_type=QuantType.QInt8,
+        )
         quantized = target.read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     left = sorted(operators & {"LSTM", "GRU", "RNN"})

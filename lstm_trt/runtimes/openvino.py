@@ -102,20 +102,20 @@ def _reason(error: RuntimeError) -> str:
 def _recurrent_precisions(compiled) -> list[str]:
     """The precisions in which the recurrent layers are computed; those that OpenVINO unrolls are
     not listed."""
-    layers = (layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops())
-    return [
-        info["runtimePrecision"].astype(str)
-        for info in layers
-        if info["layerType"].astype(str).startswith("RNN")
-    ]
+    found = []
+    for layer in compiled.get_runtime_model().get_ordered_ops():
+        info = layer.get_rt_info()
+        if info["layerType"].astype(str).startswith("RNN"):
+            found.append(info["runtimePrecision"].astype(str))
+    return found
 
 
 class _RequestStep(HostStep):
     def __init__(self, compiled, request: Request, began: float) -> None:
         super().__init__(request, began)
-        self.first_call(
-            *in_turn(partial(self._call, compiled), request.states, np.asarray, np.copyto)
-        )
+        self._states = request.states
+        bind = partial(self._call, compiled)
+        self.first_call(*in_turn(bind, self._states, np.asarray, np.copyto))
         get = compiled.get_property
         flush = "on" if get("CPU_DENORMALS_OPTIMIZATION") else "off"
         self._facts = {
@@ -133,9 +133,11 @@ class _RequestStep(HostStep):
         import openvino
 
         request = compiled.create_infer_request()
-        states = {state.input: array for state, array in read.items()}
-        states |= {state.output: array for state, array in written.items()}
-        for name, array in {**self._inputs, **self._outputs, **states}.items():
+        arrays = {**self._inputs, **self._outputs}
+        for state in self._states:
+            arrays[state.input] = read[state]
+            arrays[state.output] = written[state]
+        for name, array in arrays.items():
             request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
         base: Any = super(type(request), request)
         infer = base.infer  # the bound C function, without the Python wrapper

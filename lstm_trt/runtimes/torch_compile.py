@@ -7,7 +7,7 @@ the network was compiled. On the CPU each layer and direction remains one oneDNN
 network compiles in 1 to 2 s for any sequence length (the first in a process takes 5 to
 25 s). Where oneDNN does not support the LSTM, the sequence is unrolled: on GPUs, and in fp16
 on the CPU, where compiling took 18 s for 32 steps in total and 50 s for 128. Hence
-`UNROLLED_LIMITS`.
+`UNROLLED_SEQUENCE`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sysconfig
 import time
 import warnings
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
@@ -32,31 +31,25 @@ from lstm_trt.runtimes.base import Availability
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
 
 #: Longest sequence, and largest product of layers and directions, of a network that is unrolled.
-UNROLLED_LIMITS = {"sequence": 64, "layers": 2}
+UNROLLED_SEQUENCE = 64
+UNROLLED_LAYERS = 2
 
 
 def availability(device: str) -> Availability:
-    """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton."""
+    """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton.
+
+    What Triton needs itself, a C compiler and Python.h, its error names."""
     state = _torch.availability(device)
-    lacks = _missing(device) if state.ready else None
-    return Availability(False, state.version, reason=lacks[0], remedy=lacks[1]) if lacks else state
-
-
-def _missing(device: str) -> tuple[str, str] | None:
-    """What Inductor lacks to compile for a device, on a GPU also Triton for its launchers, and the
-    remedy."""
-    compiler = os.environ.get("CXX", "g++").split() or ["$CXX"]
-    if shutil.which(compiler[0]) is None:
-        return f"no C++ compiler ({compiler[0]})", "apt install g++, or set CXX"
-    if device == "cpu":
-        return None
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed", "pip install triton"
-    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")))):
-        return "no C compiler, which Triton needs", "apt install gcc, or set CC"
-    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        return "no Python.h, which Triton needs", "apt install python3-dev"
-    return None
+    if not state.ready:
+        return state
+    refused = partial(Availability, False, state.version)
+    words = os.environ.get("CXX", "g++").split()
+    compiler = words[0] if words else "$CXX"
+    if shutil.which(compiler) is None:
+        return refused(reason=f"no C++ compiler ({compiler})", remedy="apt install g++, or set CXX")
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        return refused(reason="Triton is not installed", remedy="pip install triton")
+    return state
 
 
 def leave_nothing_running() -> None:
@@ -79,11 +72,14 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
 
     lstm: Any = getattr(module, "network", module).lstm
     unrolled = "aten.mkldnn_rnn_layer" not in _torch.operators(module, inputs, *state)
-    sequence, layers = inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1)
-    if unrolled and (sequence > UNROLLED_LIMITS["sequence"] or layers > UNROLLED_LIMITS["layers"]):
-        limit = f"the limit is {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"
-        long = f"compiling {layers} layers (times directions) x {sequence} steps would take minutes; {limit}"
-        raise BuildFailed(f"torch.compile unrolls this LSTM on {inputs.device.type}: {long}")
+    sequence = inputs.shape[0]
+    layers = lstm.num_layers * (2 if lstm.bidirectional else 1)
+    if unrolled and (sequence > UNROLLED_SEQUENCE or layers > UNROLLED_LAYERS):
+        raise BuildFailed(
+            f"torch.compile unrolls this LSTM on {inputs.device.type}: compiling {layers} layers"
+            f" (times directions) x {sequence} steps would take minutes; the limit is"
+            f" {UNROLLED_LAYERS} x {UNROLLED_SEQUENCE}"
+        )
     torch._dynamo.reset()
     torch._dynamo.config.allow_rnn = True
     leave_nothing_running()

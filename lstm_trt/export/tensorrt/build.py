@@ -231,8 +231,8 @@ def _layer_table(
     without both."""
     rows = layers.rows_from_log(lines)
     source = "the builder's log"
-    if rows is None and options.detailed and card is not None:
-        rows = _inspect(trt, plan, options)
+    if not rows and options.detailed and card is not None:
+        rows = layers.rows_of(_inspected(trt, plan, options))
         source = "the engine inspector"
     if not rows:
         return None
@@ -335,15 +335,12 @@ def _timing_cache(trt, config, options: EngineOptions, card: dict | None) -> Ite
         cache.keep("timing", identity, ".timing", after)
 
 
-def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.LayerRow] | None:
-    """The program of an engine from the engine inspector, which needs the GPU that the engine is
-    for."""
+def _inspected(trt, plan: bytes, options: EngineOptions) -> str:
+    """What the engine inspector says of an engine, which needs the GPU that the engine is for."""
     with starting(options.flavour):
         runtime = trt.Runtime(logger(options.flavour))
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
-        return None
+        return ""
     inspector = engine.create_engine_inspector()
-    return layers.rows_from_inspector(
-        inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    )
+    return inspector.get_engine_information(trt.LayerInformationFormat.ONELINE)

@@ -2,14 +2,13 @@
 
 An engine is a small program: kernels, integer operations on the host, and conditional jumps that
 form the loop over time steps. With detailed verbosity the builder's log lists its rows, without a
-GPU; on a GPU the engine inspector lists the same rows. The rows and their jump targets are read
-from there. The iterations of a loop (called turns in the code: limit / step, which are literals of
+GPU; on a GPU the engine inspector says the same. The rows and their jump targets are read from
+there. The iterations of a loop (called turns in the code: limit / step, which are literals of
 the program, or the sequence length if it is dynamic) and the launches (one per kernel row and
 iteration) are derived.
 """
 
 import itertools
-import json
 import math
 import re
 from collections import Counter
@@ -65,15 +64,21 @@ class LayerRow:
         return re.sub(r"^__myln?_|_myl\d+_\d+$", "", self.name)
 
 
-def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[LayerRow] | None:
-    """The program from the messages of the builder; None if they do not contain one."""
+def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[LayerRow]:
+    """The program from the messages of the builder; empty if they do not contain one."""
     for _, text in lines:
         if text.startswith(LOG_MARK):
-            return [_row_from_text(line) for line in text.splitlines() if line.startswith("Name: ")]
-    return None
+            return rows_of(text)
+    return []
 
 
-def _row_from_text(line: str) -> LayerRow:
+def rows_of(text: str) -> list[LayerRow]:
+    """The program from what the engine inspector says in lines, as the builder's log has it; empty
+    if that has only names."""
+    return [_row_of(line) for line in text.splitlines() if line.startswith("Name: ")]
+
+
+def _row_of(line: str) -> LayerRow:
     head, _, tail = line.partition(", LayerType: ")
     inputs, _, outputs = tail.partition("Outputs: [")
     inputs = inputs.partition("Constants: [")[0]
@@ -88,31 +93,6 @@ def _row_from_text(line: str) -> LayerRow:
         scalar=len(integers) == outputs.count("{ Name: "),
         onnx=tuple(OPERATOR.findall(line)),
         then=jump[1] if jump else None,
-    )
-
-
-def rows_from_inspector(text: str) -> list[LayerRow] | None:
-    """The program from the JSON of the engine inspector; None if that has only names."""
-    layers = json.loads(text).get("Layers", [])
-    if not layers or not all(isinstance(layer, dict) for layer in layers):
-        return None
-    return [_row_from_json(layer) for layer in layers]
-
-
-def _row_from_json(layer: dict) -> LayerRow:
-    outputs = layer.get("Outputs", [])
-    return LayerRow(
-        name=layer.get("Name", ""),
-        kind=layer.get("LayerType", ""),
-        inputs=tuple(tensor.get("Name", "") for tensor in layer.get("Inputs", [])),
-        outputs=tuple(tensor.get("Name", "") for tensor in outputs),
-        scalar=all(
-            tensor.get("Dimensions") in ([], [1])
-            and "Int" in tensor.get("Datatype", "") + tensor.get("Format/Datatype", "")
-            for tensor in outputs
-        ),
-        onnx=tuple(OPERATOR.findall(str(layer.get("Metadata", "")))),
-        then=layer.get("JumpTargetThen"),
     )
 
 

@@ -69,9 +69,8 @@ def _halve(node: onnx.NodeProto, renamed: set[str]) -> None:
         if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             numbers = np.array(onnx.helper.get_attribute_value(attribute), np.float32)
             _set_value(attribute, numbers)
-        elif node.op_type == "Cast" and attribute.name == "to":
-            if attribute.i == onnx.TensorProto.FLOAT:
-                attribute.i = onnx.TensorProto.FLOAT16
+        elif (node.op_type, attribute.name, attribute.i) == ("Cast", "to", onnx.TensorProto.FLOAT):
+            attribute.i = onnx.TensorProto.FLOAT16
 
 
 def _set_value(attribute: onnx.AttributeProto, numbers: np.ndarray) -> None:

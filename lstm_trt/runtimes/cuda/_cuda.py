@@ -78,7 +78,9 @@ def missing(remedy: str = "") -> list[CudaUnavailable]:
     `remedy` installs the runtime that asks, and with it cuda-bindings.
     """
     installed = installed_version("cuda-bindings") is not None
-    lacks = [] if installed else [CudaUnavailable("cuda-bindings", remedy or _remedy())]
+    lacks = []
+    if not installed:
+        lacks.append(CudaUnavailable("cuda-bindings", remedy or _remedy()))
     try:
         gpu.cuda_device()
         if installed:  # after `cuda_device`, since loading needs the driver
@@ -92,7 +94,8 @@ def missing(remedy: str = "") -> list[CudaUnavailable]:
 
 
 def check_tf32() -> None:
-    """Raises `BuildFailed` if this GPU has no TF32, or a variable of the environment disables it."""
+    """Raises `BuildFailed` if this GPU has no TF32, or a variable of the environment disables
+    it."""
     device = gpu.cuda_device()
     if device.compute_capability < (8, 0):
         raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {device.name} is older")
@@ -125,9 +128,8 @@ class Session:
             self._acquire("a CUDA context", lambda: _primary().push())
             held.callback(self._driver.Context.pop)
             self.stream = self._acquire("a stream", self._driver.Stream, _NON_BLOCKING)
-            held.callback(
-                setattr, self, "stream", None
-            )  # the stream is destroyed with its last reference
+            # The stream is destroyed with its last reference.
+            held.callback(setattr, self, "stream", None)
             self._held = held.pop_all()
         _open.append(self)
 
@@ -156,9 +158,9 @@ class Session:
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         """(to the device, from the device): asynchronous copies of the whole pinned `array` on the
         stream."""
-        return self.on_stream("memcpy_htod_async", address, array), self.on_stream(
-            "memcpy_dtoh_async", array, address
-        )
+        to_device = self.on_stream("memcpy_htod_async", address, array)
+        from_device = self.on_stream("memcpy_dtoh_async", array, address)
+        return to_device, from_device
 
     def on_stream(self, name: str, *arguments: Any) -> Callable[[], None]:
         """A call of the driver's function `name` that puts work on the stream, as a copy between
@@ -232,9 +234,7 @@ def _driver() -> ModuleType:
     without either."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # a mismatch of header and driver is also in the error's text
+            warnings.simplefilter("ignore")  # a mismatch with the driver is also in the error
             import pycuda.driver
     except Exception:  # not installed, or made for another driver
         _bindings()
@@ -307,7 +307,10 @@ class EventClocks:
     def __init__(
         self, new_event: Callable[[], Any], stream: Any, every: bool, elapsed: str = "elapsed_time"
     ) -> None:
-        self._new_event, self._stream, self.every, self._elapsed = new_event, stream, every, elapsed
+        self._new_event = new_event
+        self._stream = stream
+        self.every = every
+        self._elapsed = elapsed
         self._sets: list[tuple] = []
         self._used = 0
         self.enqueue_ns: list[int] = []
@@ -335,17 +338,18 @@ class EventClocks:
     def read(self) -> dict[str, np.ndarray]:
         """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for
         its end)."""
-        places = {"compute_ns": (1, 2)} | (
-            {"h2d_ns": (0, 1), "d2h_ns": (2, 3)} if self.every else {}
-        )
-        columns: dict[str, list] = {"enqueue_ns": list(self.enqueue_ns)}
+        places = {"compute_ns": (1, 2)}
+        if self.every:
+            places |= {"h2d_ns": (0, 1), "d2h_ns": (2, 3)}
+        columns = {"enqueue_ns": np.array(self.enqueue_ns, np.int64)}
         for name, (first, later) in places.items():
-            trials = self._sets[: self._used]
-            columns[name] = [
-                getattr(events[first], self._elapsed)(events[later]) * 1e6 for events in trials
-            ]
+            times_ms = []
+            for events in self._sets[: self._used]:
+                elapsed = getattr(events[first], self._elapsed)
+                times_ms.append(elapsed(events[later]))
+            columns[name] = np.rint(np.array(times_ms) * 1e6).astype(np.int64)
         self.restart()
-        return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
+        return columns
 
     def release(self) -> None:
         """Drop the references to the events and the stream."""
@@ -354,12 +358,18 @@ class EventClocks:
         self._stream = None
 
     def _grow(self, trials: int) -> None:
-        wanted = (self.every, True, True, self.every)
         for _ in range(trials):
-            events = tuple(self._new_event() if needed else None for needed in wanted)
-            for event in filter(None, events):
-                event.record(self._stream)  # the driver creates an event when it is first recorded
-            self._sets.append(events)
+            inner = (self._recorded_event(), self._recorded_event())
+            outer = (None, None)
+            if self.every:
+                outer = (self._recorded_event(), self._recorded_event())
+            self._sets.append((outer[0], *inner, outer[1]))
+
+    def _recorded_event(self) -> Any:
+        """A new event; the driver creates it when it is first recorded."""
+        event = self._new_event()
+        event.record(self._stream)
+        return event
 
 
 def timed_step(
@@ -388,12 +398,11 @@ def timed_step(
             wait()
 
         return step
-    take, enqueued, every, clock = (
-        clocks.take,
-        clocks.enqueue_ns.append,
-        clocks.every,
-        time.perf_counter_ns,
-    )
+    # Local names, which a trial looks up in less time than attributes.
+    take = clocks.take
+    enqueued = clocks.enqueue_ns.append
+    every = clocks.every
+    clock = time.perf_counter_ns
 
     def clocked_step() -> None:
         began = clock()

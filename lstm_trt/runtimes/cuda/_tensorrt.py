@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn
@@ -92,8 +93,9 @@ class TensorRtRuntime:
         Never raises."""
         flavour = export_trt.FLAVOURS[self.NAME]
         version = installed_version(flavour.distribution)
+        refused = partial(Availability, False, version)
         if device not in self.DEVICES:
-            return Availability(False, version, reason=f"it runs on cuda only, not on {device}")
+            return refused(reason=f"it runs on cuda only, not on {device}")
         try:
             lacks = _cuda.missing(flavour.remedy)
             if find_spec(flavour.module) is None:
@@ -101,24 +103,29 @@ class TensorRtRuntime:
             if lacks:
                 reason = "no " + ", ".join(lack.what for lack in lacks)
                 remedies = dict.fromkeys(lack.remedy for lack in lacks)
-                return Availability(False, version, reason=reason, remedy="; ".join(remedies))
-            trt, found = export_trt.load_module(self.NAME), gpu.cuda_device()
-            named, known = found.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
-            if self.NAME == "tensorrt-rtx" and named not in known:
-                reason = (
-                    f"TensorRT for RTX supports {', '.join(known)}, but {found.name} has {named}"
-                )
-                return Availability(False, version, found.name, reason, "use the runtime tensorrt")
-            needed, (major, minor) = export_trt.cuda_major(self.NAME), found.cuda_version
+                return refused(reason=reason, remedy="; ".join(remedies))
+            trt = export_trt.load_module(self.NAME)
+            card = gpu.cuda_device()
+            known = export_engine.COMPUTE_CAPABILITIES
+            capability = card.as_dict()["compute_capability"]
+            if self.NAME == "tensorrt-rtx" and capability not in known:
+                supported = ", ".join(known)
+                reason = f"TensorRT for RTX supports {supported}, but {card.name} has {capability}"
+                return refused(card.name, reason, "use the runtime tensorrt")
+            needed = export_trt.cuda_major(self.NAME)
+            major, minor = card.cuda_version
             if needed and needed > major:
-                reason = f"it needs CUDA {needed}, but the driver of {found.name} supports CUDA {major}.{minor}"
-                return Availability(False, version, reason=reason, remedy=gpu.old_driver_remedy())
-            return Availability(True, version or trt.__version__, found.name)
+                reason = (
+                    f"it needs CUDA {needed}, but the driver of {card.name} supports CUDA"
+                    f" {major}.{minor}"
+                )
+                return refused(reason=reason, remedy=gpu.old_driver_remedy())
+            return Availability(True, version or trt.__version__, card.name)
         except RuntimeUnavailable as error:
-            return Availability(False, version, reason=error.reason, remedy=error.remedy)
+            return refused(reason=error.reason, remedy=error.remedy)
         except Exception as error:  # a broken installation
             reason = f"{flavour.distribution} cannot be loaded: {errors.one_line(error)}"
-            return Availability(False, version, reason=reason)
+            return refused(reason=reason)
 
     def _engine_options(self, options: Options) -> export_engine.EngineOptions:
         """Only what changes the engine, so that with and without a graph TensorRT times the same
@@ -190,7 +197,9 @@ class TensorRtStep(BufferedStep):
     def __init__(
         self, name: str, request: Request, built: export_engine.Engine, open_context: OpenContext
     ) -> None:
-        self._name, self._options, self._request = name, request.options, request
+        self._name = name
+        self._options = request.options
+        self._request = request
         self._arrays: dict[str, np.ndarray] = {}
         self.described: dict = {
             "graph_captured": False,
@@ -209,7 +218,8 @@ class TensorRtStep(BufferedStep):
             self._session.stream.synchronize()
             self._opened.after_first_run()
             if self._options.device_clocks != "off":
-                every, stream = self._options.device_clocks == "all", self._session.stream
+                every = self._options.device_clocks == "all"
+                stream = self._session.stream
                 self._clocks = _cuda.EventClocks(
                     self._session.new_event, stream, every, "time_till"
                 )
@@ -229,14 +239,17 @@ class TensorRtStep(BufferedStep):
     def outputs(self) -> dict[str, np.ndarray]:
         if not self._arrays:
             raise RunFailed("the step is closed")
-        arrays = ((name, self._arrays[name]) for name in self._request.output_shapes)
-        return {
-            name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
-            for name, array in arrays
-        }
+        found = {}
+        for name in self._request.output_shapes:
+            array = self._arrays[name]
+            kind = np.float32 if array.dtype == np.float16 else array.dtype
+            found[name] = array.astype(kind)
+        return found
 
     def facts(self) -> dict:
-        return {**self.described, **({"event_pool": self._clocks.size} if self._clocks else {})}
+        if self._clocks:
+            return {**self.described, "event_pool": self._clocks.size}
+        return dict(self.described)
 
     def close(self) -> None:
         super().close()
@@ -247,7 +260,8 @@ class TensorRtStep(BufferedStep):
     def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
         """Load the engine on the GPU and create its execution context."""
         trt = export_trt.load_module(self._name)
-        self.described["compute_capability"] = "{}.{}".format(*gpu.cuda_device().compute_capability)
+        major, minor = gpu.cuda_device().compute_capability
+        self.described["compute_capability"] = f"{major}.{minor}"
         self._session.hold(self._unload)
         plan = built.plan
         messages = export_trt.collected(self._name)
@@ -256,14 +270,12 @@ class TensorRtStep(BufferedStep):
         self._engine = engine = self._runtime.deserialize_cuda_engine(plan)
         if engine is None:
             self._explain("the engine cannot be loaded on the GPU", messages, len(plan))
-        self._opened = opened = open_context(trt, engine, built.sha256)
-        if opened.context is None:
-            self._explain(
-                "cannot create an execution context", messages, engine.device_memory_size_v2
-            )
-        opened.context.nvtx_verbosity = (
-            trt.ProfilingVerbosity.NONE
-        )  # NVTX markers would lengthen the enqueue
+        self._opened = open_context(trt, engine, built.sha256)
+        context = self._opened.context
+        if context is None:
+            needed = engine.device_memory_size_v2
+            self._explain("cannot create an execution context", messages, needed)
+        context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # markers would lengthen the enqueue
 
     def _unload(self) -> None:
         for name in ("_enqueue", "_opened", "_engine", "_runtime"):  # in this order
@@ -282,31 +294,18 @@ class TensorRtStep(BufferedStep):
     def _bind(self) -> None:
         """Set sizes, buffers and addresses; of the inputs first, so that the outputs' sizes are
         known."""
-        trt, engine, context = (
-            export_trt.load_module(self._name),
-            self._engine,
-            self._opened.context,
-        )
-        request, states = self._request, self._request.states
-        inputs = {**request.input_shapes, **{state.input: state.shape for state in states}}
-        sizes_of = {
-            **inputs,
-            **request.output_shapes,
-            **{state.output: state.shape for state in states},
-        }
-        tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-        if tensors != set(sizes_of):
-            raise BuildFailed(
-                f"the engine's tensors are {sorted(tensors)}, expected {sorted(sizes_of)}"
-            )
-        types = {
-            tensor: np.dtype(trt.nptype(engine.get_tensor_dtype(tensor))) for tensor in sizes_of
-        }
-        self.described["tensor_types"] = {tensor: str(found) for tensor, found in types.items()}
+        request = self._request
+        context = self._opened.context
+        inputs = dict(request.input_shapes)
+        outputs = dict(request.output_shapes)
+        for state in request.states:
+            inputs[state.input] = outputs[state.output] = state.shape
+        types = self._types({*inputs, *outputs})
         enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
         places, carry = self._place_states(types)
-        self._enqueue, copies = _all_of([enqueue, *carry]), {}
-        for tensor, sizes in sizes_of.items():
+        self._enqueue = _all_of([enqueue, *carry])
+        copies = {}
+        for tensor, sizes in {**inputs, **outputs}.items():
             if tensor in inputs and not context.set_input_shape(tensor, sizes):
                 raise BuildFailed(f"the engine does not accept {tensor} of shape {sizes}")
             found = tuple(context.get_tensor_shape(tensor))
@@ -315,35 +314,54 @@ class TensorRtStep(BufferedStep):
                     f"the engine's tensor {tensor} has shape {found}, expected {sizes}"
                 )
             if tensor not in places:
-                array = self._arrays[tensor] = self._session.pinned(sizes, types[tensor])
-                places[tensor] = self._session.device(math.prod(sizes) * types[tensor].itemsize)
+                array = self._session.pinned(sizes, types[tensor])
+                self._arrays[tensor] = array
+                places[tensor] = self._session.device(array.nbytes)
                 copies[tensor] = self._session.copies(places[tensor], array)
             if not context.set_tensor_address(tensor, places[tensor]):
                 raise BuildFailed(f"the engine does not accept the buffer of its tensor {tensor}")
         self._copy_in = _all_of([copies[name][0] for name in request.input_shapes])
         self._copy_out = _all_of([copies[name][1] for name in request.output_shapes])
 
+    def _types(self, expected: set[str]) -> dict[str, np.dtype]:
+        """The engine's types of its tensors; raises `BuildFailed` unless it has these."""
+        trt = export_trt.load_module(self._name)
+        engine = self._engine
+        tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+        if tensors != expected:
+            raise BuildFailed(
+                f"the engine's tensors are {sorted(tensors)}, expected {sorted(expected)}"
+            )
+        types = {name: np.dtype(trt.nptype(engine.get_tensor_dtype(name))) for name in tensors}
+        self.described["tensor_types"] = {name: str(types[name]) for name in sorted(types)}
+        return types
+
     def _place_states(
         self, types: Mapping[str, np.dtype]
     ) -> tuple[dict[str, int], list[Callable[[], None]]]:
         """Device buffers of the states, set to zero: address of each tensor, and the copy that
         carries all, if any."""
-        offsets, size = {}, 0
-        for state in self._request.states:
-            if types[state.input] != types[state.output]:
-                kinds = f"{types[state.input]} and {types[state.output]}"
-                raise BuildFailed(
-                    f"the engine's tensors {state.input} and {state.output} have the types {kinds}"
-                )
-            offsets[state] = size
-            size += (
-                -(-math.prod(state.shape) * types[state.input].itemsize // ALIGNMENT) * ALIGNMENT
-            )
-        if not offsets:
+        states = self._request.states
+        if not states:
             return {}, []
-        before, after = self._session.device(size), self._session.device(size)
-        places = {state.input: before + offset for state, offset in offsets.items()}
-        places |= {state.output: after + offset for state, offset in offsets.items()}
+        offsets = []
+        size = 0
+        for state in states:
+            kind = types[state.input]
+            if kind != types[state.output]:
+                raise BuildFailed(
+                    f"the engine's tensors {state.input} and {state.output} have the types"
+                    f" {kind} and {types[state.output]}"
+                )
+            offsets.append(size)
+            blocks = math.ceil(math.prod(state.shape) * kind.itemsize / ALIGNMENT)
+            size += blocks * ALIGNMENT
+        before = self._session.device(size)
+        after = self._session.device(size)
+        places = {}
+        for state, offset in zip(states, offsets, strict=True):
+            places[state.input] = before + offset
+            places[state.output] = after + offset
         zero_state = self._session.on_stream("memset_d8_async", before, 0, size)
         zero_state()
         self.reset = _all_of([zero_state, self._session.stream.synchronize])
@@ -353,7 +371,8 @@ class TensorRtStep(BufferedStep):
         """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason
         in the facts."""
         try:
-            if refusal := self._opened.why_not_captured(self._session.stream.handle):
+            refusal = self._opened.why_not_captured(self._session.stream.handle)
+            if refusal:
                 raise _cuda.CaptureRefused(refusal)
             launch, nodes = self._session.capture(self._enqueue)
             self.described |= {"graph_captured": True, "graph_nodes": nodes}
@@ -368,7 +387,8 @@ class TensorRtStep(BufferedStep):
 
     def _describe(self, built: export_engine.Engine) -> None:
         free_bytes, total_bytes = self._session.memory_bytes()
-        information, table = built.information, built.information["layers"] or {}
+        information = built.information
+        table = information["layers"] or {}
         self.described |= {
             "module_version": export_trt.load_module(self._name).__version__,
             "driver_layer": _cuda.driver_layer(),

@@ -30,37 +30,38 @@ def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     )
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
     identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": gpu.cuda_device().name}
-    kernels, kept = config.create_runtime_cache(), cache.stored(KERNELS, identity, ".bin")
+    kernels = config.create_runtime_cache()
+    state = "new"
+    kept = cache.stored(KERNELS, identity, ".bin")
+    if kept:
+        loaded = kernels.deserialize(kept.path.read_bytes())
+        state = "loaded" if loaded else "refused"  # by another driver than that which wrote them
     found = {
         "kernel_specialization": "eager",
         "engine_cuda_graphs": "disabled",
-        "kernel_cache": "new",
+        "kernel_cache": state,
     }
-    if kept:  # refused by another driver than the one that wrote them
-        found["kernel_cache"] = (
-            "loaded" if kernels.deserialize(kept.path.read_bytes()) else "refused"
-        )
     config.set_runtime_cache(kernels)
     context = engine.create_execution_context(config)
 
     def why_not_captured(handle: int) -> str:
-        return (
-            ""
-            if context.is_stream_capturable(handle)
-            else "TensorRT for RTX reports that it cannot be captured"
-        )
+        if context.is_stream_capturable(handle):
+            return ""
+        return "TensorRT for RTX reports that it cannot be captured"
 
     def keep_kernels() -> None:
         """Write the compiled kernels, unless they were loaded; if writing fails, the next start
         compiles again."""
-        content = None if found["kernel_cache"] == "loaded" else kernels.serialize()
+        if state == "loaded":
+            return
+        content = kernels.serialize()
         if content is None:
             return
         try:
             cache.keep(KERNELS, identity, ".bin", bytes(content))
-            found["kernel_cache"] += ", kept"
+            found["kernel_cache"] = f"{state}, kept"
         except LabError as error:
-            found["kernel_cache"] += f", not kept: {error}"
+            found["kernel_cache"] = f"{state}, not kept: {error}"
 
     return _tensorrt.Opened(context, why_not_captured, keep_kernels, lambda: found, config)
 

@@ -368,27 +368,9 @@ def test_an_engine_for_capture_has_the_same_kernels():
     assert capturable.information["layers"]["launches"] == plain.information["layers"]["launches"]
 
 
-def test_the_inspectors_json_gives_the_same_table():
-    """Its keys are taken to be those of the log's rows: no inspector on a GPU has confirmed that yet."""
-    _, facts = build.build_plan(lstm(sizes=(32, 1, 6, 8)), options(detailed=True), "it", None)
-    rows = export_layers.rows_from_log(export_trt.logger(RTX).lines)
-    layers = [
-        {
-            "Name": row.name,
-            "LayerType": row.kind,
-            "Inputs": [{"Name": name} for name in row.inputs],
-            "Outputs": [
-                {"Name": n, "Dimensions": [1] if row.scalar else [2, 3], "Datatype": "Int32"} for n in row.outputs
-            ],
-            "Metadata": "".join(f"[ONNX Layer: {name}]" for name in row.onnx),
-            **({"JumpTargetThen": row.then} if row.then else {}),
-        }
-        for row in rows
-    ]
-    again = export_layers.rows_from_inspector(json.dumps({"Layers": layers}))
-    assert export_layers.layer_table(again, facts["layers"]["network"], "the builder's log") == facts["layers"]
-    assert export_layers.rows_from_inspector(json.dumps({"Layers": ["a name", "another"]})) is None
-    assert export_layers.rows_from_log([("VERBOSE", "nothing of the kind")]) is None
+def test_what_has_no_rows_gives_no_table():
+    assert export_layers.rows_from_log([("VERBOSE", "nothing of the kind")]) == []
+    assert export_layers.rows_of("Layers:\na name\nanother\n") == []  # an engine without details
     assert len(export_layers.render(None)) == 1
 
 

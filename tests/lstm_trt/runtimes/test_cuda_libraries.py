@@ -13,7 +13,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.describe import describe
 from lstm_trt.runtimes import onnxruntime, torch_compile
-from lstm_trt.runtimes.base import Request
+from lstm_trt.runtimes.base import Availability, Request
 from lstm_trt.runtimes.cuda import _cuda
 
 
@@ -57,16 +57,13 @@ def test_a_session_never_falls_back_to_the_cpu(monkeypatch):
     assert asked["providers"] == [("CUDAExecutionProvider", {"use_tf32": "0"})]
 
 
-def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: object())
-    for name in ("CC", "CXX"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(torch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
+def test_torch_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch):
+    ready = Availability(True, "2.13.0", "a device")
+    monkeypatch.setattr(torch_compile._torch, "availability", lambda device: ready)
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "C++ compiler" in torch_compile._missing("cpu")[0]
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None)
-    assert "no C compiler" in torch_compile._missing("cuda")[0] and torch_compile._missing("cpu") is None
+    assert "no C++ compiler (g++)" in torch_compile.availability("cpu").reason
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert "Python.h" in torch_compile._missing("cuda")[0]
-    (tmp_path / "Python.h").touch()
-    assert torch_compile._missing("cuda") is None
+    monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: None)
+    assert torch_compile.availability("cuda").remedy == "pip install triton"
+    assert torch_compile.availability("cpu") is ready

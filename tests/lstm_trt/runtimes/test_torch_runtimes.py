@@ -138,13 +138,6 @@ def test_outputs_agree_with_the_reference(name, shape):
     step.close()
 
 
-def test_a_pytorch_without_switches_for_each_operator_states_the_one_for_all(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.backends, "mkldnn", SimpleNamespace())
-    assert _torch.precision_switches("cpu") == {"float32_matmul": "highest"}
-
-
 def test_threads_are_those_asked_for():
     for threads in (2, 1):
         step = prepare("pytorch", SMALL, threads=threads)
@@ -449,7 +442,7 @@ backends.cudnn.allow_tf32 backends.cudnn.conv backends.cudnn.rnn.fp32_precision 
 backends.mkldnn.enabled backends.mkldnn.flags backends.mkldnn.is_available backends.mkldnn.matmul.fp32_precision
 backends.mkldnn.rnn.fp32_precision bfloat16 cat cuda.CUDAGraph cuda.Event cuda.Stream cuda.current_stream
 cuda.empty_cache cuda.get_device_capability cuda.get_device_name cuda.graph cuda.init cuda.set_stream
-cuda.synchronize empty float16 float32 from_numpy full get_float32_matmul_precision get_num_interop_threads
+cuda.synchronize empty float16 float32 from_numpy full get_num_interop_threads
 get_num_threads inference_mode int64 jit.ScriptModule jit.freeze jit.script mm nn.LSTM nn.Linear nn.Module nn.functional
 nn.utils.rnn.PackedSequence nn.utils.rnn.pack_padded_sequence nn.utils.rnn.pad_packed_sequence no_grad
 onnx.export optim.Adam optim.SGD randn_like set_num_interop_threads set_num_threads sigmoid stack tanh

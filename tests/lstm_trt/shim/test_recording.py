@@ -348,10 +348,12 @@ def test_a_workload_of_the_literature(tmp_path, lab):
 @pytest.mark.heavy
 def test_an_inspector_that_says_something_new_does_not_spoil_the_engine(tmp_path, monkeypatch, lab):
     """Rows as an engine of a future version may have them: an operand that is not among the inputs, and none at all."""
-    row = {"Name": "add", "LayerType": "add", "Inputs": [], "Outputs": [{"Name": "x"}], "Metadata": ""}
-    for number, layers in enumerate(([row, {**row, "Inputs": None}], "text", [1])):
-        inspector = tmp_path / "inspector.json"
-        inspector.write_text(json.dumps({"Layers": layers, "Bindings": []}))
+    row = "Name: add, LayerType: add, Inputs: [], Outputs: [ { Name: x, Location: Device }], TacticName: "
+    jump = "Name: end, LayerType: jump, Inputs: [ { Name: x, Dimensions: [1] }, { Name: y, Dimensions: [1] }]"
+    jump += ", Outputs: [], TacticName: , JumpTargetThen: add, Metadata: "
+    for number, rows in enumerate(([row, jump], ["text"], ["Name: "])):
+        inspector = tmp_path / "inspector.txt"
+        inspector.write_text("\n".join(["Layers:", *rows]))
         monkeypatch.setenv("SHIM_TRT_INSPECTOR", str(inspector))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache{number}"))
         shape = LstmShape(1, 18, 8)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import enum
-import json
 import os
 import weakref
 from pathlib import Path
@@ -210,7 +209,7 @@ class Runtime:
 class _Inspector:
     def get_engine_information(self, form):
         file = os.environ.get("SHIM_TRT_INSPECTOR")
-        return Path(file).read_text() if file else json.dumps({"Layers": ["a", "b"], "Bindings": []})
+        return Path(file).read_text() if file else "Layers:\na\nb\n"
 
 
 class ICudaEngine:
