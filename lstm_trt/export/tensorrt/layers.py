@@ -147,9 +147,12 @@ class _Program:
             return None
         if maker.kind == "memset":
             return 0
-        operands = [self.value(used, depth + 1) for used in maker.inputs]
-        if None in operands:
-            return None
+        operands = []
+        for used in maker.inputs:
+            operand = self.value(used, depth + 1)
+            if operand is None:
+                return None
+            operands.append(operand)
         match maker.kind, operands:
             case "copy" | "cast", [first, *_]:
                 return first
@@ -192,7 +195,8 @@ def layer_table(
     """The kernels and launches of an inference, as JSON values.
 
     `network` is the result of `structure`; `sequence` is the number of time steps that is assumed
-    for a dynamic loop. `launches` is None if the turns of a loop cannot be derived.
+    for a dynamic loop. `launches` is None if the turns of a loop cannot be derived, or if there is
+    no kernel, so that the rows mean something else.
     """
     loops = _Program(rows, sequence).loops()
     kernels = []
@@ -210,7 +214,7 @@ def layer_table(
     inside = Counter(kernel["loop"] for kernel in kernels)
     described = [_described(loop, rows, inside[number]) for number, loop in enumerate(loops)]
     launches = None
-    if all(loop.turns is not None for loop in loops):
+    if kernels and all(loop.turns is not None for loop in loops):
         in_loops = [loop["kernels_a_turn"] * loop["turns"] for loop in described]
         launches = inside[None] + sum(in_loops)
     return {
@@ -234,10 +238,12 @@ def _described(loop: Loop, rows: list[LayerRow], kernels: int) -> dict:
         # operator.
         following = [row.onnx for row in rows[loop.last :] if row.onnx]
         operators = set(following[0]) if following else set()
-    known = loop.turns is not None and loop.step is not None
+    steps = None
+    if loop.turns is not None and loop.step is not None:
+        steps = loop.turns * loop.step
     return {
         "onnx": sorted(operators),
-        "steps": loop.turns * loop.step if known else None,
+        "steps": steps,
         "steps_a_turn": loop.step,
         "turns": loop.turns,
         "kernels_a_turn": kernels,
