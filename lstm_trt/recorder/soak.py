@@ -162,6 +162,7 @@ def soak(
         outcome.check()
         paths = list(folders.contents(folder).parts[configuration.id, rest.round].values())
         first = files.read(paths[0], ()).provenance
-    recorded = rest.round, paths, outcome.message["trials"], rest.continues
+    trials = outcome.written.trials if outcome.written else 0
+    recorded = rest.round, paths, trials, rest.continues
     checks = first["control"], first["clock"], first["parity"]["nan_reaches_output"]
     return Soak(configuration, folder, *recorded, *checks, [*damaged, *outcome.warnings])

@@ -379,11 +379,6 @@ class Preparer(ABC):
         """The protocol of `versions` if none is given."""
         return Protocol()
 
-    def reference_key(self, configuration: Configuration) -> str | None:
-        """What the reference depends on, if it is kept for others with the same key; None: made
-        anew each time."""
-        return None
-
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` with the runtime's reason if it does not support the workload or
         mode."""
@@ -399,7 +394,7 @@ class Preparer(ABC):
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
     ) -> dict:
-        """In the preparing process: write the outputs for the gate's inputs to `reference_path`
+        """In the process of references: write the outputs for the gate's inputs to `reference_path`
         (.npy).
 
         Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together
