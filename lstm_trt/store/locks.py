@@ -21,9 +21,6 @@ LOCK_FILE = ".lstm_trt.lock"
 #: `folder_in_use` holds the lock for a moment, so a writer tries again for this time.
 _PATIENCE_S, _POLL_S = 0.1, 0.01
 
-#: How often the kernel's list of locks is read, if it lacks one.
-_LOOKS = 3
-
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
@@ -128,31 +125,17 @@ def _holder(handle: int) -> str:
     """The process that holds the lock of an open file, as the kernel lists it, its program, user and beginning."""
     import psutil  # only needed here
 
-    for _ in range(_LOOKS):
-        holder = _listed_holder(handle)
-        if holder is not None:
-            with suppress(psutil.Error):
-                process = psutil.Process(holder)
-                began = datetime.fromtimestamp(process.create_time())
-                who = f"process {process.pid}, {process.name()} of {process.username()}"
-                return f"{who}, since {began:%Y-%m-%d %H:%M:%S}"
-        time.sleep(_POLL_S)
-    return "a process that is not visible here"
-
-
-def _listed_holder(handle: int) -> int | None:
-    """The process that holds the lock of an open file, by the kernel's list; None if that has none.
-
-    The list is read in several parts, and lacks locks if others are released in between.
-    """
     status = os.fstat(handle)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with suppress(OSError):
+    with suppress(OSError, psutil.Error):
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()  # 1: FLOCK ADVISORY WRITE 4711 00:18:42 0 EOF
             if fields[1] == "FLOCK" and place in fields:
-                return int(fields[4])
-    return None
+                process = psutil.Process(int(fields[4]))
+                began = datetime.fromtimestamp(process.create_time())
+                who = f"process {process.pid}, {process.name()} of {process.username()}"
+                return f"{who}, since {began:%Y-%m-%d %H:%M:%S}"
+    return "a process that is not visible here"
 
 
 def _opened(path: Path) -> int:

@@ -17,7 +17,7 @@ from lstm_judge.analysis.summary import summarize
 from lstm_judge.read.runs import Runs, as_runs, load, other_versions
 from lstm_onnx.c.file import VERSION
 from lstm_trt.config.errors import Incomplete, UnknownConfiguration, UsageError
-from lstm_trt.store import consolidated, files, folders, locks, schema
+from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from tests.conftest import ROOT
 from tests.lstm_judge.read.test_samples import put
@@ -211,19 +211,6 @@ def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
     assert not folder_in_use(tmp_path)
     with folder_lock(tmp_path):
         assert (tmp_path / LOCK_FILE).read_text().strip() == str(os.getpid())
-
-
-def test_the_holder_is_named_although_the_kernels_list_lacks_it_once(tmp_path, monkeypatch):
-    listed, looks = locks._listed_holder, []
-
-    def lacking_once(handle: int) -> int | None:
-        looks.append(handle)
-        return None if len(looks) == 1 else listed(handle)
-
-    monkeypatch.setattr(locks, "_listed_holder", lacking_once)
-    with folder_lock(tmp_path), pytest.raises(UsageError, match=f"process {os.getpid()}"), folder_lock(tmp_path):
-        pass
-    assert len(looks) == 2
 
 
 # Other versions
