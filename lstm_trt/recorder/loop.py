@@ -158,9 +158,8 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
         CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
     )
     if abs(by_stamps - by_raw) > allowed:
-        raise RunFailed(
-            f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
-        )
+        took = f"{by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
+        raise RunFailed(f"self-check: the loop took {took}")
     if (end < start).any() or (start[1:] < end[:-1]).any():
         raise RunFailed("self-check: a trial starts before the previous one ended")
     if "intended_ns" in columns and (start < columns["intended_ns"]).any():
@@ -403,7 +402,8 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
     if protocol.period_us is not None and protocol.period_us < median_us:
-        median = f"the step's median latency of {microseconds(median_us)} us (pilot of {len(taken)} calls)"
+        pilot_of = f"{microseconds(median_us)} us (pilot of {len(taken)} calls)"
+        median = f"the step's median latency of {pilot_of}"
         remedy = f"use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         short = f"the period of {protocol.period_us:g} us is shorter than {median}"
         raise PeriodTooShort(f"{short}: delays would grow without limit; {remedy}")

@@ -298,10 +298,11 @@ def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | 
     if clock["median_share"] >= SHOWN_SHARE:
         empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
         share = percent(clock["median_share"])
-        found.append(
-            f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"
-        )
-    return found if nan_reaches_output is not False else [*found, nan_text(nan_reaches_output)]
+        costs = f"an empty step takes {empty}, {share} of the median"
+        found.append(f"{costs}; calls from {shortest} are resolved")
+    if nan_reaches_output is False:
+        found.append(nan_text(False))
+    return found
 
 
 def nan_text(reaches_output: bool | None) -> str:
@@ -315,9 +316,8 @@ def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
     """Raises `UsageError` unless there is at least one round and the time limit is positive."""
     check_whole("rounds", rounds, 1)
     if time_limit_s is not None:
-        check_number(
-            "the time limit must be greater than 0 s", time_limit_s, lambda seconds: seconds > 0
-        )
+        must = "the time limit must be greater than 0 s"
+        check_number(must, time_limit_s, lambda seconds: seconds > 0)
 
 
 def silence_limit_s(protocol: Protocol) -> float:
@@ -330,10 +330,10 @@ def failure_of(configuration: Configuration, round: int, error: LabError) -> Fai
     """The failure row of an error; of a traceback without the machine's folders, since it is
     stored."""
     detail = re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', getattr(error, "detail", ""))
-    provenance = {
-        "machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))
-    }
-    provenance |= {"detail": detail} if detail else {}
+    machine = facts.describe(configuration.options.device)
+    provenance = {"machine_fingerprint": facts.fingerprint(machine)}
+    if detail:
+        provenance["detail"] = detail
     return Failure(configuration, round, getattr(error, "stage", "build"), str(error), provenance)
 
 
@@ -341,27 +341,24 @@ def next_round(configuration: Configuration, folder: Path) -> int:
     """The first round of this configuration in `folder` that failed, else the number after its last
     round."""
     recorded, failed = folders.finished(folder)
-    again, done = (
-        {round for identity, round in found if identity == configuration.id}
-        for found in (failed, recorded)
-    )
-    return min(again, default=max(done, default=-1) + 1)
+    again = [round for identity, round in failed if identity == configuration.id]
+    if again:
+        return min(again)
+    done = [round for identity, round in recorded if identity == configuration.id]
+    return max(done) + 1 if done else 0
 
 
 def recorded_rounds(configuration: Configuration, folder: Path, rounds: int) -> list[Recording]:
-    """The recordings of a configuration in `folder`, of its first so many rounds, in their order."""
+    """The recordings of a configuration in `folder` in its first so many rounds, in their order."""
     found = []
     for item in folders.read_many(folder, skipped=[]):
-        if (
-            isinstance(item, Recording)
-            and item.configuration.id == configuration.id
-            and item.round < rounds
-        ):
+        is_same = isinstance(item, Recording) and item.configuration.id == configuration.id
+        if is_same and item.round < rounds:
             found.append(item)
     return sorted(found, key=lambda recording: recording.round)
 
 
-def record(
+def record(  # noqa: PLR0913
     workload: Workload,
     runtime: str | None = None,
     protocol: Protocol | None = None,

@@ -96,7 +96,7 @@ class Request:
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the inputs that are given at each call, without states that are carried."""
+        """Name -> shape of the inputs that are given at each call, without carried states."""
         carried = {state.input for state in self.states}
         return {
             name: shape for name, shape in self.workload.input_shapes.items() if name not in carried
@@ -279,7 +279,8 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
     device = options.device
     if device not in runtime.DEVICES:
         raise UsageError(
-            f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}"
+            f"{name} does not support the device {device!r}:"
+            f" choose from {', '.join(runtime.DEVICES)}"
         )
     if options.precision not in runtime.PRECISIONS[device]:
         raise UnsupportedPrecision(name, device, options.precision, runtime.PRECISIONS[device])
@@ -372,7 +373,7 @@ class Preparer(ABC):
         return registry.table("RUNTIMES")
 
     def version(self, workload: Workload) -> str | None:
-        """Version of the code that the workload itself brings; None if only the runtime's matters."""
+        """Version of the code that the workload itself brings, if it brings any."""
         return None
 
     def protocol(self, workload: Workload) -> Protocol:
