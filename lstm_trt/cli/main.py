@@ -232,16 +232,14 @@ def show(answer: Any, file: Any = None) -> None:
     """Print a text, or the text of an object, wrapped at the width of a terminal; control
     characters as escapes.
 
-    Names in files of the user may contain them. An object whose own text has colours, and nothing
-    of such files, says so by its attribute `coloured`. Standard error may be full or closed: the
-    result does not depend on it.
+    Names in files of the user may contain them. Standard error may be full or closed: the result
+    does not depend on it.
     """
     file = file or sys.stdout
     width = terminal_width(file)
     before = WIDTH.set(width)
     try:
-        coloured = getattr(answer, "coloured", False)
-        text = str(answer) if coloured else "\n".join(map(printable, str(answer).split("\n")))
+        text = "\n".join(map(printable, str(answer).split("\n")))
         print(wrapped(text, width) if width else text, file=file, flush=True)
     except OSError:
         if file is not sys.stderr:
