@@ -68,20 +68,18 @@ class _Parser(argparse.ArgumentParser):
         """As argparse; an unknown option of a command is reported before arguments that are
         missing."""
         if self._subparsers is None:
+            known = self._option_string_actions
             for word in args or ():
                 name = word.partition("=")[0]
-                if name.startswith("--") and not any(
-                    known.startswith(name) for known in self._option_string_actions
-                ):
-                    self.error(
-                        f"unrecognized arguments: {word}{nearest(name, self._option_string_actions)}"
-                    )
+                if name.startswith("--") and not any(each.startswith(name) for each in known):
+                    self.error(f"unrecognized arguments: {word}{nearest(name, known)}")
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            choices = f"{nearest(value, action.choices)}: choose from {', '.join(map(str, action.choices))}"
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{choices}")
+            choices = ", ".join(map(str, action.choices))
+            hint = f"{nearest(value, action.choices)}: choose from {choices}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -126,7 +124,8 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
         prog=name,
         usage=f"{name} [-h] [--version] COMMAND ...",
         description=program.description,
-        epilog=f"{_command_list(commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
+        epilog=f"{_command_list(commands)}\n\n"
+        f"{name} COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     choices = parser.add_subparsers(

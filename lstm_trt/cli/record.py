@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--no-control", dest="control", action="store_false", help=control)
-    common.wait_argument(parser)
+    common.recording_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
 
 

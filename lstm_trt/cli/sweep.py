@@ -161,7 +161,7 @@ def sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quiet", action="store_false", dest="show_progress", help="do not print progress"
     )
-    common.wait_argument(parser)
+    common.recording_arguments(parser)
 
 
 def sweep_options(arguments: argparse.Namespace) -> dict:
