@@ -183,7 +183,6 @@ def _floor(row: SummaryRow) -> str:
     return f"{microseconds(row.floor_us)}!" if row.below_floor else microseconds(row.floor_us)
 
 
-
 def _facts() -> list[Column]:
     """A column for each fact of recordings that has a heading."""
 
