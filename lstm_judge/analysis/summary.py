@@ -28,11 +28,11 @@ from lstm_judge.analysis.quantiles import (
 )
 from lstm_judge.analysis.segments import not_judged
 from lstm_judge.analysis.series import Series, timed_samples
+from lstm_judge.read.labels import flat
 from lstm_judge.read.runs import as_runs
 from lstm_judge.read.samples import Group, Latencies, NoTrials, facts_of, group_key, least_of_floor
 from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.format import csv_text
-from lstm_trt.config.labels import flat
 from lstm_trt.config.libraries import pd
 from lstm_trt.store import provenance
 from lstm_trt.store.schema import Failure

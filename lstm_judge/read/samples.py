@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import FIELDS, flat, labels, telling, version_text
 from lstm_trt.config.libraries import sends
 from lstm_trt.store import provenance as stored
 from lstm_trt.store.schema import Failure, Recording, Stored

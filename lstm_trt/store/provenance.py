@@ -299,11 +299,8 @@ class DescribedFailure(TypedDict):
 @cache
 def facts(entries: Any = Provenance) -> dict[str, Fact]:
     """Each fact of the provenance, or of an entry of it, by name."""
-    found = {}
-    for name, hint in get_type_hints(entries, include_extras=True).items():
-        stated = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Fact)]
-        found[name] = stated[0] if stated else Fact()
-    return found
+    hints = get_type_hints(entries, include_extras=True)
+    return {name: getattr(hint, "__metadata__", [Fact()])[0] for name, hint in hints.items()}
 
 
 @cache

@@ -6,10 +6,11 @@ from typing import Any
 
 from lstm_judge.analysis.outliers import clusters_cell
 from lstm_judge.analysis.summary import FIELDS, SummaryRow
+from lstm_judge.read.labels import version_text
+from lstm_judge.read.numbers import scientific
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
-from lstm_trt.config.format import microseconds, milliseconds, scientific, short_number, table
-from lstm_trt.config.labels import version_text
+from lstm_trt.config.format import latency, microseconds, short_number, table
 from lstm_trt.store import provenance
 from lstm_trt.store.provenance import Fact
 
@@ -133,7 +134,7 @@ def _graph(row: SummaryRow) -> str:
 
 
 def _arrival(row: SummaryRow) -> str:
-    text = f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
+    text = f"pause {latency(1e3 * row.pause_ms, 3)}" if row.pause_ms else str(row.arrival)
     text = f"{short_number(row.period_us)} us {row.wait}" if row.period_us else text
     return text + ", silence" * ("after_warmup" in row.group)
 

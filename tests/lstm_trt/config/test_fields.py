@@ -35,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 import lstm_trt as lab
 from lstm_trt.cli.main import main
-from lstm_trt.config.labels import record_command
+from lstm_judge.read.labels import record_command
 from lstm_trt.store import files
 
 def text(line):
