@@ -28,7 +28,7 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, duration, listed, warning_lines
+from lstm_trt.config.format import count, duration, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
@@ -101,14 +101,14 @@ def plan_configurations(
     mode: str | None = None,
     anywhere: bool = False,
 ) -> tuple[list[Configuration], list[str]]:
-    """The configurations that `sweep` records, and a line for each runtime that is skipped for some
-    precisions.
+    """The configurations that `sweep` records, and a line for each runtime and precision that is
+    skipped.
 
     Raises what `describe` raises; an unsupported precision is an error only if no configuration is
     left.
     """
-    configurations: list[Configuration] = []
-    unsupported: dict[tuple, dict[str, UnsupportedPrecision]] = {}
+    configurations = []
+    unsupported = []
     for workload, runtime, each_protocol, each_options in itertools.product(
         as_list(workloads), dict.fromkeys(as_list(runtimes)), as_list(protocol), as_list(options)
     ):
@@ -117,15 +117,11 @@ def plan_configurations(
                 describe(workload, runtime, each_protocol, each_options, mode, anywhere=anywhere)
             )
         except UnsupportedPrecision as error:
-            unsupported.setdefault((error.runtime, error.device), {})[error.precision] = error
-    lines = []
-    for (runtime, device), errors in unsupported.items():
-        *_, last = errors.values()
-        offered = f"choose from {listed(last.offered)}"
-        lines.append(f"{runtime} on {device} does not support {listed(errors)}: {offered}")
-    if lines and not configurations:
-        raise UsageError("; ".join(lines))
-    return configurations, [f"skipped: {line}" for line in lines]
+            unsupported.append(str(error))
+    unsupported = list(dict.fromkeys(unsupported))
+    if unsupported and not configurations:
+        raise UsageError("; ".join(unsupported))
+    return configurations, [f"skipped: {line}" for line in unsupported]
 
 
 def run_sweep(  # noqa: PLR0913
