@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.format import count, duration, listed, terminal_width
-from lstm_trt.recorder.pool import Seconds, waiting_text
+from lstm_trt.recorder.jobs import Seconds
+from lstm_trt.recorder.pool import waiting_text
 
 if TYPE_CHECKING:
     from lstm_trt.recorder.sweep import SweepReport

@@ -32,9 +32,10 @@ from lstm_trt.config.format import count, duration, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits
+from lstm_trt.recorder.jobs import Seconds
+from lstm_trt.recorder.pool import Recorded, WorkerPool, check_limits
 from lstm_trt.recorder.progress import Progress
-from lstm_trt.recorder.task import Job, Result, record_task
+from lstm_trt.recorder.task import Result, Task, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock, state_holder
 
@@ -327,7 +328,7 @@ def record_elsewhere(
 ) -> Generator[tuple[Cell, Recorded]]:
     """Record the cells of the plans at their executors; gives each with its result, as they arrive.
 
-    Only two jobs a worker are submitted at a time, so that workers that join later get some. A
+    Only two tasks a worker are submitted at a time, so that workers that join later get some. A
     future is dropped with its result, since Dask records again what a lost worker had and is still
     wanted. Raises `StoreError` if an executor gives a result twice.
     """
@@ -341,8 +342,8 @@ def record_elsewhere(
                 room = max(1, 2 * workers) - submitted
                 for _ in range(min(room, len(plan.cells))):
                     cell = plan.cells.popleft()
-                    job = _job(cell, control, limits, series)
-                    running[plan.executor.submit(record_task, job)] = cell
+                    task = _task(cell, control, limits, series)
+                    running[plan.executor.submit(record_task, task)] = cell
                 progress.submitted(len(running), workers)
             done = futures.wait(running, POLL_S, futures.FIRST_COMPLETED).done
             while done:
@@ -358,10 +359,10 @@ def _workers_of(executor: Any) -> int:
     return len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
 
 
-def _job(cell: Cell, control: bool, limits: tuple[float | None, int | None], series: str) -> Job:
+def _task(cell: Cell, control: bool, limits: tuple[float | None, int | None], series: str) -> Task:
     configuration = cell.configuration.as_dict()
     configuration["options"]["device_index"] = cell.configuration.options.device_index
-    return Job(cell.key, cell.round, configuration, control, *limits, series, registry.added)
+    return Task(cell.key, cell.round, configuration, control, *limits, series, registry.added)
 
 
 def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[Cell, Recorded]:
