@@ -51,7 +51,7 @@ class Task:
 class Result(Recorded):
     """What a task returns: `content` is that of the file `path.name`, a recording or a failure row.
 
-    `key` and `round` are those of the task. `machine` is the name of the host, which no file states.
+    `key` and `round` are those of the task. `machine`: name of the host, which no file states.
     """
 
     key: str
