@@ -268,7 +268,8 @@ def idle_states(root: Path) -> Found:
 def swap(root: Path) -> Found:
     if read_text("/proc/meminfo", root) is None:
         return None
-    memory = linux.psutil_at(root).swap_memory()
+    with linux.psutil_at(root) as psutil:
+        memory = psutil.swap_memory()
     if memory.total == 0:
         return "none", "good", "no page of the process can be swapped out"
     used, total = memory.used // 2**20, memory.total // 2**20
@@ -304,7 +305,8 @@ def virtual_machine(root: Path) -> Found:
         return None
     steal = ""
     with suppress(OSError):
-        times: Any = linux.psutil_at(root).cpu_times()  # its fields depend on the system
+        with linux.psutil_at(root) as psutil:
+            times: Any = psutil.cpu_times()  # its fields depend on the system
         if total_s := sum(times) - times.guest - times.guest_nice:  # guests count as user time too
             steal = f", {100 * times.steal / total_s:.2g} % stolen since boot"
     meaning = "the hypervisor can take the core at any time; recordings count it as steal"

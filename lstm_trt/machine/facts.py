@@ -127,7 +127,8 @@ def simultaneous_threads(root: Path = ROOT) -> bool | None:
     active = read_int("/sys/devices/system/cpu/smt/active", root)
     if active is not None:
         return active == 1
-    physical = linux.psutil_at(root).cpu_count(logical=False)
+    with linux.psutil_at(root) as psutil:
+        physical = psutil.cpu_count(logical=False)
     return None if physical is None else len(linux.online_cores(root)) > physical
 
 
@@ -138,16 +139,18 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
     With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
     """
     online, allowed = linux.online_cores(root), linux.allowed_cores()
-    psutil = linux.psutil_at(root)
+    with linux.psutil_at(root) as psutil:
+        physical_cores = psutil.cpu_count(logical=False)
+        memory_bytes = psutil.virtual_memory().total
     description: dict[str, Any] = {
         "cpu": cpu_name(root),
         "architecture": platform.machine(),
         "logical_cores": len(online),
-        "physical_cores": psutil.cpu_count(logical=False),
+        "physical_cores": physical_cores,
         "allowed_cores": linux.list_text(allowed),
         "smt": simultaneous_threads(root),
         "caches": _caches(allowed[-1], root),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": memory_bytes,
         "hypervisor": linux.hypervisor(root),
         "governor": governors(allowed, root),
         "turbo": turbo(root),

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -227,21 +227,26 @@ _MEMORY = (
 )
 
 
-def psutil_at(root: Path = ROOT):
-    """The module psutil, reading /proc below `root`; imported here, since that takes 20 ms."""
+@contextmanager
+def psutil_at(root: Path = ROOT) -> Iterator[Any]:
+    """The module psutil, meanwhile reading /proc below `root`; importing it takes 20 ms."""
     import psutil
 
-    warnings.filterwarnings(
-        "ignore", ".*stats couldn't be determined", RuntimeWarning
-    )  # of values not used here
+    # Of values that are not used here.
+    warnings.filterwarnings("ignore", ".*stats couldn't be determined", RuntimeWarning)
+    before = psutil.PROCFS_PATH
     psutil.PROCFS_PATH = str(Path(root) / "proc")
-    return psutil
+    try:
+        yield psutil
+    finally:
+        psutil.PROCFS_PATH = before
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
     """Memory that is available without swapping, at most what the limits of the cgroup and its
     parents leave."""
-    left = [psutil_at(root).virtual_memory().available]
+    with psutil_at(root) as psutil:
+        left = [psutil.virtual_memory().available]
     for folder in cgroup_folders(root, "memory"):
         for limit_name, use_name, cache_name in _MEMORY:
             if (limit := read_int(limit_name, folder)) is not None:

@@ -34,7 +34,8 @@ from lstm_trt.config.format import count, duration, listed, terminal_width, warn
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
+from lstm_trt.recorder.jobs import Seconds
+from lstm_trt.recorder.pool import Recorded, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.task import Result, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock, state_holder

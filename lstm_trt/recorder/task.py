@@ -21,7 +21,8 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, failure_of
+from lstm_trt.recorder.jobs import Seconds
+from lstm_trt.recorder.pool import Recorded, WorkerPool, failure_of
 from lstm_trt.store import files
 from lstm_trt.store.temporary import temporary_folder
 

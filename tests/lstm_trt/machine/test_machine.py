@@ -83,6 +83,13 @@ TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 # --- readings on a simulated machine ---
 
 
+def test_a_simulated_machine_is_read_by_its_own_reader_only(tree):
+    """psutil has one place of /proc for the whole process: a reading elsewhere must not change it for others."""
+    with linux.psutil_at(tree) as there, pytest.raises(psutil.Error):
+        there.Process()  # the tree has no processes
+    assert psutil.Process().pid == os.getpid()
+
+
 def test_counters_of_the_pinned_cores(tree):
     with Watcher((1,), "cpu", root=tree) as watcher:
         reading = watcher.read()

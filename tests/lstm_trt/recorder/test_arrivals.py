@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from lstm_trt.config.arrivals import SPINS_NS, Spaced
 from lstm_trt.config.configuration import TIERS, WAITS, Configuration, Protocol, canonical_json
 from lstm_trt.config.errors import RunFailed, StoreError, UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.recorder import loop
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_control
+from lstm_trt.recorder.loop import ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_control
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_s
 from lstm_trt.recorder.sweep import Progress, SweepReport, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
@@ -147,12 +148,15 @@ def test_the_operating_system_wakes_later_than_a_loop_that_spins(manual_clock):
     assert all((late[wait] >= 0).all() and (late[wait] <= manual_clock.READ_NS).all() for wait in ("sleep", "spin"))
 
 
-@pytest.mark.parametrize("wait", sorted(WAITING))
+@pytest.mark.parametrize("wait", sorted(SPINS_NS))
 @pytest.mark.parametrize("ahead_ns", [-1000, 0, 1, 50_000, 250_000, 2_000_000])
 def test_waiting_ends_no_earlier_than_it_should(wait, ahead_ns):
     for _ in range(20):
-        due = time.perf_counter_ns() + ahead_ns
-        assert due <= WAITING[wait](due) <= time.perf_counter_ns()
+        arrivals = periodic(1000, wait=wait).arrivals()
+        arrivals._ahead_ns = ahead_ns
+        arrivals.begin()
+        started = arrivals.start()
+        assert arrivals.due_ns <= started <= time.perf_counter_ns()
 
 
 def lindley(due, service, slack):
@@ -337,9 +341,9 @@ def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, 
     planned = []
 
     class PlannedBlock(loop.Block):
-        def __init__(self, calls, protocol, spacing_ns):
-            planned.append((calls, spacing_ns or round(1e3 * protocol.period_us)))
-            super().__init__(1, protocol, 1)
+        def __init__(self, calls, arrivals):
+            planned.append((calls, arrivals.spacing_ns))
+            super().__init__(1, Spaced(1))
 
         def run(self, step, count, who, budget_ns):
             return super().run(step, 1, who, budget_ns)
