@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.fields import About, Tells, about, identity_fields
@@ -51,12 +52,21 @@ def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
     return [name for name in names if len({str(item.get(name)) for item in fields}) > 1]
 
 
+def cell_text(field: About, value: Any) -> str:
+    """A value of a field in a table."""
+    known = {True: "yes", False: "no", None: "-", **(field.values or {})}
+    return known[value] if value is None or isinstance(value, bool) else str(value)
+
+
 def field_text(name: str, value: object) -> str:
-    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no
-    value."""
+    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
+    if value is None or value == "":
+        return ""
+    field = FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN))
+    shown = cell_text(field, value) if field.values else str(value)
     if name == "machine":
-        value = value and str(value)[:FINGERPRINT]
-    return FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN)).label(value)
+        shown = shown[:FINGERPRINT]
+    return shown if field.plain else f"{field.heading} {shown}"
 
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from lstm_judge.analysis.outliers import clusters_cell
 from lstm_judge.analysis.summary import FIELDS, SummaryRow
-from lstm_judge.read.labels import version_text
+from lstm_judge.read.labels import cell_text, version_text
 from lstm_judge.read.numbers import scientific
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
@@ -124,7 +124,7 @@ def _options() -> list[Column]:
             return any(_value(row, each) not in (None, each.default) for row in rows for each in together)
 
         together = kept if field.kept else [field]
-        return Column(field.heading, lambda row: field.text(_value(row, field)), shown=shown)
+        return Column(field.heading, lambda row: cell_text(field, _value(row, field)), shown=shown)
 
     return [column(field) for field in fields if field.name != "graph"]
 
