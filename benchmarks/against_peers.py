@@ -44,7 +44,7 @@ from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.machine.facts import cpu_name, installed_version, versions
 from lstm_trt.machine.linux import choose_cores, run_command
-from lstm_trt.recorder.prepare import pin
+from lstm_trt.recorder.run import pin
 from lstm_trt.runtimes.base import PreparedStep, Request
 
 #: Layers, hidden units, time steps.

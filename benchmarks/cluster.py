@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import lstm_trt as lab
-from lstm_trt.recorder.pool import Seconds
+from lstm_trt.recorder.jobs import Seconds
 from lstm_trt.recorder.task import Result
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

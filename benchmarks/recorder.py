@@ -27,7 +27,7 @@ from lstm_trt.machine import counters
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.machine.switches import Switches
 from lstm_trt.recorder.loop import Loop, quiet_collector
-from lstm_trt.recorder.prepare import pin
+from lstm_trt.recorder.run import pin
 from lstm_trt.runtimes.base import Request
 
 LIMIT = 1.01

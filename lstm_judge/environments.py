@@ -28,7 +28,8 @@ from lstm_trt.config.libraries import RECORDING, package_folders
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import run_command
 from lstm_trt.machine.process import Interpreter
-from lstm_trt.recorder.process import Process
+from lstm_trt.recorder.jobs import DescribeJob
+from lstm_trt.recorder.process import Limits, Process
 from lstm_trt.store import cache
 from lstm_trt.store.temporary import temporary_folder
 
@@ -196,24 +197,22 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     with temporary_folder() as logs:
         try:
             with closing(Process(None, logs, "describe", place.interpreter)) as child:
-                loaded = child.call(
-                    {"kind": "describe", "library": place.library, **asked}, time_limit_s=EXAMINE_LIMIT_S
-                )
+                loaded = child.call(DescribeJob(place.library, **asked), Limits(EXAMINE_LIMIT_S))
         except OSError as error:
             raise EnvironmentBroken(f"cannot start Python in the environment of {place}: {plain(str(error))}") from None
         except ConfigurationFailed as error:
             together = f"{place} cannot be imported together with the other installed packages"
             raise EnvironmentBroken(f"{together}: {plain(str(error))}") from None
-    if "error" in loaded:
-        raise UsageError(f"{place}: {loaded['error']}")
-    inside = str(loaded["file"]).startswith(str(place.folder) + os.sep)
+    if loaded.error is not None:
+        raise UsageError(f"{place}: {loaded.error}")
+    inside = str(loaded.file).startswith(str(place.folder) + os.sep)
     # A rebuilt package has the version 1.0.post1, while its module may still report 1.0.
     bare = re.sub(r"\.post\d+$", "", place.asked)
-    module = any(same_version(version, loaded["module"]) for version in (place.asked, bare))
-    if not (inside and module and same_version(place.asked, loaded["metadata"])):
-        found = f"{loaded['module']} (installed: {loaded['metadata']})" + " from outside the environment" * (not inside)
+    module = any(same_version(version, loaded.module) for version in (place.asked, bare))
+    if not (inside and module and same_version(place.asked, loaded.metadata)):
+        found = f"{loaded.module} (installed: {loaded.metadata})" + " from outside the environment" * (not inside)
         raise EnvironmentBroken(f"the environment of {place} loads {found}")
-    configuration = Configuration.from_dict(loaded["configuration"])
+    configuration = Configuration.from_dict(loaded.configuration)
     if not same_version(place.asked, configuration.runtime_version):
         reported = f"{configuration.runtime} reports version {configuration.runtime_version}"
         raise EnvironmentBroken(f"in the environment of {place}, {reported}")

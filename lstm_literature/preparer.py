@@ -6,8 +6,10 @@ PyTorch's `nn.LSTM`: in their outputs, or in the loss of the first training step
 """
 
 import math
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from lstm_literature import implementations
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.training import TrainingObserver
 from lstm_literature.workloads import LiteratureWorkload, find
-from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import availability as runtime_availability, describe
@@ -48,22 +50,17 @@ class LiteraturePreparer(Preparer):
     def protocol(self, workload: LiteratureWorkload) -> Protocol:
         return protocol_of(workload)
 
-    def reference_key(self, configuration: Configuration) -> str:
-        plain = configuration.as_dict()
-        return canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
-
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
     ) -> dict:
-        """Writes, for forward, the outputs (`output_shape`) in float32; for training, the first loss, (1,) float64."""
+        """Writes, for forward, the outputs (`output_shape`) in float32; for training, the first loss, (1,) float64.
+
+        Those of a workload are the same for all implementations: the latest are kept, with the seed of their inputs.
+        """
         send("stage", stage="build")
-        workload, mode, seed = configuration.workload, configuration.mode, configuration.protocol.seed
-        inputs = make_batch(workload, gate_seed).by_name()
-        request = Request(workload, Options(device="cpu"), inputs, make_weights(workload, seed), mode=mode)
-        with closing(implementations.load_implementation(REFERENCE).prepare(request)) as step:
-            step.step()
-            np.save(reference_path, np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"])
-        return {}
+        outputs, seed = _outputs(configuration.workload, configuration.mode, configuration.protocol.seed)
+        np.save(reference_path, outputs)
+        return {"gate_seed": seed}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
         workload, seed = configuration.workload, configuration.protocol.seed
@@ -86,6 +83,18 @@ class LiteraturePreparer(Preparer):
         implementation = self.runtime(configuration.runtime)
         # Recording a training loop replaces the losses.
         return {"losses": None, "implementation": {name.lower(): getattr(implementation, name) for name in _STORED}}
+
+
+@lru_cache(maxsize=4)  # one can take 256 MB
+def _outputs(workload: LiteratureWorkload, mode: str, seed: int) -> tuple[np.ndarray, int]:
+    """The reference's outputs for random inputs, and the seed of these."""
+    gate_seed = secrets.randbits(32)
+    inputs = make_batch(workload, gate_seed).by_name()
+    request = Request(workload, Options(device="cpu"), inputs, make_weights(workload, seed), mode=mode)
+    with closing(implementations.load_implementation(REFERENCE).prepare(request)) as step:
+        step.step()
+        outputs = np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"]
+    return outputs, gate_seed
 
 
 PREPARER = LiteraturePreparer()

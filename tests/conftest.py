@@ -137,12 +137,12 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_preparer(tmp_path_factory, own_cache):
-    """One preparing process for all recordings that are made in this process: loading PyTorch takes most of their time.
+    """One process for all references that are made from this process: loading PyTorch takes most of their time.
 
     A test that changes the environment or the module path gets one of its own, as users do.
     """
     logs, kept = tmp_path_factory.mktemp("preparer"), {}
-    original = WorkerPool._prepare_process
+    original = WorkerPool._reference_process
 
     def surroundings() -> tuple:
         by_itself = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")  # PyTorch sets the second when it compiles
@@ -150,16 +150,16 @@ def warm_preparer(tmp_path_factory, own_cache):
         return environment, tuple(sys.path)
 
     def shared(pool: WorkerPool) -> Process:
-        if surroundings() != kept["surroundings"] or pool._preparer is not None:
+        if surroundings() != kept["surroundings"] or pool._maker is not None:
             return original(pool)
         if "process" not in kept or not kept["process"].alive:
-            kept["process"] = Process(None, logs, "preparer")
+            kept["process"] = Process(None, logs, "reference")
         return kept["process"]
 
     kept["surroundings"] = surroundings()
-    WorkerPool._prepare_process = shared
+    WorkerPool._reference_process = shared
     yield
-    WorkerPool._prepare_process = original
+    WorkerPool._reference_process = original
     if "process" in kept:
         kept["process"].close(0.0)
 
@@ -361,7 +361,7 @@ LONGEST = (
     "lstm_judge/plots/test_plots",
     "lstm_trt/recorder/test_soak",
     "lstm_trt/export/test_engine",
-    "lstm_trt/recorder/test_prepare",
+    "lstm_trt/recorder/test_run",
     "lstm_judge/plots/test_pages",
     "lstm_trt/recorder/test_arrivals",
     "test_readme",

@@ -12,6 +12,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
+from lstm_trt.config.arrivals import (
+    KINDS,
+    LONGEST_GAP_S,
+    SHORTEST_GAP_S,
+    Closed,
+    checked_time,
+)
 from lstm_trt.config.errors import UsageError, one_of, refused
 from lstm_trt.config.fields import (
     JsonFields,
@@ -32,9 +39,9 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 DEVICE_CLOCKS = ("off", "compute", "all")
 
 #: Arrival pattern -> allowed ways to wait for the next call; the first is the default.
-WAITS = {"closed": ("none",), "periodic": ("spin", "sleep", "os"), "paused": ("os",)}
+WAITS = {name: kind.WAITS for name, kind in KINDS.items()}
 
-ARRIVALS = tuple(WAITS)
+ARRIVALS = tuple(KINDS)
 
 #: Numbers of trials by name. 30 000 trials without a miss prove p99.99 at 95 % confidence.
 TIERS = {"look": 1_000, "compare": 10_000, "certify": 30_000}
@@ -42,8 +49,6 @@ TIERS = {"look": 1_000, "compare": 10_000, "certify": 30_000}
 #: Limits of the whole numbers of a protocol.
 _LEAST = {"trials": 1, "warmup": 0, "seed": 0, "block_trials": 1, "block_ms": 1, "settle": 0}
 _MOST = {"trials": 100_000_000, "warmup": 100_000_000, "seed": 2**63 - 1}
-
-LONGEST_GAP_S = 3600.0
 
 LONGEST_SOAK_S = 30 * 86_400.0
 
@@ -225,52 +230,54 @@ class Protocol:
             object.__setattr__(self, name, float(value))
 
     def _check_arrival(self) -> None:
-        waits = WAITS[self.arrival]
+        kind = KINDS[self.arrival]
         if self.wait is None:
-            object.__setattr__(self, "wait", waits[0])
-        elif self.wait not in waits and len(waits) == 1:
-            raise UsageError(
-                f"wait applies to periodic arrivals only, not to {self.arrival}: remove it"
+            object.__setattr__(self, "wait", kind.WAITS[0])
+        elif self.wait not in kind.WAITS and len(kind.WAITS) == 1:
+            only = f"wait applies to periodic arrivals only, not to {self.arrival}"
+            raise UsageError(f"{only}: remove it")
+        one_of("wait", self.wait, kind.WAITS)
+        for other in KINDS.values():
+            if other.FIELD is not None:
+                self._check_gap(other.FIELD, other, kind)
+        if self.for_s is not None:
+            object.__setattr__(
+                self, "for_s", checked_time("for_s", self.for_s, 1.0, LONGEST_SOAK_S)
             )
-        one_of("wait", self.wait, waits)
-        for name, arrival, unit_s, least_s, longest_s in (
-            ("period_us", "periodic", 1e-6, 1e-6, LONGEST_GAP_S),
-            ("pause_ms", "paused", 1e-3, 1e-6, LONGEST_GAP_S),
-            ("for_s", None, 1.0, 1.0, LONGEST_SOAK_S),
-        ):
-            value = getattr(self, name)
-            if value is None:
-                if arrival == self.arrival:
-                    raise UsageError(
-                        f"{arrival} arrivals need {name}: give --{name.replace('_', '-')}"
-                    )
-                continue
-            if arrival not in (None, self.arrival):
-                raise UsageError(
-                    f"{name} applies to {arrival} arrivals only, not to {self.arrival}: remove it"
-                )
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError(f"{name} must be a number, not {value!r}")
-            if not least_s <= value * unit_s <= longest_s:
-                least, most = least_s / unit_s, longest_s / unit_s
-                raise UsageError(f"{name} must be between {least:g} and {most:.0f}, not {value:g}")
-            object.__setattr__(self, name, float(value))
+
+    def _check_gap(self, field: str, of: type[Closed], chosen: type[Closed]) -> None:
+        """Check the field of one kind of arrival, which only that kind may have."""
+        value = getattr(self, field)
+        if value is None:
+            if of is chosen:
+                flag = field.replace("_", "-")
+                raise UsageError(f"{of.NAME} arrivals need {field}: give --{flag}")
+            return
+        if of is not chosen:
+            only = f"{field} applies to {of.NAME} arrivals only, not to {chosen.NAME}"
+            raise UsageError(f"{only}: remove it")
+        least, most = SHORTEST_GAP_S * of.PER_S, LONGEST_GAP_S * of.PER_S
+        object.__setattr__(self, field, checked_time(field, value, least, most))
+
+    def arrivals(self) -> Closed:
+        """The arrivals of calls, as an object of their kind with a schedule of its own."""
+        kind = KINDS[self.arrival]
+        return kind(getattr(self, kind.FIELD) if kind.FIELD else None, self.wait)
 
     @property
     def gap_s(self) -> float:
         """The period or the pause in s; 0 in a closed loop."""
-        return (self.period_us or 0.0) / 1e6 + (self.pause_ms or 0.0) / 1e3
+        return self.arrivals().gap_s
 
     @property
     def arrival_text(self) -> str:
-        """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms, closed in
-        silence."""
-        text = self.arrival
-        text += f" every {self.period_us:g} us" if self.period_us else ""
-        text += f" {self.pause_ms:g} ms" if self.pause_ms else ""
-        text += f" ({self.wait})" if self.wait != "none" else ""
-        text += " in silence" if self.after_warmup else ""
-        return text + (f" for {self.for_s:g} s" if self.for_s else "")
+        """The arrivals as text: "periodic every 1000 us (spin)", "closed in silence"."""
+        text = self.arrivals().text
+        if self.wait != "none":
+            text += f" ({self.wait})"
+        if self.after_warmup:
+            text += " in silence"
+        return f"{text} for {self.for_s:g} s" if self.for_s else text
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; fields that do not apply are left out, and see `identity_fields`."""
@@ -359,17 +366,6 @@ def cell_key(plain: Mapping[str, Any]) -> str:
     )
 
 
-#: A closed-loop recording that spends more than this share of its time outside the trials gets a
-#: warning.
-OUTSIDE_SHARE_LIMIT = 0.20
-
-#: What the timed thread did between calls, as `loop.between_calls` splits that time.
-BETWEEN_CALLS = {
-    "recorder_ns": "the recorder's own work",
-    "runnable_ns": "waiting for the core (other programs, or a CPU quota)",
-    "waiting_ns": "other waiting",
-}
-
 #: Unexplained CPU time matters from this share of a mean call on, since less could not make even a
 #: single call longer by more than that, and from so many ns on, of which the readings are exact to
 #: a tenth.
@@ -388,21 +384,10 @@ def warnings_of(
     `self_check`: that of the loop. `unexplained_ns`: CPU time of threads that are neither timed nor
     of the pool.
     """
-    wall_ns, between = self_check["loop_ns"], self_check.get("between_calls")
-    outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
-    if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        text = f"{100 * outside:.0f} % of the time passed between calls"
-        if between:
-            parts = [
-                f"{100 * between[name] / wall_ns:.0f} % {what}"
-                for name, what in BETWEEN_CALLS.items()
-            ]
-            text += f": {', '.join(parts)}"
-        warnings.append(text)
-    if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
-        late = f"the mean call time of {microseconds(mean_us)} us exceeds the period of {protocol.period_us:g} us"
-        effect = "the backlog was larger at the end, so the latencies depend on the length of the recording"
-        warnings.append(f"{late}: {effect}")
+    mean_us = inside_ns / rows / 1e3
+    outside_share = 1 - inside_ns / self_check["loop_ns"]
+    text = protocol.arrivals().warning(mean_us, outside_share, self_check)
+    warnings = [text] if text else []
     text = unexplained_text(unexplained_ns, 1e3 * mean_us)
     return [*warnings, text] if text else warnings
 

@@ -1,7 +1,7 @@
 """What is recorded: a workload, a runtime, a protocol and options as a configuration of this
 machine; nothing is run.
 
-The parent process uses this module, `prepare.py` is for the worker.
+The parent process uses this module, `run.py` is for the worker.
 """
 
 from dataclasses import replace
@@ -38,52 +38,56 @@ def describe(
     weights), so that nothing need be installed here; cores that are given raise `UsageError`.
     """
     preparer = preparer_of(workload)
-    mode = mode or workload.modes[0]
-    workload = workload.in_mode(mode)
     runtime = runtime or preparer.DEFAULT_RUNTIME
     module = preparer.runtime(runtime)
+    mode = mode or workload.modes[0]
     options = options or Options()
     options = replace(options, device=options.device or module.DEVICES[0])
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
-        raise UsageError(
-            f"{runtime} has no mode stream: use --mode forward, or another runtime such as onnxruntime"
-        )
+        instead = "use --mode forward, or another runtime such as onnxruntime"
+        raise UsageError(f"{runtime} has no mode stream: {instead}")
+    protocol = protocol or Protocol()
+    if protocol.after_warmup and mode != "stream":
+        streams = "--after-warmup is for streams, which carry a state into the silence"
+        raise UsageError(f"{streams}: add --mode stream")
     asked = Configuration(
-        workload, runtime, "unknown", "unknown", options, protocol or Protocol(), mode
+        workload.in_mode(mode), runtime, "unknown", "unknown", options, protocol, mode
     )
-    if asked.protocol.after_warmup and mode != "stream":
-        raise UsageError(
-            "--after-warmup is for streams, which carry a state into the silence: add --mode stream"
-        )
-    if anywhere and options.cores:
-        raise UsageError(
-            "--cores are those of one machine: leave them out, or the executor (--scheduler)"
-        )
-    if anywhere:
-        return asked
-    require(*preparer.LIBRARIES, *(["onnx"] if getattr(module, "NEEDS_ONNX", False) else []))
-    reduces, cores = (
-        getattr(module, "reduces_range", None),
-        choose_cores(options.threads, options.cores),
-    )
-    options = replace(options, cores=cores, reduce_range=bool(reduces and reduces(options)))
-    name = None
-    if options.device_index:
-        from lstm_trt.machine import gpu
+    if not anywhere:
+        return _here(asked, preparer)
+    if options.cores:
+        instead = "leave them out, or the executor (--scheduler)"
+        raise UsageError(f"--cores are those of one machine: {instead}")
+    return asked
 
-        with refused(f"there is no device cuda:{options.device_index} here", gpu.NoCudaDevice):
-            name = gpu.cuda_device(options.device_index).name
+
+def _here(asked: Configuration, preparer: Preparer) -> Configuration:
+    """A configuration with what depends on this machine."""
+    options, runtime = asked.options, asked.runtime
+    module = preparer.runtime(runtime)
+    require(*preparer.LIBRARIES)
+    if getattr(module, "NEEDS_ONNX", False):
+        require("onnx")
+    cores = choose_cores(options.threads, options.cores)
+    reduces_range = getattr(module, "reduces_range", lambda options: False)
+    options = replace(options, cores=cores, reduce_range=bool(reduces_range(options)))
+    name = _name_of_gpu(options.device_index) if options.device_index else None
     state = availability(preparer, runtime, options.device)
     if state.device_name is None:
         state.require(runtime)
-    version = preparer.version(workload) or state.version or "unknown"
-    name = (
-        name
-        or state.device_name
-        or (facts.cpu_name() if options.device == "cpu" else options.device)
-    )
+    name = name or state.device_name
+    if name is None:
+        name = facts.cpu_name() if options.device == "cpu" else options.device
+    version = preparer.version(asked.workload) or state.version or "unknown"
     return replace(asked, runtime_version=version, device_name=name, options=options)
+
+
+def _name_of_gpu(index: int) -> str:
+    from lstm_trt.machine import gpu
+
+    with refused(f"there is no device cuda:{index} here", gpu.NoCudaDevice):
+        return gpu.cuda_device(index).name
 
 
 @lru_cache(maxsize=128)

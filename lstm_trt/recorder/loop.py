@@ -1,5 +1,4 @@
-"""The timed loop: blocks of trials with closed, periodic or paused arrivals, and a check of the
-clocks.
+"""The timed loop: blocks of trials, a check of the clocks, and the control run.
 
 It is independent of LSTMs: it calls a given `step`. A trial is timed by
 `time.perf_counter_ns` (CLOCK_MONOTONIC) directly before and after one call. Context switches
@@ -7,17 +6,10 @@ and page faults are read once after each trial, outside the timed region, so a t
 cover the trial and about 1 us of the recorder's own work before it. Between blocks the
 machine's state is read; the `settle` trials after that are marked as warm-up.
 
-Closed arrivals: the next call starts when the previous one has returned. Periodic: one call
-is due per period, and its latency is counted from the due time, so that a delayed call also
-shows in the latencies of the calls that it delays (no coordinated omission). Paused: each call
-follows an idle gap.
+When calls start is a matter of the arrivals (`config.arrivals`): closed, periodic or paused.
 
-`perf_counter_ns` and `time.sleep` use the same clock, CLOCK_MONOTONIC, and `time.sleep` sleeps
-until an absolute time (clock_nanosleep), so a delay between reading the clock and going to
-sleep does not lengthen the sleep. CLOCK_MONOTONIC_RAW, which is not adjusted (NTP), is read
-before and after a loop and must agree with the trials' timestamps.
-
-The control run has an empty step in place of the given one.
+CLOCK_MONOTONIC_RAW, which is not adjusted (NTP), is read before and after a loop and must agree
+with the trials' timestamps. The control run has an empty step in place of the given one.
 """
 
 import gc
@@ -31,14 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lstm_trt.config.arrivals import NEVER_NS, Closed, Timed
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
 from lstm_trt.config.format import microseconds
 from lstm_trt.machine import counters
 from lstm_trt.machine.switches import Switches
-
-#: The wait `sleep` sleeps until this long before the call is due, then spins.
-SPIN_NS = 200_000
 
 #: Largest difference of the two clocks: relative, and absolute (for very short loops).
 CLOCK_TOLERANCE = 1e-3
@@ -51,81 +41,44 @@ RESOLVED_SHARE = 0.1
 #: A block of calls with gaps between them lasts for 50 gaps, at most this long.
 LONGEST_BLOCK_S = 10.0
 
-UNLIMITED = 1 << 62
+UNLIMITED = NEVER_NS
 
 #: Column of a block -> index in the result of getrusage.
 _USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
 
 
-def waiter(spin_ns: int) -> Callable[[int], int]:
-    """A function that sleeps until `spin_ns` before a time and then reads the clock until then.
-
-    It returns the last reading.
-    """
-
-    def until(due_ns: int) -> int:
-        clock, wake_ns = time.perf_counter_ns, due_ns - spin_ns
-        now = clock()
-        while now < wake_ns:
-            time.sleep((wake_ns - now) / 1e9)
-            now = clock()
-        while now < due_ns:
-            now = clock()
-        return now
-
-    return until
-
-
-#: The ways to wait: by reading the clock only, at last, or not at all, that is by the operating
-#: system's timer.
-WAITING = {"spin": waiter(UNLIMITED), "sleep": waiter(SPIN_NS), "os": waiter(0)}
-
-
 class Block:
     """Buffers for one block's rows, written once in advance so that the loop causes no page faults
-    in them.
+    in them."""
 
-    With `spacing_ns`, which the control run uses, each call is due that long after the previous one
-    (and the pause, if there is one) ended, in place of the protocol's arrivals.
-    """
-
-    def __init__(self, capacity: int, protocol: Protocol, spacing_ns: int = 0) -> None:
+    def __init__(self, capacity: int, arrivals: Closed) -> None:
         self.rows = 0
-        self._spacing_ns = spacing_ns
-        self._period_ns = 0 if spacing_ns else round(1e3 * (protocol.period_us or 0))
-        self._pause_s = (protocol.pause_ms or 0) / 1e3
-        self._until = WAITING.get("spin" if spacing_ns else protocol.wait or "none")
-        due = ["intended_ns"] if self._period_ns or spacing_ns else []
-        names = ["start_ns", "latency_ns", *due, *_USAGE_FIELDS]
+        self._arrivals = arrivals
+        names = ["start_ns", "latency_ns", *_USAGE_FIELDS]
+        if isinstance(arrivals, Timed):
+            names.append("intended_ns")
         self._columns = {name: array("q", bytes(8 * capacity)) for name in names}
-        # When the next call is due; while the schedule is stopped, the time left until then.
-        self._due_ns: int | None = None
-        self._ahead_ns = self._period_ns
 
     def run(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
         """Run up to `count` trials, fewer if `budget_ns` is used up; returns how many were run.
 
-        With a period, each call is due one period after the previous one, an overdue call starts at
-        once, and the latency is counted from the due time. After `rest` the schedule is stopped
-        until the next run.
+        The latency of a call that is due at a time is counted from then. After `rest` the schedule
+        is stopped until the next run.
         """
         start_of, latency_of = self._columns["start_ns"], self._columns["latency_ns"]
-        due_of: Any = self._columns.get("intended_ns")
         switches, minor, major = (self._columns[name] for name in _USAGE_FIELDS)
-        clock, usage, sleep = time.perf_counter_ns, resource.getrusage, time.sleep
-        until: Any = self._until
-        pause, spacing, period = self._pause_s, self._spacing_ns, self._period_ns
-        first, due = self.rows, self._due_ns
-        now = clock()
-        limit = now + budget_ns
-        if due is None:
-            due = now + self._ahead_ns
+        due_of: Any = self._columns.get("intended_ns")
+        clock, usage = time.perf_counter_ns, resource.getrusage
+        arrivals = self._arrivals
+        before = arrivals.before
+        wait = arrivals.start if isinstance(arrivals, Timed) else None
+        first = self.rows
+        arrivals.begin()
+        limit = clock() + budget_ns
         for row in range(first, first + count):
-            if pause:
-                sleep(pause)
-            if spacing:
-                due = clock() + spacing
-            start = clock() if due_of is None else until(due)
+            if before is not None:
+                before()
+            start = clock() if wait is None else wait()
             step()
             end = clock()
             counted = usage(who)
@@ -133,29 +86,27 @@ class Block:
             switches[row] = counted[15]
             minor[row] = counted[6]
             major[row] = counted[7]
-            if due_of is None:
+            if wait is None:
                 latency_of[row] = end - start
             else:
+                due = arrivals.due_ns
                 latency_of[row] = end - due
                 due_of[row] = due
-                due += period
             if end > limit:
                 break
-        self._due_ns, self.rows = due if period else None, row + 1
+        self.rows = row + 1
         return self.rows - first
 
     def rest(self) -> None:
-        """Stop the schedule until the next run: work done meanwhile delays no call, and a backlog
-        is kept."""
-        if self._due_ns is not None:
-            self._ahead_ns, self._due_ns = self._due_ns - time.perf_counter_ns(), None
+        """Stop the schedule until the next run: work done meanwhile delays no call."""
+        self._arrivals.rest()
 
     def take(self, before: tuple) -> dict[str, np.ndarray]:
         """The rows as arrays, counters as differences; empties the block."""
         rows, self.rows = self.rows, 0
-        taken = {
-            name: np.frombuffer(kept, np.int64, rows).copy() for name, kept in self._columns.items()
-        }
+        taken = {}
+        for name, kept in self._columns.items():
+            taken[name] = np.frombuffer(kept, np.int64, rows).copy()
         for name, field_index in _USAGE_FIELDS.items():
             taken[name] = np.diff(taken[name], prepend=np.int64(before[field_index]))
         return taken
@@ -207,9 +158,8 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
         CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
     )
     if abs(by_stamps - by_raw) > allowed:
-        raise RunFailed(
-            f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
-        )
+        took = f"{by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
+        raise RunFailed(f"self-check: the loop took {took}")
     if (end < start).any() or (start[1:] < end[:-1]).any():
         raise RunFailed("self-check: a trial starts before the previous one ended")
     if "intended_ns" in columns and (start < columns["intended_ns"]).any():
@@ -315,7 +265,8 @@ class Loop:
         self._step, self._protocol = step, protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
         self._read_machine, self._device_times = read_machine, device_times
-        self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
+        marked = max(protocol.warmup, protocol.settle)
+        self._block = Block(protocol.block_trials + marked, protocol.arrivals())
         # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
         self._budget_ns = max(
             protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s))
@@ -415,7 +366,7 @@ def between_calls(
     columns: Mapping[str, np.ndarray], blocks: Sequence[Mapping], inside_ns: int, wall_ns: int
 ) -> dict[str, int] | None:
     """What the timed thread did between the calls of a loop, in ns, by
-    `configuration.BETWEEN_CALLS`; the sum is exact.
+    `arrivals.BETWEEN_CALLS`; the sum is exact.
 
     Its CPU time, and its time of waiting for a core, are known for the whole loop, and within calls
     by its times off the core. None where either is not measured.
@@ -451,7 +402,8 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
     if protocol.period_us is not None and protocol.period_us < median_us:
-        median = f"the step's median latency of {microseconds(median_us)} us (pilot of {len(taken)} calls)"
+        pilot_of = f"{microseconds(median_us)} us (pilot of {len(taken)} calls)"
+        median = f"the step's median latency of {pilot_of}"
         remedy = f"use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         short = f"the period of {protocol.period_us:g} us is shorter than {median}"
         raise PeriodTooShort(f"{short}: delays would grow without limit; {remedy}")
@@ -492,37 +444,39 @@ def run_control(
     (from the due time), and where `switches` measures them `preempted_ns` and `off_core_ns`
     (also from the due time), all int64; and a description of the run, as JSON values.
     """
-    spacing_ns = (
-        round(1e3 * protocol.period_us)
-        if protocol.period_us
-        else max(LEAST_SPACING_NS, round(median_ns))
-    )
-    turn_ns = spacing_ns + 1e6 * (protocol.pause_ms or 0)
-    calls = max(1, min(calls, MOST_CALLS, int(1e9 * LONGEST_CONTROL_S / turn_ns)))
-    block = Block(calls, protocol, 0 if protocol.arrival == "periodic" else spacing_ns)
-    who, began, clock = resource.RUSAGE_THREAD, time.perf_counter_ns(), time.perf_counter_ns
-    end_ns, taken = began + int(1e9 * LONGEST_CONTROL_S), []
+    arrivals = protocol.arrivals().control(max(LEAST_SPACING_NS, round(median_ns)))
+    most = int(1e9 * LONGEST_CONTROL_S / arrivals.turn_ns)
+    calls = max(1, min(calls, MOST_CALLS, most))
+    block = Block(calls, arrivals)
+    clock = time.perf_counter_ns
+    began = clock()
+    end_ns = began + int(1e9 * LONGEST_CONTROL_S)
+    parts: list[dict[str, np.ndarray]] = []
     with quiet_collector():
-        while calls > 0 and (not taken or clock() < end_ns):
+        while calls > 0 and (not parts or clock() < end_ns):
             if switches:
                 switches.discard()
-            most = MOST_SLEEPS if protocol.wait in ("sleep", "os") else calls
-            calls -= block.run(_empty, min(calls, most), who, end_ns - clock())
+            most = min(calls, MOST_SLEEPS) if arrivals.sleeps else calls
+            calls -= block.run(_empty, most, resource.RUSAGE_THREAD, end_ns - clock())
             block.rest()
-            part = block.take(resource.getrusage(who))
-            taken.append(
-                part | (switches.take(part["intended_ns"], ends(part)) if switches else {})
-            )
-    columns = {name: np.concatenate([part[name] for part in taken]) for name in taken[0]}
-    start_ns, latency_ns = columns["intended_ns"] - began, columns["latency_ns"]
-    facts = {
+            part = block.take(resource.getrusage(resource.RUSAGE_THREAD))
+            if switches:
+                part |= switches.take(part["intended_ns"], ends(part))
+            parts.append(part)
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    latency_ns = columns["latency_ns"]
+    described = {
         "arrival": protocol.arrival,
-        "wait": protocol.wait if protocol.arrival == "periodic" else "spin",
-        "spacing_us": spacing_ns / 1e3,
-        **({"pause_ms": protocol.pause_ms} if protocol.pause_ms else {}),
+        "wait": arrivals.wait,
+        "spacing_us": arrivals.spacing_ns / 1e3,
         "calls": len(latency_ns),
         "median_us": float(np.median(latency_ns)) / 1e3,
         "max_us": int(latency_ns.max()) / 1e3,
     }
-    off_core = {name: columns[name] for name in ("preempted_ns", "off_core_ns") if name in columns}
-    return {"start_ns": start_ns, "latency_ns": latency_ns, **off_core}, facts
+    if protocol.pause_ms:
+        described["pause_ms"] = protocol.pause_ms
+    kept = {"start_ns": columns["intended_ns"] - began, "latency_ns": latency_ns}
+    for name in ("preempted_ns", "off_core_ns"):
+        if name in columns:
+            kept[name] = columns[name]
+    return kept, described

@@ -1,6 +1,7 @@
 """The parity gate: before timing, outputs for new random inputs must agree with the reference's."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,11 +47,34 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     nothing was checked, and `not_checked` then says why: there is nothing to compare with, or the
     comparison is `hollow`. Raises `ParityFailed`.
     """
-    of, precision = gate.of, configuration.options.precision
+    precision = configuration.options.precision
     bound = max(PARITY_BOUNDS[precision], gate.least_bound) if gate.bound is None else gate.bound
-    result = {"of": of, "error": None, "bound": bound, "inputs_seed": gate.seed}
-    result |= {"reference": gate.reference, "reference_checked_by": gate.checked_by}
-    result["not_checked"] = gate.not_checked if gate.expected is None else None
+    outputs = _last_outputs(step, gate)
+    error = reason = None
+    if gate.expected is None:
+        reason = gate.not_checked
+    else:
+        error = _error(outputs, gate.expected)
+        if gate.rounded is not None:
+            bound = _bound_by_rounded(outputs, gate, precision, bound)
+        if not error <= bound:
+            differ = "differ" if gate.of == "outputs" else "differs"
+            limit = f"limit for {precision}: {bound:g}"
+            raise ParityFailed(f"{gate.of} {differ} from {_far(gate, error)}; {limit}")
+        reason = hollow(gate, max(PARITY_BOUNDS["fp32"], IGNORED_MULTIPLE * error))
+    return {
+        "of": gate.of,
+        "error": error if reason is None else None,
+        "bound": bound,
+        "inputs_seed": gate.seed,
+        "reference": gate.reference,
+        "reference_checked_by": gate.checked_by,
+        "not_checked": reason,
+    }
+
+
+def _last_outputs(step: PreparedStep, gate: Gate) -> dict[str, np.ndarray]:
+    """Run a step on the gate's inputs; what is compared of its last call, or of all of them."""
     step.reset()
     every: list[dict[str, np.ndarray]] = []
     for inputs in gate.inputs:
@@ -59,38 +83,45 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
         if gate.every:
             every.append(gate.answers(step))
     if gate.expected is None:
-        return result
-    outputs = stacked(every) if gate.every else gate.answers(step)
+        return {}
+    return stacked(every) if gate.every else gate.answers(step)
+
+
+def _error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """The largest error of outputs; raises `ParityFailed` if they have other shapes."""
     found = {name: array.shape for name, array in outputs.items()}
-    wanted = {name: array.shape for name, array in gate.expected.items()}
+    wanted = {name: array.shape for name, array in expected.items()}
     if found != wanted:
-        raise ParityFailed(
-            f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}"
-        )
-    error = largest_error(outputs, gate.expected)
-    far = f"{gate.reference} by {error:.2g} (relative, by norm)"
-    if gate.rounded is not None:
-        typical = FINER_THAN_BF16.get(precision)
-        least, of_rounded = (
-            4 * typical if typical else bound,
-            largest_error(gate.rounded, gate.expected),
-        )
-        bound = min(max(MULTIPLES[precision] * of_rounded, least), MOST_ERROR)
-        to_rounded = largest_error(outputs, gate.rounded)
-        if typical and max(to_rounded, typical) < error <= bound:
+        shapes = f"{_shapes(found, wanted)}, expected {_shapes(wanted, found)}"
+        raise ParityFailed(f"outputs have shape {shapes}")
+    return largest_error(outputs, expected)
+
+
+def _bound_by_rounded(
+    outputs: Mapping[str, np.ndarray], gate: Gate, precision: str, bound: float
+) -> float:
+    """The bound by the error of the rounded network, if that is more than `bound`.
+
+    Raises `ParityFailed` if the outputs of a finer precision are rather those of the rounded one.
+    """
+    expected: Any = gate.expected
+    rounded: Any = gate.rounded
+    of_rounded = largest_error(rounded, expected)
+    typical = FINER_THAN_BF16.get(precision)
+    least = 4 * typical if typical else bound
+    bound = min(max(MULTIPLES[precision] * of_rounded, least), MOST_ERROR)
+    if typical:
+        error = largest_error(outputs, expected)
+        to_rounded = largest_error(outputs, rounded)
+        if max(to_rounded, typical) < error <= bound:
             near = f"only by {to_rounded:.2g} from those of the network rounded to bf16"
-            raise ParityFailed(
-                f"{of} are not those of {precision}: they differ from {far}, and {near}"
-            )
-    if not error <= bound:
-        differ = "differ" if of == "outputs" else "differs"
-        raise ParityFailed(f"{of} {differ} from {far}; limit for {precision}: {bound:g}")
-    reason = hollow(gate, max(PARITY_BOUNDS["fp32"], IGNORED_MULTIPLE * error))
-    return result | {
-        "error": error if reason is None else None,
-        "bound": bound,
-        "not_checked": reason,
-    }
+            far = f"they differ from {_far(gate, error)}, and {near}"
+            raise ParityFailed(f"{gate.of} are not those of {precision}: {far}")
+    return bound
+
+
+def _far(gate: Gate, error: float) -> str:
+    return f"{gate.reference} by {error:.2g} (relative, by norm)"
 
 
 def hollow(gate: Gate, least: float) -> str | None:

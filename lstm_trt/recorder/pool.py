@@ -1,10 +1,11 @@
-"""The processes that prepare and record, seen from the parent.
+"""The processes that make references and record, seen from the parent.
 
-A `WorkerPool` has one preparing process, which exports networks and computes the reference outputs,
-and one worker per runtime and options, pinned before the runtime is imported; on a GPU one per
-runtime, for all precisions. Within a pool nothing is prepared while trials are timed. Pools take
-turns on the cores that they time (`store.locks.timing_lock`); meanwhile they prepare on other
-cores. If a process is lost, only the configuration in progress fails (`process.py`).
+A `WorkerPool` has one process that makes references: it exports networks and computes the outputs
+that the parity gate compares with. And it has one worker per runtime and options, pinned before the
+runtime is imported; on a GPU one per runtime, for all precisions. Within a pool no reference is
+made while trials are timed. Pools take turns on the cores that they time
+(`store.locks.timing_lock`); meanwhile they make references on other cores. If a process is lost,
+only the configuration in progress fails (`process.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -25,16 +26,13 @@ from lstm_trt.config.workload import Workload, check_whole
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.process import SILENCE_LIMIT_S, Listener, Process, WorkerLost
+from lstm_trt.recorder.jobs import RecordJob, ReferenceJob, Seconds, Written
+from lstm_trt.recorder.process import SILENCE_LIMIT_S, Limits, Listener, Process, WorkerLost
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock, timing_lock
 from lstm_trt.store.schema import Failure, Recording
 from lstm_trt.store.temporary import temporary_folder
-
-#: Total size of the shared references that are kept for further runtimes; one can take 256 MB.
-ANSWERS_KEPT_BYTES = 600_000_000
-
 
 #: Share of the available memory that a worker may use.
 MEMORY_SHARE = 0.8
@@ -43,46 +41,31 @@ MEMORY_SHARE = 0.8
 SHOWN_SHARE = 0.005
 
 
-@dataclass
-class Seconds:
-    """Wall time of a sweep by activity."""
-
-    preparing: float = 0.0
-    timing: float = 0.0
-    inside_trials: float = 0.0
-    control: float = 0.0
-    storing: float = 0.0
-
-    def add(self, other: Seconds) -> None:
-        for name, value in asdict(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-
 @dataclass(frozen=True)
 class Recorded:
-    """Result for one configuration: a recording or a failure row, at `path`; `message` is the
-    worker's last message."""
+    """Result for one configuration: a recording, with what its process answered, or a failure row.
+
+    `path`: its file. `seconds`: wall time by activity.
+    """
 
     path: Path
     failure: Failure | None
     seconds: Seconds
-    message: dict = field(default_factory=dict)
+    written: Written | None = None
 
     @property
     def warnings(self) -> list[str]:
-        return self.message.get("warnings", [])
+        return self.written.warnings if self.written else []
 
     def check(self, kept: bool = True) -> None:
-        """Raises `WorkerLost` if the configuration failed; `kept`: the failure row stays in the
-        user's folder."""
-        if self.failure:
-            row = (
-                f"; {self.path} keeps this failure until it is deleted or the configuration is recorded"
-                * kept
-            )
-            raise WorkerLost(
-                self.failure.stage, f"{self.failure.stage}: {self.failure.reason}{row}"
-            )
+        """Raise `WorkerLost` if the configuration failed; `kept`: its row stays in the folder."""
+        if self.failure is None:
+            return
+        text = f"{self.failure.stage}: {self.failure.reason}"
+        if kept:
+            until = "until it is deleted or the configuration is recorded"
+            text += f"; {self.path} keeps this failure {until}"
+        raise WorkerLost(self.failure.stage, text)
 
 
 class WorkerPool:
@@ -102,15 +85,14 @@ class WorkerPool:
         wait: bool | float = True,
         single: bool = False,
     ) -> None:
-        self._wait, self._single, self._interpreters = wait, single, interpreters or {}
         self.time_limit_s = time_limit_s
-        self.memory_limit, self._most_memory = (
-            memory_limit,
-            int(MEMORY_SHARE * linux.available_memory_bytes()),
-        )
+        self.memory_limit = memory_limit
+        self._most_memory = int(MEMORY_SHARE * linux.available_memory_bytes())
+        self._interpreters = {} if interpreters is None else interpreters
+        self._wait = wait
+        self._single = single
         self._workers: dict[tuple, Process] = {}
-        self._preparer: Process | None = None
-        self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`
+        self._maker: Process | None = None
         self._open = ExitStack()
         self._logs = self._open.enter_context(temporary_folder())
         self._series: object = None
@@ -120,8 +102,8 @@ class WorkerPool:
 
     def __exit__(self, *exception: object) -> None:
         self.end_workers()
-        if self._preparer:
-            self._preparer.close(0.0)
+        if self._maker:
+            self._maker.close(0.0)
         self._open.close()
 
     def begin_series(self, series: object) -> None:
@@ -131,21 +113,21 @@ class WorkerPool:
         self._series = series
 
     def end_workers(self) -> None:
-        """End the workers, so that the next round starts new ones; the preparing process is kept."""
+        """End the workers, so that the next round starts new ones; the one of references stays."""
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
 
-    def _prepare_process(self) -> Process:
-        if self._preparer is None or not self._preparer.alive:
-            self._preparer = Process(None, self._logs, "preparer")
-        return self._preparer
+    def _reference_process(self) -> Process:
+        if self._maker is None or not self._maker.alive:
+            self._maker = Process(None, self._logs, "reference")
+        return self._maker
 
     def _worker(self, configuration: Configuration) -> Process:
-        interpreter, options = self._interpreters.get(configuration.id), configuration.options
-        if (
-            options.device != "cpu"
-        ):  # a process takes seconds and half a GB there, and these are no settings of it
+        interpreter = self._interpreters.get(configuration.id)
+        options = configuration.options
+        # On a GPU a process takes seconds and half a GB, and these are no settings of it.
+        if options.device != "cpu":
             options = replace(
                 options,
                 precision=Options.precision,
@@ -158,7 +140,8 @@ class WorkerPool:
             if options.device != "cpu":
                 self._leave_device(options)
             name = f"{configuration.runtime}-{len(self._workers)}"
-            worker = self._workers[key] = Process(options, self._logs, name, interpreter)
+            worker = Process(options, self._logs, name, interpreter)
+            self._workers[key] = worker
         return worker
 
     def _leave_device(self, options: Options) -> None:
@@ -193,87 +176,94 @@ class WorkerPool:
         `StoreError` if neither can be written, and `UsageError` if another recording uses the cores
         for longer than `wait`.
         """
-        preparer, needed = preparer_of(configuration.workload), resources(configuration.options)
         if not self._wait:
-            with timing_lock(needed, wait=False):  # refuse before preparing, which can take long
-                pass
-        began, entered = time.monotonic(), {}
-
-        def listen(message: dict) -> None:
-            if message["event"] == "stage":
-                entered[message["stage"]] = time.monotonic()
-            listener(message)
-
-        limits = {
-            "time_limit_s": self.time_limit_s,
-            "memory_limit": self.memory_limit or self._most_memory,
-        }
-        limits |= {"listener": listen, "silence_s": silence_limit_s(configuration.protocol)}
-        job = {"kind": "record", "configuration": configuration.as_dict(), "folder": str(folder)}
-        job["how"] = {"round": round, "control": control, "asked_s": asked_s}
-        failure, message = None, {}
+            with timing_lock(resources(configuration.options), wait=False):
+                pass  # refused before preparing, which can take long
+        times = Stopwatch(listener)
+        job = RecordJob(configuration.as_dict(), {}, str(folder), round, control, asked_s)
         try:
-            preparer.check(configuration)
-            if preparer.FRESH_PROCESS:
-                self.end_workers()
-            worker = self._worker(configuration)  # starts while the reference is made
-            with self._reference(configuration, limits) as reference:
-                asked = time.monotonic()
-                with timing_lock(
-                    needed,
-                    self._wait,
-                    lambda holder: listener({"event": "waiting", "holder": holder}),
-                ) as unlocked:
-                    began += time.monotonic() - asked
-                    job["how"]["unlocked"] = unlocked
-                    message = worker.call(job | {"reference": reference}, **limits)
-            path = Path(message["path"])
+            written = self._written(configuration, job, times)
         except ConfigurationFailed as error:
             if self._single and error.invalid:
                 raise UsageError(str(error)) from None
-            failure, ended = failure_of(configuration, round, error), time.monotonic()
+            failure = failure_of(configuration, round, error)
+            failed_at = time.monotonic()
             path = files.write_failure(failure, folder)
-            message = {
-                "seconds": {
-                    "timing": ended - entered.get("run", ended),
-                    "storing": time.monotonic() - ended,
-                }
-            }
-        else:
-            files.forget_failure(configuration, round, folder)
-        # Failures count as preparing until the loop starts and as timing after that. For recordings
-        # the worker's own times are used: on a busy machine its messages are read with a delay.
-        seconds = Seconds(**message["seconds"])
-        seconds.preparing = (
-            time.monotonic() - began - seconds.timing - seconds.control - seconds.storing
-        )
-        return Recorded(path, failure, seconds, message)
+            return Recorded(path, failure, times.of_failure(failed_at))
+        files.forget_failure(configuration, round, folder)
+        return Recorded(Path(written.path), None, times.with_preparing(written.seconds), written)
+
+    def _written(self, configuration: Configuration, job: RecordJob, times: Stopwatch) -> Written:
+        """Make the reference, wait for the cores, and let the worker record."""
+
+        def tell_holder(holder: str) -> None:
+            times({"event": "waiting", "holder": holder})
+
+        preparer = preparer_of(configuration.workload)
+        preparer.check(configuration)
+        if preparer.FRESH_PROCESS:
+            self.end_workers()
+        memory_bytes = self.memory_limit or self._most_memory
+        silence_s = silence_limit_s(configuration.protocol)
+        limits = Limits(self.time_limit_s, memory_bytes, silence_s)
+        worker = self._worker(configuration)  # starts while the reference is made
+        with self._reference(configuration, limits, times) as reference:
+            lock = timing_lock(resources(configuration.options), self._wait, tell_holder)
+            with times.waiting(lock) as unlocked:
+                job = replace(job, reference=reference, unlocked=tuple(unlocked))
+                return worker.call(job, limits, times)
 
     @contextmanager
-    def _reference(self, configuration: Configuration, limits: dict) -> Iterator[dict]:
+    def _reference(
+        self, configuration: Configuration, limits: Limits, listener: Listener
+    ) -> Iterator[dict]:
         """The reference for a configuration, with the gate's seed and the file of the outputs.
 
-        Those with a `reference_key` are kept, the latest up to `ANSWERS_KEPT_BYTES`; others are
-        deleted after use.
+        The file is deleted afterwards.
         """
-        key = preparer_of(configuration.workload).reference_key(configuration)
-        found = self._references.pop(key, None)
-        if found is None:
-            path = self._logs / f"reference-{secrets.token_hex(8)}.npy"
-            asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
-            job = {"kind": "reference", "configuration": configuration.as_dict(), **asked}
-            found = self._prepare_process().call(job, **limits)["reference"] | asked
-        self._references[key] = found  # the most recently used is the last
+        path = self._logs / f"reference-{secrets.token_hex(8)}.npy"
+        seed = secrets.randbits(32)
+        job = ReferenceJob(configuration.as_dict(), seed, str(path))
         try:
-            yield found
+            made = self._reference_process().call(job, limits, listener)
+            yield {"gate_seed": seed, "reference_path": str(path)} | made
         finally:
-            kept = 0
-            for name, reference in reversed(list(self._references.items())):
-                path = Path(reference["reference_path"])
-                kept += path.stat().st_size if name else 0
-                if name is None or (kept > ANSWERS_KEPT_BYTES and name != key):
-                    del self._references[name]
-                    path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+
+class Stopwatch:
+    """Listens to the messages of one recording, and measures what it spends its time with."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._began = time.monotonic()
+        self._waited_s = 0.0
+        self._run_at: float | None = None
+
+    def __call__(self, message: dict) -> None:
+        if message["event"] == "stage" and message["stage"] == "run":
+            self._run_at = time.monotonic()
+        self._listener(message)
+
+    @contextmanager
+    def waiting(self, lock: AbstractContextManager[list[str]]) -> Iterator[list[str]]:
+        """Hold a lock; the time until it is free counts as nothing."""
+        asked = time.monotonic()
+        with lock as unlocked:
+            self._waited_s += time.monotonic() - asked
+            yield unlocked
+
+    def of_failure(self, failed_at: float) -> Seconds:
+        """A failure counts as preparing until the loop starts and as timing after that."""
+        run_at = failed_at if self._run_at is None else self._run_at
+        storing = time.monotonic() - failed_at
+        return self.with_preparing(Seconds(timing=failed_at - run_at, storing=storing))
+
+    def with_preparing(self, seconds: Seconds) -> Seconds:
+        """These times, and as preparing all that has passed besides."""
+        known_s = seconds.timing + seconds.control + seconds.storing
+        passed_s = time.monotonic() - self._began - self._waited_s
+        return replace(seconds, preparing=passed_s - known_s)
 
 
 def resources(options: Options) -> list[str]:
@@ -308,10 +298,11 @@ def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | 
     if clock["median_share"] >= SHOWN_SHARE:
         empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
         share = percent(clock["median_share"])
-        found.append(
-            f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"
-        )
-    return found if nan_reaches_output is not False else [*found, nan_text(nan_reaches_output)]
+        costs = f"an empty step takes {empty}, {share} of the median"
+        found.append(f"{costs}; calls from {shortest} are resolved")
+    if nan_reaches_output is False:
+        found.append(nan_text(False))
+    return found
 
 
 def nan_text(reaches_output: bool | None) -> str:
@@ -325,9 +316,8 @@ def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
     """Raises `UsageError` unless there is at least one round and the time limit is positive."""
     check_whole("rounds", rounds, 1)
     if time_limit_s is not None:
-        check_number(
-            "the time limit must be greater than 0 s", time_limit_s, lambda seconds: seconds > 0
-        )
+        must = "the time limit must be greater than 0 s"
+        check_number(must, time_limit_s, lambda seconds: seconds > 0)
 
 
 def silence_limit_s(protocol: Protocol) -> float:
@@ -340,10 +330,10 @@ def failure_of(configuration: Configuration, round: int, error: LabError) -> Fai
     """The failure row of an error; of a traceback without the machine's folders, since it is
     stored."""
     detail = re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', getattr(error, "detail", ""))
-    provenance = {
-        "machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))
-    }
-    provenance |= {"detail": detail} if detail else {}
+    machine = facts.describe(configuration.options.device)
+    provenance = {"machine_fingerprint": facts.fingerprint(machine)}
+    if detail:
+        provenance["detail"] = detail
     return Failure(configuration, round, getattr(error, "stage", "build"), str(error), provenance)
 
 
@@ -351,27 +341,24 @@ def next_round(configuration: Configuration, folder: Path) -> int:
     """The first round of this configuration in `folder` that failed, else the number after its last
     round."""
     recorded, failed = folders.finished(folder)
-    again, done = (
-        {round for identity, round in found if identity == configuration.id}
-        for found in (failed, recorded)
-    )
-    return min(again, default=max(done, default=-1) + 1)
+    again = [round for identity, round in failed if identity == configuration.id]
+    if again:
+        return min(again)
+    done = [round for identity, round in recorded if identity == configuration.id]
+    return max(done) + 1 if done else 0
 
 
 def recorded_rounds(configuration: Configuration, folder: Path, rounds: int) -> list[Recording]:
-    """The recordings of a configuration in `folder`, of its first so many rounds, in their order."""
+    """The recordings of a configuration in `folder` in its first so many rounds, in their order."""
     found = []
     for item in folders.read_many(folder, skipped=[]):
-        if (
-            isinstance(item, Recording)
-            and item.configuration.id == configuration.id
-            and item.round < rounds
-        ):
+        is_same = isinstance(item, Recording) and item.configuration.id == configuration.id
+        if is_same and item.round < rounds:
             found.append(item)
     return sorted(found, key=lambda recording: recording.round)
 
 
-def record(
+def record(  # noqa: PLR0913
     workload: Workload,
     runtime: str | None = None,
     protocol: Protocol | None = None,

@@ -9,7 +9,9 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
 
@@ -23,6 +25,7 @@ from lstm_trt.config.errors import (
     TimeLimitReached,
 )
 from lstm_trt.machine.process import Child, Interpreter
+from lstm_trt.recorder.jobs import Failed, Job
 
 POLL_S = 0.25
 
@@ -48,6 +51,15 @@ class WorkerLost(ConfigurationFailed):
         self.exit_status = 2 if stage in ("export", "build") else 1
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Of one job: time, memory, and the longest time without a message; None: no limit."""
+
+    time_s: float | None = None
+    memory_bytes: int | None = None
+    silence_s: float = SILENCE_LIMIT_S
+
+
 class Process(Child):
     """One child process, which runs one job at a time."""
 
@@ -62,30 +74,21 @@ class Process(Child):
 
                 variables["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
         self._log = logs / f"{name}.log"
-        code = "from lstm_trt.recorder.worker import main; sys.exit(main())"
+        code = "from lstm_trt.recorder.child import main; sys.exit(main())"
         with self._log.open("ab") as log:
             super().__init__(code, interpreter, options.threads if options else 1, variables, log)
         self.stage = "build"
 
-    def call(
-        self,
-        job: dict,
-        *,
-        time_limit_s: float | None = None,
-        memory_limit: int | None = None,
-        listener: Listener = lambda message: None,
-        silence_s: float = SILENCE_LIMIT_S,
-    ) -> dict:
-        """Run a job; returns its last message, "done".
+    def call(self, job: Job, limits: Limits, listener: Listener = lambda message: None) -> Any:
+        """Run a job; returns its answer. `listener` gets every message as it arrives.
 
-        `listener` gets every message as it arrives. `silence_s`: longest time without a message.
         Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the `ConfigurationFailed`
         that the process reported; in the first three cases the process has ended. `StoreError` if
         it could not write.
         """
         self.stage = "build"
         with suppress(OSError):  # the process is dead: the error is raised on receiving
-            self.connection.send({**job, "added": registry.added})
+            self.connection.send((job, registry.added))
         began = heard = time.monotonic()
         while True:
             if self.connection.poll(POLL_S):
@@ -98,34 +101,37 @@ class Process(Child):
                 match message["event"]:
                     case "stage":
                         self.stage = message["stage"]
-                    case "done":
-                        return message
-                    case "refused":
-                        raise StoreError(message["reason"])
                     case "failed":
-                        if message["spent"]:
-                            self.close()
-                        stage = message["stage"] or self._known_stage()
-                        raise WorkerLost(
-                            stage, message["reason"], message["detail"], message["invalid"]
-                        )
-            now = time.monotonic()
-            if time_limit_s is not None and now - began > time_limit_s:
-                self.close(0.0)
-                raise TimeLimitReached(
-                    f"took longer than {time_limit_s:g} s (--time-limit), at stage {self.stage}"
-                )
-            if now - heard > silence_s:
-                self.close(0.0)
-                raise TimeLimitReached(
-                    f"no sign of progress for {silence_s:g} s, at stage {self.stage}"
-                )
-            if memory_limit is not None and self._resident_bytes() > memory_limit:
-                self.close(0.0)
-                limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
-                raise MemoryExhausted(
-                    f"the process used more memory than {limit}, at stage {self.stage}"
-                )
+                        self._raise(message["answer"])
+                    case "done":
+                        return message["answer"]
+            self._check(limits, began, heard)
+
+    def _raise(self, failed: Failed) -> NoReturn:
+        """Raise what the process reported."""
+        if failed.refused:
+            raise StoreError(failed.reason)
+        if failed.spent:
+            self.close()
+        stage = failed.stage or self._known_stage()
+        raise WorkerLost(stage, failed.reason, failed.detail, failed.invalid)
+
+    def _check(self, limits: Limits, began: float, heard: float) -> None:
+        """End the process, and raise, if it exceeds a limit."""
+        now = time.monotonic()
+        at_stage = f"at stage {self.stage}"
+        if limits.time_s is not None and now - began > limits.time_s:
+            self.close(0.0)
+            limit = f"{limits.time_s:g} s (--time-limit)"
+            raise TimeLimitReached(f"took longer than {limit}, {at_stage}")
+        if now - heard > limits.silence_s:
+            self.close(0.0)
+            silence = f"no sign of progress for {limits.silence_s:g} s"
+            raise TimeLimitReached(f"{silence}, {at_stage}")
+        if limits.memory_bytes is not None and self._resident_bytes() > limits.memory_bytes:
+            self.close(0.0)
+            limit = f"{limits.memory_bytes / 1e9:.1f} GB (--memory-limit-gb)"
+            raise MemoryExhausted(f"the process used more memory than {limit}, {at_stage}")
 
     def _known_stage(self) -> str:
         return self.stage if self.stage in STAGES else "run"

@@ -24,7 +24,10 @@ from lstm_trt.store.whole import Whole, counted, percentile
 GONE_S = 15.0
 
 #: About a folder without recordings that nobody records into.
-NOTHING = "no recordings, and none in progress: give the --out folder of a running lstm-trt record or sweep"
+NOTHING = (
+    "no recordings, and none in progress:"
+    " give the --out folder of a running lstm-trt record or sweep"
+)
 
 
 class State(StrEnum):

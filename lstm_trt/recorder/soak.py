@@ -51,13 +51,13 @@ def seconds_of(text: str) -> float:
 
 
 def soak_protocol(for_s: float, protocol: Protocol | None = None) -> Protocol:
-    """The protocol of a soak of `for_s` seconds: `trials` is the largest number of trials per part."""
+    """The protocol of a soak of `for_s` seconds: `trials` is the largest number in a part."""
     return replace(protocol or Protocol(), trials=PART_TRIALS, for_s=for_s)
 
 
 @dataclass(frozen=True)
 class Soak:
-    """One completed round of a soak; `continues` is the interrupted round that it resumed, if any."""
+    """One completed round of a soak; `continues` is the interrupted round that it resumed."""
 
     configuration: Configuration
     folder: Path
@@ -128,7 +128,7 @@ def rest_of(configuration: Configuration, folder: Path) -> Rest:
     return Rest(number, whole_s)
 
 
-def soak(
+def soak(  # noqa: PLR0913
     workload: Workload,
     for_s: float,
     runtime: str | None = None,
@@ -162,6 +162,7 @@ def soak(
         outcome.check()
         paths = list(folders.contents(folder).parts[configuration.id, rest.round].values())
         first = files.read(paths[0], ()).provenance
-    recorded = rest.round, paths, outcome.message["trials"], rest.continues
+    trials = outcome.written.trials if outcome.written else 0
+    recorded = rest.round, paths, trials, rest.continues
     checks = first["control"], first["clock"], first["parity"]["nan_reaches_output"]
     return Soak(configuration, folder, *recorded, *checks, [*damaged, *outcome.warnings])

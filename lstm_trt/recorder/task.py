@@ -21,18 +21,37 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, failure_of
+from lstm_trt.recorder.jobs import Seconds
+from lstm_trt.recorder.pool import Recorded, WorkerPool, failure_of
 from lstm_trt.store import files
 from lstm_trt.store.temporary import temporary_folder
 
 IDLE_S = 10.0
 
 
+@dataclass(frozen=True)
+class Task:
+    """What `sweep` asks of a machine: one recording.
+
+    `configuration`: as JSON values, since `added`, names of the registry, may be needed to read it.
+    `series`: tasks of one series and round share processes.
+    """
+
+    key: str
+    round: int
+    configuration: dict
+    control: bool
+    time_limit_s: float | None
+    memory_limit: int | None
+    series: str
+    added: dict
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result(Recorded):
     """What a task returns: `content` is that of the file `path.name`, a recording or a failure row.
 
-    `key` and `round` are those of the job. `machine` is the name of the host, which no file states.
+    `key` and `round` are those of the task. `machine`: name of the host, which no file states.
     """
 
     key: str
@@ -41,18 +60,15 @@ class Result(Recorded):
     machine: str
 
 
-def record_task(job: dict) -> Result:
+def record_task(task: Task) -> Result:
     """Record one configuration on this machine; what prevents it is the result's failure.
 
-    The job is what `sweep` makes: `configuration`, of any machine, as JSON values; `key` and
-    `round`; `control`; `limits` of time and memory; `series`, with whose jobs of the same round it
-    shares processes; `added` names of the registry. Raises `CancelledError` if Dask has cancelled
-    the task.
+    Raises `CancelledError` if Dask has cancelled the task.
     """
     done: Future[Result] = Future()
     with _STARTING:
         tasks = _tasks(os.getpid())
-    tasks.put((job, _cancelled(), done))
+    tasks.put((task, _cancelled(), done))
     return done.result()
 
 
@@ -69,37 +85,45 @@ def _tasks(process: int) -> SimpleQueue:
 
 def _serve(tasks: SimpleQueue) -> None:
     while True:
-        job, cancelled, done = tasks.get()
+        task, cancelled, done = tasks.get()
         try:
             with WorkerPool() as pool:
                 while True:
-                    done.set_result(_record(pool, job, cancelled))
-                    job, cancelled, done = tasks.get(timeout=IDLE_S)
+                    done.set_result(_record(pool, task, cancelled))
+                    task, cancelled, done = tasks.get(timeout=IDLE_S)
         except Exception as error:  # `queue.Empty` after the last task
             if not done.done():
                 done.set_exception(error)
 
 
-def _record(pool: WorkerPool, job: dict, cancelled: Callable[[], bool]) -> Result:
+def _record(pool: WorkerPool, task: Task, cancelled: Callable[[], bool]) -> Result:
     def listen(message: dict) -> None:
         if cancelled():
             raise CancelledError
 
-    registry.added.update(job["added"])
-    asked, number = Configuration.from_dict(job["configuration"]), job["round"]
-    pool.time_limit_s, pool.memory_limit = job["limits"]
-    pool.begin_series((job["series"], number))
+    registry.added.update(task.added)
+    asked = Configuration.from_dict(task.configuration)
+    pool.time_limit_s = task.time_limit_s
+    pool.memory_limit = task.memory_limit
+    pool.begin_series((task.series, task.round))
     with temporary_folder() as folder:
         try:
             here = describe(
                 asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode
             )
-            found = pool.record_configuration(here, number, folder, listen, control=job["control"])
+            recorded = pool.record_configuration(
+                here, task.round, folder, listen, control=task.control
+            )
         except LabError as error:
-            failure = failure_of(asked, number, error)
-            found = Recorded(files.write_failure(failure, folder), failure, Seconds())
-        known = {"key": job["key"], "round": number, "machine": platform.node()}
-        return Result(**vars(found), **known, content=found.path.read_bytes())
+            failure = failure_of(asked, task.round, error)
+            recorded = Recorded(files.write_failure(failure, folder), failure, Seconds())
+        return Result(
+            **vars(recorded),
+            key=task.key,
+            round=task.round,
+            machine=platform.node(),
+            content=recorded.path.read_bytes(),
+        )
 
 
 def _cancelled() -> Callable[[], bool]:

@@ -96,7 +96,7 @@ class Request:
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the inputs that are given at each call, without states that are carried."""
+        """Name -> shape of the inputs that are given at each call, without carried states."""
         carried = {state.input for state in self.states}
         return {
             name: shape for name, shape in self.workload.input_shapes.items() if name not in carried
@@ -279,7 +279,8 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
     device = options.device
     if device not in runtime.DEVICES:
         raise UsageError(
-            f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}"
+            f"{name} does not support the device {device!r}:"
+            f" choose from {', '.join(runtime.DEVICES)}"
         )
     if options.precision not in runtime.PRECISIONS[device]:
         raise UnsupportedPrecision(name, device, options.precision, runtime.PRECISIONS[device])
@@ -372,17 +373,12 @@ class Preparer(ABC):
         return registry.table("RUNTIMES")
 
     def version(self, workload: Workload) -> str | None:
-        """Version of the code that the workload itself brings; None if only the runtime's matters."""
+        """Version of the code that the workload itself brings, if it brings any."""
         return None
 
     def protocol(self, workload: Workload) -> Protocol:
         """The protocol of `versions` if none is given."""
         return Protocol()
-
-    def reference_key(self, configuration: Configuration) -> str | None:
-        """What the reference depends on, if it is kept for others with the same key; None: made
-        anew each time."""
-        return None
 
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` with the runtime's reason if it does not support the workload or
@@ -399,7 +395,7 @@ class Preparer(ABC):
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
     ) -> dict:
-        """In the preparing process: write the outputs for the gate's inputs to `reference_path`
+        """In the process of references: write the outputs for the gate's inputs to `reference_path`
         (.npy).
 
         Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together

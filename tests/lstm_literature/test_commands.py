@@ -11,13 +11,11 @@ import shlex
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from lstm_literature import implementations, schedule, sides
 from lstm_literature.preparer import availability, reason
 from lstm_literature.workloads import AS_THERE, TEXT, VARIANTS, WORKLOADS
-from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.store import folders, schema
 from lstm_trt.store.schema import Failure
 from tests.conftest import ROOT, run_here
@@ -329,40 +327,3 @@ def test_rows_of_a_plan_record_and_resume(entries, tmp_path, monkeypatch, run):
     assert all(len(item.timed_ns) == 100 for item in items)
     status, _, err = run("lstm-literature", "plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 already recorded" in err
-
-
-def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
-    """Reference outputs of the parity check are kept up to a total size; beyond it the oldest are removed."""
-    from lstm_trt.recorder import pool
-
-    asked = []
-
-    class Preparer:
-        def call(self, job, **limits):
-            asked.append(job)
-            np.save(job["reference_path"], np.zeros(1000, np.float32))
-            return {"reference": {}}
-
-    layers = [
-        entry.configuration
-        for entry in schedule.plan().entries
-        if entry.workload.name == "layer" and entry.configuration
-    ]
-    some = list({layer.workload: layer for layer in layers}.values())[:6]
-    with WorkerPool() as workers:
-        monkeypatch.setattr(workers, "_prepare_process", Preparer)
-
-        def reference(layer):
-            with workers._reference(layer, {}) as found:
-                return found
-
-        first = [reference(layer) for layer in some]
-        assert [reference(layer) for layer in some] == first and len(asked) == 6
-        monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 9000)  # two of them
-        reference(some[-1])
-        assert len(workers._references) == 2 and len(asked) == 6
-        reference(some[0])
-        assert len(asked) == 7 and len(workers._references) == 2
-        monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 1)
-        last = reference(some[1])
-        assert len(workers._references) == 1 and np.load(last["reference_path"]).size == 1000  # that in use is kept

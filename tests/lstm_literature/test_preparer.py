@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lstm_judge.analysis.summary import summarize
+from lstm_judge.read.labels import versions_command
 from lstm_judge.read.samples import groups_of
 from lstm_literature import commands, implementations, metrics, preparer
 from lstm_literature.data import make_batch, make_weights
@@ -23,16 +24,16 @@ from lstm_trt.cli.common import options_of
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import Trials
 from lstm_trt.recorder.parity import check_parity
-from lstm_trt.recorder.prepare import loop_against_batches, record_into
+from lstm_trt.recorder.run import loop_against_batches
 from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.schema import Failure, Recording
+from tests.support.trials import record_here
 
 #: The smallest networks with an embedding and a head, and with variable lengths.
 TEXT = WORKLOADS["text-classifier"].variant(hidden=16)
@@ -42,6 +43,7 @@ PLANTED = """
 import numpy as np
 from lstm_literature.implementations.on_pytorch import FUSED_EAGER as _REAL
 from lstm_trt.runtimes.base import Availability, PreparedStep
+from tests.support.trials import record_here
 NAME, TITLE, FRAMEWORK, STYLE, EXECUTION, EXTRA = "planted", "Planted", "None", "basic", "eager", None
 DISTRIBUTION, DEVICES, PRECISIONS = "numpy", ("cpu",), {{"cpu": ("fp32",)}}
 def supports(workload, mode, device):
@@ -324,8 +326,9 @@ def test_batches_longer_than_their_loop_are_an_error():
 @pytest.mark.heavy
 def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
     configuration = describe_benchmark(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
-    reference = {"gate_seed": 3, "reference_path": str(tmp_path / "answers.npy")}
-    PREPARER.reference(configuration, 3, tmp_path / "answers.npy", lambda event, **values: None)
+    path = tmp_path / "answers.npy"
+    made = PREPARER.reference(configuration, 3, path, lambda event, **values: None)
+    reference = {"reference_path": str(path), **made}
     getrusage = resource.getrusage
 
     def slow_reading(who):
@@ -334,9 +337,9 @@ def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
 
     monkeypatch.setattr(resource, "getrusage", slow_reading)
     monkeypatch.setattr("lstm_literature.training.LOOP_BOUND", 0.0)  # the batches may take long here
-    done = record_into(tmp_path, configuration, reference)
-    assert any("between the batches" in text for text in done["warnings"])
-    assert files.read(Path(done["path"])).provenance["warnings"] == done["warnings"]
+    done = record_here(tmp_path, configuration, reference)
+    assert any("between the batches" in text for text in done.warnings)
+    assert files.read(Path(done.path)).provenance["warnings"] == done.warnings
 
 
 @pytest.mark.parametrize(
@@ -384,7 +387,7 @@ def test_an_unsupported_workload_is_a_failure_row_without_a_process(planted, tmp
     configuration = describe_benchmark("cell", planted("refuses"), batches=2)
     with pool.WorkerPool() as workers:
         failure = workers.record_configuration(configuration, 0, tmp_path).failure
-        assert not workers._workers and workers._preparer is None
+        assert not workers._workers and workers._maker is None
     assert failure.stage == "build" and "planted reason" in failure.reason
     assert metrics.reason(failure) == "didn't run"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.recorder.jobs import RecordJob, Written
 from lstm_trt.recorder.loop import Loop, Trials, quiet_collector
+from lstm_trt.recorder.run import record
 
 
 class NoSwitches:
@@ -30,3 +33,9 @@ def run_trials(step: Callable[[], None], protocol: Protocol, **readings) -> Tria
         loop = Loop(step, protocol, **readings)
         loop.part(protocol.warmup)
     return loop.trials()
+
+
+def record_here(folder: Path, configuration: Configuration, reference: Mapping) -> Written:
+    """Record in this process into a folder, as a worker does."""
+    job = RecordJob(configuration.as_dict(), reference, str(folder))
+    return record(configuration, job, lambda event, **values: None)

@@ -78,9 +78,8 @@ class UserStep(PreparedStep):
                 f"{function}() returns {found}, not a callable or an object with a method `step`"
             )
         if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
-            raise BuildFailed(
-                f"{function}() returns a coroutine or generator function: a call of it computes nothing"
-            )
+            what = "a coroutine or generator function: a call of it computes nothing"
+            raise BuildFailed(f"{function}() returns {what}")
         setattr(self, "step", step)  # noqa: B010  in place of the method
         for name in ("reset", "outputs", "close"):
             if hasattr(made, name):

@@ -201,11 +201,13 @@ def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
         "with folder_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"held\n"
-        assert folder_in_use(tmp_path)
-        with pytest.raises(UsageError, match=f"process {holder.pid}"), folder_lock(tmp_path):
-            pass
-        holder.kill()
+        try:
+            assert holder.stdout.readline() == b"held\n"
+            assert folder_in_use(tmp_path)
+            with pytest.raises(UsageError, match=f"process {holder.pid}"), folder_lock(tmp_path):
+                pass
+        finally:
+            holder.kill()
     assert not folder_in_use(tmp_path)
     with folder_lock(tmp_path):
         assert (tmp_path / LOCK_FILE).read_text().strip() == str(os.getpid())

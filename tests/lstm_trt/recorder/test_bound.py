@@ -22,7 +22,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
 from lstm_trt.machine import roofline
 from lstm_trt.machine.roofline import MachineRates, NoBound, roofline_bound
-from lstm_trt.recorder import prepare
+from lstm_trt.recorder.bound import against_bound
 from lstm_trt.recorder.describe import describe
 from lstm_trt.store import files
 from tests.conftest import ROOT
@@ -30,6 +30,7 @@ from tests.lstm_judge.reports.conftest import recording
 from tests.lstm_onnx.test_preparer import SHORT, reference_of
 from tests.support import own_networks
 from tests.support.own_networks import saved, stream
+from tests.support.trials import record_here
 
 #: One operation and one byte take a nanosecond.
 UNIT = MachineRates(1.0, ((16, 1.0),), 1, "planted", "2026-01-01T00:00:00Z", "avx2")
@@ -39,6 +40,10 @@ def run_of(workload, floor_ns):
     """What `against_bound` reads of a run."""
     configuration = SimpleNamespace(workload=workload, options=lab.Options())
     return SimpleNamespace(configuration=configuration, provenance={"floor_ns": floor_ns})
+
+
+def bound_of(run, median_ns: float) -> list[str]:
+    return against_bound(run.configuration, run.provenance, median_ns)
 
 
 def fully(share=1.0):
@@ -75,18 +80,18 @@ def test_a_median_below_the_bound_is_held_against_rates_measured_again(make, ren
     bound_ns = roofline_bound(workload, UNIT).total_ns
     asked = renewed(UNIT)
     run = run_of(workload, 0.5 * bound_ns)
-    assert prepare.against_bound(run, 0.5 * bound_ns) == [] and not asked  # not below it: nothing is measured
-    assert prepare.against_bound(run_of(workload, None), 1.0) == [] and not asked
+    assert bound_of(run, 0.5 * bound_ns) == [] and not asked  # not below it: nothing is measured
+    assert bound_of(run_of(workload, None), 1.0) == [] and not asked
     run = run_of(workload, 3 * bound_ns)  # the core was busy when its rates were measured
-    assert prepare.against_bound(run, bound_ns) == [] and asked == [1] and run.provenance["floor_ns"] == bound_ns
+    assert bound_of(run, bound_ns) == [] and asked == [1] and run.provenance["floor_ns"] == bound_ns
     for share in (0.99, 0.5):
         run = run_of(workload, 3 * bound_ns)
-        (warning,) = prepare.against_bound(run, share * bound_ns)
+        (warning,) = bound_of(run, share * bound_ns)
         assert "faster than this network's arithmetic" in warning and f"is {share:.2g} of its roofline bound" in warning
         assert run.provenance["floor_ns"] == bound_ns
     for share in (0.49, 0.01):
         with pytest.raises(RunFailed, match=r"faster than this network's arithmetic: a median of .* is 0") as caught:
-            prepare.against_bound(run_of(workload, bound_ns), share * bound_ns)
+            bound_of(run_of(workload, bound_ns), share * bound_ns)
         assert "\n" not in str(caught.value)
 
 
@@ -95,7 +100,7 @@ def test_rates_that_cannot_be_measured_again_refuse_nothing(renewed):
     for error in (NoBound("planted"), OSError("planted"), LabError("planted")):
         renewed(error)
         run = run_of(workload, 1e6)
-        (warning,) = prepare.against_bound(run, 1e4)
+        (warning,) = bound_of(run, 1e4)
         assert "is 0.01 of its roofline bound" in warning and run.provenance["floor_ns"] == 1e6
 
 
@@ -106,11 +111,11 @@ def test_weights_of_0_explain_a_median_below_half_of_the_bound(share, least, ren
     assert multiplied == pytest.approx(share, abs=0.01)
     renewed(UNIT)
     bound_ns = roofline_bound(network, UNIT).total_ns
-    (warning,) = prepare.against_bound(run_of(network, bound_ns), (least + 0.01) * bound_ns)
+    (warning,) = bound_of(run_of(network, bound_ns), (least + 0.01) * bound_ns)
     assert ("of its weights are 0 or repeat one number" in warning) == (share < 1)
     if least > 0.01:
         with pytest.raises(RunFailed):
-            prepare.against_bound(run_of(network, bound_ns), (least - 0.01) * bound_ns)
+            bound_of(run_of(network, bound_ns), (least - 0.01) * bound_ns)
 
 
 def test_a_recording_faster_than_its_arithmetic_is_a_failure_and_stores_nothing(tmp_path, renewed):
@@ -123,14 +128,14 @@ def test_a_recording_faster_than_its_arithmetic_is_a_failure_and_stores_nothing(
     hours = roofline_bound(network, slow).total_ns
     reference["provenance"] |= {"floor_ns": hours, "floor_missing": None}
     with pytest.raises(RunFailed, match="faster than this network's arithmetic"):
-        prepare.record_into(out, configuration, reference)
+        record_here(out, configuration, reference)
     assert asked == [1] and not list(out.iterdir())
     reference["provenance"] |= {"floor_ns": hours}
     fast = replace(UNIT, gflops_per_core=1e9, read_gb_s=((16, 1e9),))
     renewed(fast)
-    told = prepare.record_into(out, configuration, reference)
-    assert files.read(Path(told["path"])).provenance["floor_ns"] == roofline_bound(network, fast).total_ns
-    assert not any("arithmetic" in warning for warning in told["warnings"])
+    told = record_here(out, configuration, reference)
+    assert files.read(Path(told.path)).provenance["floor_ns"] == roofline_bound(network, fast).total_ns
+    assert not any("arithmetic" in warning for warning in told.warnings)
 
 
 def test_rates_measured_again_are_the_best_of_both_and_stay_in_the_cache(tmp_path, monkeypatch):

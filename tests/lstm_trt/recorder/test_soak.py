@@ -24,11 +24,12 @@ from lstm_judge.watch import Follower, follow, misses_of
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.recorder import prepare as prepare_module
+from lstm_trt.recorder import run as run_module
 from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.jobs import RecordJob, Written
 from lstm_trt.recorder.loop import ends
 from lstm_trt.recorder.pool import WorkerPool
-from lstm_trt.recorder.prepare import PreparedRun, record_into
+from lstm_trt.recorder.run import Run, record_soak
 from lstm_trt.recorder.snapshot import State, snapshot_of, with_trials
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_protocol
 from lstm_trt.store import consolidated, files as store_files, folders, provenance, schema
@@ -97,6 +98,10 @@ class PlantedStep:
         return {"planted": True}
 
 
+def ignored(event: str, **values: object) -> None:
+    """In place of a connection to a parent process."""
+
+
 @pytest.fixture
 def record_parts(monkeypatch, tmp_path):
     """Soak with a planted step into `tmp_path`, in this process; returns what the worker would answer.
@@ -105,24 +110,24 @@ def record_parts(monkeypatch, tmp_path):
     there are doesn't depend on the machine.
     """
 
-    def run(configuration, *, step_ns=50_000, asked_s=1.0, part_s=0.3, silences=(), **more):
+    def run(configuration, *, step_ns=50_000, asked_s=1.0, part_s=0.3, silences=(), send=None, **more) -> Written:
         clock = ManualClock()
 
         @contextmanager
-        def prepare(configuration, reference, stage, **prepared):
+        def set_up(configuration, reference, send):
             told = {"machine_fingerprint": "m", "pilot": None, "versions": {}, "clock": {"call_ns": 80, "step_ns": 10}}
             seconds = {"build": 1.0, "parity": 2.0}
             step = PlantedStep(lambda: clock.advance(step_ns))
             watcher = SimpleNamespace(read=dict, gpu_state=lambda: None)
-            yield PreparedRun(configuration, step, watcher, NoSwitches(), told, seconds, {"x": "zeros"})
+            yield Run(configuration, step, watcher, NoSwitches(), told, seconds, {"x": "zeros"})
             if step.silent_after:
                 silences.extend(step.silent_after)
 
-        arguments = {"round": 0, "asked_s": asked_s, "part_s": part_s, **more}
+        job = RecordJob(configuration.as_dict(), {}, str(tmp_path), asked_s=asked_s, **more)
         with monkeypatch.context() as patched:
-            patched.setattr(prepare_module, "prepared", prepare)
+            patched.setattr(run_module, "set_up", set_up)
             clock.replace_clocks(patched)
-            return record_into(tmp_path, configuration, None, **arguments)
+            return record_soak(configuration, job, send or ignored, part_s)
 
     return run
 
@@ -139,7 +144,7 @@ def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
     )
     files = parts_of(tmp_path)
     assert [path.name for path in files] == [f"{configuration.id}-r0-p{n:05d}.parquet" for n in range(len(files))]
-    assert told["parts"] == len(files) == 4 and told["path"] == str(files[-1])
+    assert told.parts == len(files) == 4 and told.path == str(files[-1])
     parts = [store_files.read(path) for path in files]
     for number, part in enumerate(parts):
         schema.validate(part, number)
@@ -152,7 +157,7 @@ def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
         assert (part.control is None) == (part.provenance["control"] is None) == (number > 0)
     (whole,) = folders.read_many(tmp_path)
     schema.validate(whole, "the soak")
-    assert len(whole.timed_ns) == told["trials"] == sum(len(part.timed_ns) for part in parts)
+    assert len(whole.timed_ns) == told.trials == sum(len(part.timed_ns) for part in parts)
     for name in whole.columns:
         if name != "trial":
             assert np.array_equal(whole.columns[name], np.concatenate([part.columns[name] for part in parts]))
@@ -168,7 +173,7 @@ def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
     assert not any("soak" in warning for warning in whole.provenance["warnings"])
     assert whole.control is not None and whole.provenance["control"]["calls"] == len(whole.control["start_ns"])
     assert [item["trials"] for item in seen] == sorted({item["trials"] for item in seen})
-    assert seen[-1]["trials"] == told["trials"] and seen[-1]["elapsed_s"] >= 1.0
+    assert seen[-1]["trials"] == told.trials and seen[-1]["elapsed_s"] >= 1.0
 
 
 @pytest.mark.parametrize("warmup", rest_is_heavy([0, 4], lambda warmup: warmup == 4))
@@ -300,7 +305,7 @@ def test_self_checks_of_parts_become_one():
         {"loop_ns": 100, "loop_raw_ns": 101, "clocks_differ_by": -0.5, "outside_share": 0.1},
         {"loop_ns": 300, "loop_raw_ns": 299, "clocks_differ_by": 0.2, "outside_share": 0.3},
     ]
-    joined = provenance.PROVENANCE["self_check"](checks)
+    joined = provenance.facts()["self_check"].join(checks)
     assert (joined["loop_ns"], joined["loop_raw_ns"], joined["clocks_differ_by"]) == (400, 400, -0.5)
     assert joined["outside_share"] == pytest.approx(0.25)
 
@@ -438,7 +443,7 @@ def test_memory_is_bounded(tmp_path):
         assert outcome.failure is None, outcome.failure
         peaks.append(peak_bytes(worker.child.pid))
     # Where the machine is fast these are several parts of 200 000 trials.
-    assert outcome.message["parts"] == len(parts_of(tmp_path)) >= 1
+    assert outcome.written.parts == len(parts_of(tmp_path)) >= 1
     assert all(0 < len(store_files.read(path).timed_ns) <= PART_TRIALS for path in parts_of(tmp_path))
     assert peaks[1] - peaks[0] < 200e6, peaks
 

@@ -13,14 +13,14 @@ import sys
 import pytest
 
 import lstm_trt as lab
+from lstm_judge.read.labels import record_command
 from lstm_trt.cli import common, workloads
 from lstm_trt.cli.main import main, parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.labels import record_command
 from lstm_trt.config.step import Step
 from lstm_trt.machine import gpu
-from lstm_trt.recorder import worker
+from lstm_trt.recorder import child, jobs
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.preparers.step import UserStep, code_version, find_module, prepare
 from lstm_trt.recorder.sweep import run_sweep
@@ -287,7 +287,7 @@ def test_what_fails_in_the_worker_is_a_row_with_its_reason(tmp_path):
         assert "\n" not in failure.reason and not re.match(r"\w+(Error|Exception|Iteration)\b", failure.reason)
 
 
-@pytest.mark.parametrize("kind", worker.JOBS)
+@pytest.mark.parametrize("kind", [jobs.ReferenceJob, jobs.RecordJob, jobs.DescribeJob])
 @pytest.mark.parametrize("planted", [ValueError("zip() argument 2 is longer\nthan argument 1"), KeyError(), OSError(5)])
 def test_the_text_of_an_unexpected_error_follows_what_failed_and_where(kind, planted):
     def work():
@@ -296,11 +296,11 @@ def test_the_text_of_an_unexpected_error_follows_what_failed_and_where(kind, pla
     try:
         work()
     except Exception as error:
-        told = worker.failure(error, {"kind": kind})
+        told = child.failure(error, kind)
     line = work.__code__.co_firstlineno + 1
-    what = f"{worker.DOING[kind]} failed unexpectedly in test_step.py, line {line}: {type(planted).__name__}"
-    assert told["reason"].startswith(what) and "\n" not in told["reason"]
-    assert "in work" in told["detail"] and told["spent"]
+    what = f"{kind.doing} failed unexpectedly in test_step.py, line {line}: {type(planted).__name__}"
+    assert told.reason.startswith(what) and "\n" not in told.reason
+    assert "in work" in told.detail and told.spent
 
 
 @pytest.mark.heavy

@@ -22,11 +22,12 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import facts
 from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.jobs import Seconds
 from lstm_trt.recorder.loop import Loop, against_clock
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.pool import remarks
-from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
+from lstm_trt.recorder.run import Pass, Run
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes import load_runtime
 from lstm_trt.runtimes.base import Request
@@ -224,9 +225,9 @@ def test_what_an_empty_step_takes_of_a_short_call():
 def test_calls_that_are_too_short_to_be_resolved_give_a_warning(call_ns):
     """Calls of more than 10 us, compared with an empty step that takes 10 ns, and with one that takes a second."""
     configuration = describe(LstmShape(1, 8, 1), "onnxruntime", Protocol(trials=20), mode="stream")
-    prepared_run = PreparedRun(configuration, SimpleNamespace(facts=dict), None, NoSwitches(), {}, {})
-    prepared_run.provenance["clock"] = {**facts.clock_cost(200), "step_ns": 0, "call_ns": call_ns}
+    run = Run(configuration, SimpleNamespace(facts=dict), None, NoSwitches(), {}, {})
+    run.provenance["clock"] = {**facts.clock_cost(200), "step_ns": 0, "call_ns": call_ns}
     trials = run_trials(lambda: time.sleep(1e-5), configuration.protocol)
-    provenance = prepared_run.recording(trials, 0, {}, None, (None, None)).provenance
+    provenance = run.recording(Pass(trials, 0, Seconds(), {}), 0, None, {}).provenance
     assert any("not resolved" in warning for warning in provenance["warnings"]) == (call_ns == 10**9)
     assert provenance["clock"]["median_share"] == call_ns / trials.median_ns

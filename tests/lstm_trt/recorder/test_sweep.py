@@ -20,7 +20,8 @@ from lstm_trt.config.shape import Grid
 from lstm_trt.machine import facts
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.process import Process
+from lstm_trt.recorder.jobs import Job, ReferenceJob
+from lstm_trt.recorder.process import Limits, Listener, Process
 from lstm_trt.recorder.sweep import order, plan_configurations, run_sweep
 from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
@@ -51,14 +52,14 @@ def test_every_configuration_once_and_resume_finds_nothing_to_do(tmp_path):
     assert (again.recorded, again.done_before, again.seconds.timing) == (0, 8, 0.0)
 
 
-def test_nothing_is_prepared_while_trials_are_timed(tmp_path, monkeypatch):
+def test_no_reference_is_made_while_trials_are_timed(tmp_path, monkeypatch):
     events, call = [], Process.call
 
-    def spied(process: Process, job: dict, **how) -> dict:
-        events.append(job["kind"])
-        message = call(process, job, **how | {"listener": lambda message: events.append(message.get("stage"))})
+    def spied(process: Process, job: Job, limits: Limits, listener: Listener) -> object:
+        events.append("reference" if isinstance(job, ReferenceJob) else "record")
+        answer = call(process, job, limits, lambda message: events.append(message.get("stage")))
         events.append("done")
-        return message
+        return answer
 
     monkeypatch.setattr(Process, "call", spied)
     assert run_sweep(plan(grid=SMALL), tmp_path, show_progress=False).recorded == 2
@@ -312,8 +313,9 @@ def test_a_runtime_is_skipped_for_the_precisions_that_it_lacks():
     found = {(each.runtime, each.options.precision) for each in wanted}
     assert found == {("onnxruntime", "fp32"), ("onnxruntime", "int8"), ("pytorch", "fp32"), ("pytorch", "bf16")}
     assert len(wanted) == len(SMALL) * len(found)
-    assert ["onnxruntime on cpu does not support tf32, bf16:" in line for line in skipped] == [True, False]
-    assert "pytorch on cpu does not support tf32, int8:" in skipped[1]
+    expected = [("onnxruntime", "tf32"), ("onnxruntime", "bf16"), ("pytorch", "tf32"), ("pytorch", "int8")]
+    for line, (runtime, precision) in zip(skipped, expected, strict=True):
+        assert f"{runtime} on cpu does not support {precision}: choose from fp32" in line
     assert plan_configurations(SMALL, ["pytorch"], options=Options(precision="bf16"))[1] == []
     for runtimes in (["onnxruntime"], ["onnxruntime", "pytorch"]):
         with pytest.raises(UsageError) as raised:

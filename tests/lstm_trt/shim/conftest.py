@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items, config):
 @pytest.fixture(scope="session", autouse=True)
 def one_preparer(warm_preparer):
     """What a test plants for the driver is not for the preparing process, so that one serves all tests."""
-    shared, begun = WorkerPool._prepare_process, dict(os.environ)
+    shared, begun = WorkerPool._reference_process, dict(os.environ)
 
     def of_all(pool: WorkerPool) -> Process:
         planted = {name for name in (*os.environ, *begun) if name.startswith("SHIM_") or name == "XDG_CACHE_HOME"}
@@ -38,9 +38,9 @@ def one_preparer(warm_preparer):
                     patch.delenv(name)
             return shared(pool)
 
-    WorkerPool._prepare_process = of_all
+    WorkerPool._reference_process = of_all
     yield
-    WorkerPool._prepare_process = shared
+    WorkerPool._reference_process = shared
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from lstm_trt.config.step import Step
 from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
 from lstm_trt.machine.process import Interpreter
-from lstm_trt.recorder import prepare
+from lstm_trt.recorder import run, warm_up
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.pool import WorkerPool, record
 from lstm_trt.recorder.sweep import run_sweep
@@ -385,15 +385,16 @@ def test_the_gpu_is_warmed_up_after_all_other_preparing(monkeypatch, tmp_path):
     done = []
 
     def spy(name):
-        original = getattr(prepare.facts, name)
-        monkeypatch.setattr(prepare.facts, name, lambda *given: done.append(name) or original(*given))
+        original = getattr(run.facts, name)
+        monkeypatch.setattr(run.facts, name, lambda *given: done.append(name) or original(*given))
 
     configuration = describe(SHAPE, "tensorrt", Protocol(trials=10))
     preparer, path = preparer_of(SHAPE), tmp_path / "reference.npy"
     reference = preparer.reference(configuration, 1, path, lambda *event, **values: None)
-    monkeypatch.setattr(prepare, "pin", lambda options: None)
-    monkeypatch.setattr(prepare, "warm_up_device", lambda *given: done.append("warm-up") or {})
+    monkeypatch.setattr(run, "pin", lambda options: None)
+    monkeypatch.setattr(warm_up, "warm_up_device", lambda *given: done.append("warm-up") or {})
     for name in ("describe", "versions", "commit", "clock_cost"):
         spy(name)
-    with prepare.prepared(configuration, {**reference, "gate_seed": 1, "reference_path": str(path)}):
+    reference |= {"gate_seed": 1, "reference_path": str(path)}
+    with run.set_up(configuration, reference, lambda event, **values: None):
         assert set(done) == {"describe", "versions", "commit", "clock_cost", "warm-up"} and done[-1] == "warm-up"

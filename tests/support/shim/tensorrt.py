@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.recorder import prepare
+from lstm_trt.recorder import warm_up
 
 __version__ = "11.4.0.106"
 
 HEAD = b"ftrt"
 
-prepare.SHORTEST_WARM_UP_S = prepare.WARM_UP_PART_S = 0.005
+warm_up.SHORTEST_WARM_UP_S = warm_up.WARM_UP_PART_S = 0.005
 
 
 class _Flag(enum.Enum):

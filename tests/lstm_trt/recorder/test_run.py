@@ -26,12 +26,13 @@ from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import gpu
 from lstm_trt.machine.linux import allowed_cores
-from lstm_trt.recorder import prepare
+from lstm_trt.recorder import warm_up
 from lstm_trt.recorder.describe import describe
+from lstm_trt.recorder.jobs import ReferenceJob
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.pool import WorkerPool, resources
 from lstm_trt.recorder.preparers.stacked import PREPARER
-from lstm_trt.recorder.process import Process, WorkerLost
+from lstm_trt.recorder.process import Limits, Process, WorkerLost
 from lstm_trt.runtimes import load_runtime
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
@@ -148,7 +149,7 @@ def test_a_recording_on_a_core_that_could_not_be_locked_says_so(tmp_path, monkey
 
 def test_the_preparing_process_leaves_the_cores_that_are_timed():
     cores = allowed_cores()
-    program = "import os; from lstm_trt.recorder.worker import leave\n"
+    program = "import os; from lstm_trt.recorder.child import leave\n"
     program += "for cores in ({last}, set(range(9999)), set()): leave(cores); print(*sorted(os.sched_getaffinity(0)))"
     done = subprocess.run(
         [sys.executable, "-c", program.format(last=set(cores[-1:]))], cwd=ROOT, capture_output=True, text=True
@@ -268,11 +269,10 @@ def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
     assert text.startswith(f"100 trials after warm-up: {expected}\n") and text.endswith(f"{path}\n")
 
 
-def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_path):
-    process = Process(None, tmp_path, "preparer")
-    job = {"kind": "reference", "configuration": {}, "gate_seed": 1, "reference_path": "answers.npy"}
+def test_what_the_process_of_references_refuses_is_a_failure_with_its_reason(tmp_path):
+    process = Process(None, tmp_path, "reference")
     with pytest.raises(WorkerLost, match="invalid configuration"):
-        process.call(job, time_limit_s=300, memory_limit=None, listener=lambda answer: None)
+        process.call(ReferenceJob({}, 1, "answers.npy"), Limits(time_s=300))
     assert process.alive
     process.close()
     process.close()
@@ -284,7 +284,7 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
     code = (
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from lstm_trt.recorder import worker, prepare\n"
+        "from lstm_trt.recorder import child, run\n"
         "from lstm_trt.store import files\n"
         "from lstm_trt.config.configuration import Configuration, Protocol\n"
         "from lstm_trt.config.shape import LstmShape\n"
@@ -301,7 +301,7 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
 def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | None = 1980) -> dict:
     """Warm up a GPU of which NVML states these functions of the time in s; each call takes a millisecond."""
     now = [100.0]
-    monkeypatch.setattr(prepare, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(warm_up, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def call() -> None:
         now[0] += 0.001
@@ -309,7 +309,7 @@ def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | 
     def read() -> dict:
         return {"gpu_sm_mhz": sm_mhz(now[0] - 100), "gpu_throttle_reasons": reasons(now[0] - 100)}
 
-    return prepare.warm_up_device(SimpleNamespace(step=call, device_times=dict), read, highest_mhz)
+    return warm_up.warm_up_device(SimpleNamespace(step=call, device_times=dict), read, highest_mhz)
 
 
 def busy(seconds: float) -> int:

@@ -1,0 +1,448 @@
+"""One configuration -> its recording, in this process: build, check, time, write.
+
+`record` and `record_soak` tell it from top to bottom. `loop.py` describes what is timed. This
+module runs in a worker process. To record from a notebook, use `pool.record`, which starts one: a
+process that has already imported a runtime can no longer be pinned for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lstm_trt import registry
+from lstm_trt.config.configuration import Configuration, Options, warnings_of
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import latency
+from lstm_trt.config.libraries import telemetry
+from lstm_trt.machine import counters, facts
+from lstm_trt.machine.linux import THREAD_VARIABLES
+from lstm_trt.machine.switches import Switches
+from lstm_trt.recorder.bound import against_bound
+from lstm_trt.recorder.jobs import RecordJob, Seconds, Send, Written
+from lstm_trt.recorder.loop import (
+    UNLIMITED,
+    Loop,
+    Trials,
+    against_clock,
+    ends,
+    pilot,
+    quiet_collector,
+    run_control,
+)
+from lstm_trt.recorder.parity import check_parity, nan_reaches_output
+from lstm_trt.runtimes.base import PreparedStep, preparer_of
+from lstm_trt.store import files
+from lstm_trt.store.provenance import joined
+from lstm_trt.store.schema import Recording
+
+#: A part of a soak ends after so many seconds, or after the trials of its protocol.
+PART_S = 10.0
+
+
+def record(configuration: Configuration, job: RecordJob, send: Send) -> Written:
+    """Record once: build the step and check its outputs, time it, and write the file.
+
+    `send(event, **values)` gets "stage" ("build", "parity", on a GPU "warm-up", "run", "control",
+    "store"), and after each block "progress" (done, total). Raises `RunFailed` if the clocks or the
+    kind's observer fail their check, and what `set_up` and `files.write` raise.
+    """
+    total = configuration.protocol.trials
+
+    def tell(done: int) -> None:
+        send("progress", done=done, total=total)
+
+    with set_up(configuration, job.reference, send) as run, Session(run, job, send) as session:
+        tell(0)
+        timed = session.one_pass(UNLIMITED, tell)
+        send("stage", stage="store")
+        written = session.write(timed)
+    return Written(written.path, 1, session.trials, session.seconds, written.warnings)
+
+
+def record_soak(
+    configuration: Configuration, job: RecordJob, send: Send, part_s: float = PART_S
+) -> Written:
+    """Record parts of at most `part_s` seconds until those of the job are over.
+
+    Nothing is timed while a part is written; the state of the network goes on from part to part.
+    As `record`, but `send` gets "soak" (elapsed_s, asked_s, trials, parts) in place of "progress".
+    The parts written before an error are kept.
+    """
+    asked_s = job.asked_s or 0.0
+    asked_ns = int(1e9 * asked_s)
+    clock = time.perf_counter_ns
+
+    def elapsed_s(now_ns: int) -> float:
+        return (now_ns - end_ns + asked_ns) / 1e9
+
+    def tell(done: int) -> None:
+        so_far = session.trials + done
+        send("soak", elapsed_s=elapsed_s(clock()), asked_s=asked_s, trials=so_far, parts=part)
+
+    with set_up(configuration, job.reference, send) as run, Session(run, job, send) as session:
+        end_ns = session.origin_ns + asked_ns
+        stated: dict[str, Any] = {}
+        for part in itertools.count():
+            timed = session.one_pass(min(end_ns, clock() + int(1e9 * part_s)), tell)
+            elapsed = elapsed_s(timed.ended_ns)
+            if part == 0:
+                end_ns += clock() - timed.ended_ns  # of the control run
+            last = clock() >= end_ns
+            if last:
+                send("stage", stage="store")
+            soak = {"part": part, "last": last, "asked_s": asked_s, "elapsed_s": elapsed}
+            written = session.write(timed, part, soak=soak)
+            stated = joined([stated, written.stated]) if stated else written.stated
+            del timed
+            if last:
+                break
+            gc.collect()  # automatic collection is disabled, possibly for hours
+            session.loop.restart()
+    inside_ns = 1e9 * session.seconds.inside_trials
+    self_check, unexplained_ns = stated["self_check"], stated["unexplained_cpu_ns"]
+    warnings = warnings_of(
+        configuration.protocol, session.rows, inside_ns, self_check, unexplained_ns
+    )
+    warnings.extend(job.unlocked)
+    return Written(written.path, part + 1, session.trials, session.seconds, warnings)
+
+
+def pin(options: Options) -> None:
+    """Pin this process and set the size of thread pools; call it before importing the runtime.
+
+    Raises `UsageError` if the cores may not be used.
+    """
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(options.threads)
+    try:
+        os.sched_setaffinity(0, options.cores)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot pin to cores {list(options.cores)}: {error}") from None
+
+
+@dataclass
+class Run:
+    """What is recorded: a step that was built and checked, what reads the machine, and the
+    provenance that is known before the trials.
+
+    `seconds` by activity. `silence`: the inputs of silence, if the protocol asks for them.
+    """
+
+    configuration: Configuration
+    step: PreparedStep
+    watcher: counters.Watcher
+    switches: Switches
+    provenance: dict[str, Any]
+    seconds: dict[str, float]
+    silence: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def loop(self) -> Loop:
+        """The loop of its trials."""
+        options, protocol = self.configuration.options, self.configuration.protocol
+        has_clocks = options.device_clocks != "off"
+        silent = partial(self.step.load_inputs, self.silence) if protocol.after_warmup else None
+        return Loop(
+            self.step.step,
+            protocol,
+            threads=options.threads,
+            read_machine=self.watcher.read,
+            device_times=self.step.device_times if has_clocks else dict,
+            switches=self.switches,
+            after_warmup=silent,
+        )
+
+    def recording(self, timed: Pass, round: int, part: int | None, more: Mapping) -> Recording:
+        """The trials of a pass as a recording; `more`: further provenance."""
+        trials = timed.trials
+        described = self.step.facts()
+        clock = self.provenance["clock"]
+        clock = {**clock, **against_clock(trials.median_ns, clock)}
+        latency_ns, warmup = trials.columns["latency_ns"], trials.columns["warmup"]
+        clock["quantum_ns"] = facts.quantum(latency_ns[~warmup])
+        warnings = list(trials.warnings)
+        warnings += self._device_warnings(timed, described)
+        if trials.median_ns < 1e3 * clock["shortest_us"]:
+            empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
+            unresolved = f"most calls take less than {shortest} and are not resolved"
+            warnings.append(f"{unresolved}: an empty step takes {empty}")
+        options = self.configuration.options
+        tasks = len(os.listdir("/proc/self/task"))
+        pinned_to = sorted(os.sched_getaffinity(0))
+        loop_ns = trials.self_check["loop_ns"]
+        columns = {"trial": np.arange(len(latency_ns), dtype=np.int64), **trials.columns}
+        provenance = {
+            **self.provenance,
+            "started_unix_ns": trials.started_unix_ns,
+            "threads": {"asked": options.threads, "pinned_to": pinned_to, "process_tasks": tasks},
+            "runtime": described,
+            "clock": clock,
+            "self_check": trials.self_check,
+            "blocks": trials.blocks,
+            "telemetry": telemetry(),
+            "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
+            "others": counters.others(trials.blocks, loop_ns, len(options.cores)),
+            "warnings": warnings,
+            "control": timed.control_described,
+            "switches": self.switches.as_dict(),
+            "seconds": {
+                **self.seconds,
+                "timing": timed.seconds.timing,
+                "inside_trials": timed.seconds.inside_trials,
+                "control": timed.seconds.control,
+            },
+            **timed.provenance,
+            **more,
+        }
+        return Recording(self.configuration, round, columns, provenance, timed.control, part)
+
+    def _device_warnings(self, timed: Pass, described: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the times of a GPU, by its clocks and what the runtime says it did."""
+        warnings: list[str] = []
+        if self.configuration.options.device != "cpu":
+            from lstm_trt.machine.gpu import clock_warnings
+
+            before, after = self.provenance["gpu_before"], timed.provenance.get("gpu_after")
+            warnings += clock_warnings((before, *timed.trials.blocks, after))
+            # Newer versions of PyTorch keep bfloat16 from cuDNN.
+            if described.get("lstm_kernel") == "operators":
+                count = sum(described["operators"].values())
+                warnings.append(
+                    f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators"
+                )
+        if described.get("graph_fallback"):
+            reason = described["graph_fallback"]
+            warnings.append(f"the CUDA graph was refused, the engine ran without it: {reason}")
+        return warnings
+
+
+@contextmanager
+def set_up(configuration: Configuration, reference: Mapping, send: Send) -> Iterator[Run]:
+    """Build the step and check its outputs in this process; always frees the runtime.
+
+    For the CPU the process must be pinned already (`pin`), for a GPU the calling thread is pinned
+    here after building.
+
+    `reference`: the result of the workload kind's `Preparer.reference`. Raises
+    `ConfigurationFailed` and the runtime's errors.
+    """
+    began = time.perf_counter()
+    options, protocol = configuration.options, configuration.protocol
+    preparer = preparer_of(configuration.workload)
+    runtime = preparer.runtime(configuration.runtime)
+    send("stage", stage="build")
+    request = preparer.request(configuration, reference)
+    step = runtime.prepare(request)
+    try:
+        built = time.perf_counter()
+        send("stage", stage="parity")
+        gate = preparer.gate(configuration, reference)
+        parity = check_parity(step, configuration, gate)
+        parity["nan_reaches_output"] = nan_reaches_output(step, gate)
+        repeatable = gate.repeatable
+        del gate  # frees its arrays before the trials
+        if options.device != "cpu":
+            pin(options)
+        step.load_inputs(request.inputs)
+        provenance = {
+            **_surroundings(options.device, runtime.DISTRIBUTION),
+            "parity": parity,
+            "device_warm_up": None,
+            "pilot": None,
+            "floor_ns": None,
+            "floor_limited_by": None,
+            "floor_missing": None,
+            **({"costs_s": dict(step.costs)} if step.costs else {}),
+            **preparer.provenance(configuration, reference),
+        }
+        # The garbage collector is disabled from here on: a collection can take longer than the
+        # loop, so it is done now, and the loop's own collection finds all objects frozen. The rings
+        # of `Switches` are opened here, since the threads of the runtime exist by now.
+        with (
+            quiet_collector(),
+            counters.Watcher(options.cores, options.device) as watcher,
+            Switches() as switches,
+        ):
+            if options.device != "cpu" and repeatable:
+                # Last, since a GPU lowers its clocks when it has no work.
+                from lstm_trt.recorder.warm_up import warm_up_device
+
+                send("stage", stage="warm-up")
+                highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
+                provenance["device_warm_up"] = warm_up_device(step, watcher.read, highest_mhz)
+            if protocol.period_us:
+                provenance["pilot"] = pilot(step.step, protocol)
+            step.reset()
+            step.device_times()  # discards those of steps that are no trials
+            provenance["gpu_before"] = watcher.gpu_state()
+            send("stage", stage="run")
+            seconds = {"build": built - began, "parity": time.perf_counter() - built}
+            silence = _silence(request.inputs)
+            yield Run(configuration, step, watcher, switches, provenance, seconds, silence)
+    finally:
+        with suppress(Exception):  # an earlier error is the relevant one
+            step.close()
+
+
+def _surroundings(device: str, distribution: str) -> dict[str, Any]:
+    """What is known of the machine and the installed packages."""
+    description = facts.describe(device)
+    distributions = ("lstm_trt", "numpy", "torch", "onnx", "pyarrow", distribution)
+    return {
+        "machine": description,
+        "machine_fingerprint": facts.fingerprint(description),
+        "versions": facts.versions(distributions),
+        "commit": facts.commit(),
+        "clock": facts.clock_cost(),
+        "garbage_collector": "frozen and off",
+    }
+
+
+def _silence(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """These inputs with zeros in place of all floating-point numbers."""
+    silent = {}
+    for name, array in inputs.items():
+        silent[name] = np.zeros_like(array) if array.dtype.kind == "f" else array
+    return silent
+
+
+@dataclass
+class Pass:
+    """Trials of a run, timed one after another, and what was found beside them.
+
+    `control`: the columns of the control run, `control_described` its description; None without.
+    `ended_ns`: when the last trial ended, by `time.perf_counter_ns`.
+    """
+
+    trials: Trials
+    ended_ns: int
+    seconds: Seconds
+    provenance: dict[str, Any]
+    control: dict[str, np.ndarray] | None = None
+    control_described: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """A recording that was written: its path, its warnings, and what a whole soak is judged by."""
+
+    path: str
+    warnings: list[str]
+    stated: dict[str, Any]
+
+
+class Session:
+    """The passes of a run, and the files that they are written to."""
+
+    def __init__(self, run: Run, job: RecordJob, send: Send) -> None:
+        import pyarrow.parquet  # noqa: F401  imported now, so that the first file is not slower
+
+        configuration = run.configuration
+        self._run = run
+        self._job = job
+        self._send = send
+        self._observer = preparer_of(configuration.workload).observer(run.step, configuration)
+        self._stopping: Any = None
+        if configuration.protocol.until:
+            kind = registry.load_entry("STOPPING", configuration.protocol.until)
+            self._stopping = kind.of(configuration.protocol)
+        #: Numbers of timed trials, and of rows with those of warm-up.
+        self.trials = 0
+        self.rows = 0
+        self.seconds = Seconds()
+        self.loop: Any = run.loop()
+        self.origin_ns = self.loop.first_pair.monotonic_ns
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.loop = None  # it holds the step, which must be freed before the runtime is
+
+    def one_pass(self, end_ns: int, tell: Callable[[int], None]) -> Pass:
+        """Time trials until there are those of the protocol, it is decided, or the clock is past
+        `end_ns`.
+
+        After the first pass follow the control run and the check against the roofline bound.
+        `tell(done)` is called after each block.
+        """
+        protocol = self._run.configuration.protocol
+        is_first = self.trials == 0
+        marked = protocol.warmup if is_first else protocol.settle
+        began_ns = time.perf_counter_ns()
+        timed = self.loop.part(marked, end_ns, partial(self._after_block, tell))
+        ended_ns = time.perf_counter_ns()
+        trials = self.loop.trials(self.origin_ns)
+        self.trials += timed
+        timing_s = (ended_ns - began_ns) / 1e9
+        seconds = Seconds(timing=timing_s, inside_trials=trials.inside_ns / 1e9)
+        provenance = {"gpu_after": self._run.watcher.gpu_state()}
+        if self._job.asked_s is None:
+            trials.self_check.update(loop_against_batches(trials))
+        provenance |= self._observer.finish(trials.columns, trials.self_check, trials.warnings)
+        if self._stopping is not None:
+            provenance["until"] = self._stopping.as_dict()
+        found = Pass(trials, ended_ns, seconds, provenance)
+        if is_first:
+            if self._job.control:
+                self._time_control(found, timed)
+            configuration, provenance = self._run.configuration, self._run.provenance
+            trials.warnings.extend(against_bound(configuration, provenance, trials.median_ns))
+            trials.warnings.extend(self._job.unlocked)
+        return found
+
+    def _after_block(self, tell: Callable[[int], None], done: int) -> bool:
+        """After each block; returns whether the recording ends here."""
+        self._observer.block(done)
+        tell(done)
+        if self._stopping is None:
+            return False
+        block = self.loop.chunks[-1]
+        return self._stopping.look(block["latency_ns"][~block["warmup"]])
+
+    def _time_control(self, found: Pass, calls: int) -> None:
+        """Add the control run to a pass."""
+        self._send("stage", stage="control")
+        protocol, switches = self._run.configuration.protocol, self._run.switches
+        columns, described = run_control(protocol, calls, found.trials.median_ns, switches)
+        found.control = columns
+        found.control_described = described
+        found.seconds.control = (time.perf_counter_ns() - found.ended_ns) / 1e9
+
+    def write(self, timed: Pass, part: int | None = None, **more: Any) -> File:
+        """Write a pass to a file of the job's folder; `more`: further provenance."""
+        recording = self._run.recording(timed, self._job.round, part, more)
+        began_ns = time.perf_counter_ns()
+        path = files.write(recording, Path(self._job.folder))
+        timed.seconds.storing = (time.perf_counter_ns() - began_ns) / 1e9
+        self.seconds.add(timed.seconds)
+        self.rows += self.loop.rows
+        provenance = recording.provenance
+        stated = {name: provenance[name] for name in ("self_check", "unexplained_cpu_ns")}
+        return File(str(path), provenance["warnings"], stated)
+
+
+def loop_against_batches(trials: Trials) -> dict[str, float]:
+    """`batches_ns`: the sum of all batch times, including warm-up; `batches_loop_ns`: the time of
+    the loop.
+
+    The time of the loop is the sum over blocks of the time from the start of the first batch to the
+    end of the last one; reading the machine's state between blocks is not included.
+    """
+    start, end = trials.columns["start_ns"], ends(trials.columns)
+    first = np.array([block["first_row"] for block in trials.blocks])
+    last = np.append(first[1:], len(start)) - 1
+    return {
+        "batches_ns": int((end - start).sum()),
+        "batches_loop_ns": int((end[last] - start[first]).sum()),
+    }
