@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import lstm_trt as lab
 from lstm_onnx.c.compile import LoadedNetwork
 from lstm_onnx.c.file import c_file, native_target
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from tests.support.c_networks import loaded
 
 UNITS, FEATURES, BURST, CALLS, REPETITIONS, LIMIT = 64, 12, 5, 3000, 20, 1.1

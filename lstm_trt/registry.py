@@ -133,7 +133,6 @@ API = defined(
         "config.workload": ("size_of",),
         "export.tensorrt.build": ("build_engine",),
         "export.tensorrt.engine": ("EngineOptions",),
-        "export.to_onnx": ("export_onnx",),
         "recorder.cached": ("cache_contents", "clear_cache"),
         "recorder.describe": ("describe",),
         "recorder.pool": ("record",),

@@ -12,7 +12,8 @@ from lstm_onnx.evaluate import NotEvaluated, evaluate
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network, static_model
+from lstm_trt.export.sizes import static_model
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from tests.support.own_networks import model_of, numbers, value
 from tests.support.planted_graphs import backend_cases, feeds, inside_a_function, inside_an_if, lstm, recurrent, relu
 

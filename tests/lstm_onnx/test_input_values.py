@@ -15,7 +15,7 @@ from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.workload import workload_from_dict
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from lstm_trt.machine.roofline import PROBES, MachineRates, roofline_bound
 from lstm_trt.recorder.describe import describe
 from tests.support.own_networks import model_of, numbers, saved, stream, value

@@ -17,7 +17,7 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError
 from lstm_trt.config.workload import State, workload_from_dict
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from tests.support import own_networks, planted_graphs
 from tests.support.own_networks import saved, stream
 

@@ -15,8 +15,8 @@ from lstm_onnx.own_network import OnnxNetwork
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt import runtimes
 from lstm_trt.config.errors import BuildFailed, ParityFailed, UsageError
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
-from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.runtimes.base import PreparedStep

@@ -31,7 +31,7 @@ from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.workload import State
 from lstm_trt.export.network import to_bfloat16
-from lstm_trt.export.to_onnx import static_model
+from lstm_trt.export.sizes import static_model
 from tests.conftest import ROOT, rest_is_heavy, sampled
 from tests.support import c_networks
 from tests.support.c_networks import FUNCTIONS, KINDS, Plan, computed, drawn, file_of, loaded, network, right

@@ -11,10 +11,11 @@ from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, RuntimeU
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import onnx_fp16, trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network, static_model
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from lstm_trt.store import cache
 from tests.conftest import rest_is_heavy
 from tests.support.network_in_numpy import evaluate, parse
