@@ -20,6 +20,7 @@ from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import label
 from lstm_trt.export.sizes import (
+    SMALL_ELEMENTS,
     Sizes,
     attributes,
     bodies,
@@ -30,9 +31,6 @@ from lstm_trt.export.sizes import (
     sizes_of,
     without_weights,
 )
-
-#: Tensors up to this size are sizes and indices, not weights.
-SMALL_ELEMENTS = 32
 
 #: The first version of the format in which a constant need not be an input as well.
 CONSTANTS_ALONE = 4

@@ -14,7 +14,8 @@ from lstm_trt.config.workload import Workload
 #: Sizes of tensors by name, a number or None each.
 Sizes = Mapping[str, Any]
 
-#: Constants up to this size can be sizes, which shape inference reads; larger ones are weights.
+#: Tensors up to this size can be sizes and indices, which shape inference reads; larger ones are
+#: weights.
 SMALL_ELEMENTS = 32
 
 

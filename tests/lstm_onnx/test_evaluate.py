@@ -12,6 +12,7 @@ from lstm_onnx.evaluate import NotEvaluated, evaluate
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.onnx_checks import PARAMETERS
 from lstm_trt.export.sizes import static_model
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from tests.support.own_networks import model_of, numbers, value
@@ -22,6 +23,14 @@ CASES = backend_cases()
 
 def test_there_are_18_cases():
     assert len(CASES) == 18
+
+
+def test_activations_have_the_parameters_that_the_checks_of_graphs_state():
+    found = {}
+    for name, (_, *defaults) in evaluation.ACTIVATIONS.items():
+        pairs = zip(("alpha", "beta"), defaults, strict=True)
+        found[name] = tuple(parameter for parameter, default in pairs if default is not None)
+    assert found == PARAMETERS
 
 
 @pytest.mark.parametrize("case", CASES)
