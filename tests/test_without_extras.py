@@ -80,7 +80,7 @@ calls = {
     "inspect": lambda: lab.inspect("model.onnx"),
     "export_c": lambda: lab.export_c(shape, "out"),
     "export_onnx": lambda: lab.export_onnx(shape, "out"),
-    "build_engine": lambda: lab.build_engine(shape, "tensorrt-rtx"),
+    "build_engine": lambda: lab.build_engine(shape),
 }
 said = dict.fromkeys(calls, "")
 for name, call in calls.items():
