@@ -59,7 +59,8 @@ class Child:
         log: IO[bytes] | int = subprocess.DEVNULL,
     ) -> None:
         interpreter = interpreter or Interpreter()
-        open_standard_streams()  # a connection with the number of one would be replaced in the child
+        # A connection with the number of a standard stream would be replaced in the child.
+        open_standard_streams()
         self.connection, theirs = Pipe()
         environment = (
             interpreter.environment()

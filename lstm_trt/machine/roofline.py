@@ -150,11 +150,13 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
     """
     if rates.probe not in PROBES.values():
         raise NoBound(
-            f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound"
+            f"rates measured with {rates.probe or 'an unknown method'} are too low"
+            " for a lower bound"
         )
     if getattr(workload, "half", False):
         raise NoBound(
-            "numbers of the network are float16, whose products can take less time than those of float32"
+            "numbers of the network are float16,"
+            " whose products can take less time than those of float32"
         )
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
@@ -169,17 +171,15 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        read = (
-            layer.directions
-            * layer.computed
-            * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
-        )
+        each_step = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        read = layer.directions * layer.computed * each_step
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read
     if not inputs + recurrence:
         raise NoBound(
-            "no float32 matrix product, convolution or recurrent operator of known sizes is always computed"
+            "no float32 matrix product, convolution or recurrent operator of known sizes"
+            " is always computed"
         )
     return RooflineBound(inputs + recurrence, inputs, recurrence, arithmetic, traffic)
 
