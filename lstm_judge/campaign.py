@@ -20,6 +20,7 @@ from typing import Any
 
 from lstm_judge.analysis.deadline import Verdicts, verdict
 from lstm_judge.analysis.pairing import later_recording
+from lstm_judge.read.labels import record_command, telling, with_version
 from lstm_judge.read.runs import MOST_MISSING, Runs, as_runs, load
 from lstm_judge.read.samples import Group, groups_of
 from lstm_trt import registry
@@ -27,7 +28,6 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import Tells, about, as_list
 from lstm_trt.config.format import count, listed, warning_lines, wrapped
-from lstm_trt.config.labels import record_command, telling, with_version
 from lstm_trt.config.libraries import in_checkout
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
@@ -36,7 +36,7 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.sweep import plan_configurations, run_sweep
 from lstm_trt.runtimes import load_runtime
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
-from lstm_trt.store.folders import find_folder, project_folder, read_many
+from lstm_trt.store.folders import read_many
 from lstm_trt.store.schema import Failure, Recording
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
@@ -286,3 +286,26 @@ def _described(runs: Runs) -> str:
     parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
     parts += [count(failures, "failure")] if failures else []
     return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"
+
+
+def find_folder(path: str | Path) -> Path:
+    """`path` in the working folder, or in its nearest parent that has it.
+
+    So a notebook finds `data/epyc` both from its own folder (JupyterLab) and from the project
+    folder (papermill). Raises `UsageError` if it is not found.
+    """
+    path = Path(path).expanduser()
+    for folder in [Path(), *Path.cwd().parents]:
+        if (folder / path).exists():
+            return folder / path
+    remedy = "give the path of an existing file or folder"
+    raise UsageError(f"{path} is not in the working folder or its parents: {remedy}")
+
+
+def project_folder(path: str | Path) -> Path:
+    """`path` for new files of a notebook: in the project folder if it runs in one, else in the working folder."""
+    path = Path(path).expanduser()
+    for folder in [Path.cwd(), *Path.cwd().parents]:
+        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
+            return folder / path
+    return path

@@ -25,11 +25,11 @@ from lstm_judge.analysis.summary import summarize_groups
 from lstm_judge.analysis.text import summary
 from lstm_judge.analysis.text.comparison import comparison_text
 from lstm_judge.environments import Environment, Tell, described, normal
+from lstm_judge.read.labels import versions_command
 from lstm_judge.read.samples import Group, groups_of
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError, nearest
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.labels import versions_command
 from lstm_trt.config.libraries import pd
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import installed_version

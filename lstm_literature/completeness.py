@@ -11,13 +11,13 @@ from fractions import Fraction
 from operator import itemgetter
 from typing import Any
 
+from lstm_judge.read.labels import record_command
 from lstm_literature import implementations, metrics, published, schedule, sides
 from lstm_literature.preparer import protocol_of, reason
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config import format
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.labels import record_command
 from lstm_trt.config.libraries import pd
 
 #: The columns with their values where nothing takes the place of a published system.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lstm_judge.campaign import record_missing
+from lstm_judge.campaign import find_folder, record_missing
 from lstm_judge.read.runs import Runs, as_runs, load as load_runs, paths_of
 from lstm_literature import implementations as registered, metrics, published
 from lstm_literature.preparer import availability, describe_benchmark, interpreters, reason
@@ -16,7 +16,6 @@ from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd
-from lstm_trt.store.folders import find_folder
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from lstm_judge.read.labels import command_line
 from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.config.labels import command_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import ADDED, Workload, check_whole
 

@@ -25,12 +25,12 @@ from lstm_judge.analysis.pairing import Pairs, control_ratio, differences, pair,
 from lstm_judge.analysis.parallel import computed
 from lstm_judge.analysis.sequential import limit_ns
 from lstm_judge.analysis.series import Series, rounds_of
+from lstm_judge.read.labels import can_alternate, record_both_command
 from lstm_judge.read.runs import Runs
 from lstm_judge.read.samples import Group, Latencies
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import short_number
-from lstm_trt.config.labels import can_alternate, record_both_command
 from lstm_trt.config.libraries import pd
 
 #: The timed trials of each process of A, and of B.

@@ -25,11 +25,12 @@ from lstm_judge.analysis.parts import Excess, Spent
 from lstm_judge.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_judge.analysis.segments import Levels, Segment, Segments, segments_of, spread_ties
 from lstm_judge.analysis.series import timed_samples
+from lstm_judge.read.numbers import multiple
 from lstm_judge.read.samples import Latencies
 from lstm_trt.config.configuration import unexplained_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
-from lstm_trt.config.format import multiple, number, percent
+from lstm_trt.config.format import number, percent
 from lstm_trt.config.libraries import pd, special
 
 #: Display names of counters.

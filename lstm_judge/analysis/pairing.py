@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from lstm_judge.analysis.quantiles import ONE_PROCESS_RATIO
+from lstm_judge.read.labels import flat, telling, version_text
 from lstm_judge.read.runs import Runs
 from lstm_judge.read.samples import Group
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
-from lstm_trt.config.labels import flat, telling, version_text
 
 #: Fields that are used only if nothing else distinguishes configurations.
 _MINOR = (*telling(Tells.MINOR), "machine", "config_id")

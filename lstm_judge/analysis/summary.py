@@ -8,7 +8,7 @@ use the trials after warm-up; `n` is their number.
 import itertools
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -28,12 +28,13 @@ from lstm_judge.analysis.quantiles import (
 )
 from lstm_judge.analysis.segments import not_judged
 from lstm_judge.analysis.series import Series, timed_samples
+from lstm_judge.read.labels import flat
 from lstm_judge.read.runs import as_runs
-from lstm_judge.read.samples import Group, Latencies, NoTrials, group_key, largest_error, least_of_floor
+from lstm_judge.read.samples import Group, Latencies, NoTrials, facts_of, group_key, least_of_floor
 from lstm_trt.config.configuration import PRECISIONS, Configuration
 from lstm_trt.config.format import csv_text
-from lstm_trt.config.labels import flat
 from lstm_trt.config.libraries import pd
+from lstm_trt.store import provenance
 from lstm_trt.store.schema import Failure
 
 
@@ -62,6 +63,7 @@ class SummaryRow(AskedPercentiles):
     `group` distinguishes the row from others of its source. For tables from elsewhere, fields that
     are not known, such as shape and runtime, are None.
     `percentiles`: those that were asked for, which the table shows instead of the others; CSV and JSON have both.
+    `facts`: what recordings state besides (`store.provenance.Fact`), by column.
     """
 
     layers: int | None = None
@@ -124,17 +126,21 @@ class SummaryRow(AskedPercentiles):
     config_id: str | None = None
     group: dict
     percentiles: tuple[Percentile, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict:
         """JSON values; periods and causes of clusters, which are not searched here, are left out."""
         row = super().as_dict()
+        del row["facts"]
+        row |= {name: self.facts.get(name) for name in OTHER_FACTS}
         for cluster in row["clusters"] or ():
             del cluster["period_ms"], cluster["hint"], cluster["causes"]
         return row
 
 
-#: Column names of CSV and JSON.
-FIELDS = tuple(column.name for column in fields(SummaryRow) if column.name != "percentiles")
+#: Columns of CSV and JSON that are fields of a row, and those of `SummaryRow.facts`.
+FIELDS = tuple(column.name for column in fields(SummaryRow) if column.name not in ("percentiles", "facts"))
+OTHER_FACTS = tuple(fact.column for fact in provenance.columns().values() if fact.column not in FIELDS)
 
 
 class Summary(Answers):
@@ -143,7 +149,7 @@ class Summary(Answers):
     @property
     def _columns(self) -> list[str]:
         asked = (each.as_dict() for row in self.answers for each in row.percentiles)
-        return list(dict.fromkeys([*FIELDS, *itertools.chain(*asked)]))
+        return list(dict.fromkeys([*FIELDS, *OTHER_FACTS, *itertools.chain(*asked)]))
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
@@ -272,10 +278,13 @@ def _recorded(
 ) -> SummaryRow:
     rounds = list(map(Series.of, samples))
     pooled = rounds[0] if len(rounds) == 1 else Series.of(*samples)
-    alone = [sample.alone for sample in samples if sample.alone is not None]
+    stated = facts_of(samples)
     of_floor = least_of_floor(samples)
     return SummaryRow(
-        **_configured(group.configuration) | statistics_of(pooled, rounds),
+        **_configured(group.configuration),
+        **statistics_of(pooled, rounds),
+        **{name: value for name, value in stated.items() if name in FIELDS},
+        facts={name: stated[name] for name in OTHER_FACTS},
         percentiles=_percentiles(pooled, rounds, shares),
         status="ok",
         clusters=found[0],
@@ -283,10 +292,6 @@ def _recorded(
         max_with_warmup_us=finite(max(sample.edge(1).most_ns for sample in samples) / 1e3),
         below_floor=None if of_floor is None else of_floor < 1,
         floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
-        parity_error=largest_error(samples),
-        not_checked=next((sample.not_checked for sample in samples if sample.not_checked), None),
-        not_alone=alone.count(False) if alone else None,
-        graph_captured=samples[0].graph_captured,
         rounds=len(samples),
         round=number,
         median_us_rounds=tuple(finite(part.median_us) for part in rounds),

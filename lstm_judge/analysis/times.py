@@ -19,12 +19,12 @@ from lstm_judge.analysis.segments import SAME_LEVEL
 from lstm_judge.analysis.series import Series, rounds_of
 from lstm_judge.read import tables
 from lstm_judge.read.foreign import SYSTEM_COLUMNS
+from lstm_judge.read.labels import flat, labels, telling
 from lstm_judge.read.runs import FILE, Runs, as_runs, is_path, load, matching, paths_of
 from lstm_judge.read.samples import Group
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store.schema import Failure
 
 AXES = ("layers", "hidden", "sequence", "batch")

@@ -17,11 +17,11 @@ import numpy as np
 from lstm_judge.analysis.series import Series, rounds_of
 from lstm_judge.plots import style
 from lstm_judge.plots.style import number, whole_range, with_micro
+from lstm_judge.read.labels import differing, field_text, labels, with_version
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.read.samples import Group, NoTrials, label_fields
 from lstm_trt.config.errors import UsageError, check_number, one_of
 from lstm_trt.config.format import listed
-from lstm_trt.config.labels import differing, field_text, labels, with_version
 from lstm_trt.config.workload import AXES
 from lstm_trt.store.schema import Failure
 

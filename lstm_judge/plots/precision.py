@@ -11,8 +11,8 @@ from matplotlib.transforms import Bbox
 
 from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE, MEDIAN
 from lstm_judge.plots import points as data, style
+from lstm_judge.read.numbers import scientific
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import scientific
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9

@@ -32,6 +32,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_judge.plots import FORMATS
+from lstm_judge.read import numbers
 from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.config.fields import as_list
@@ -42,7 +43,7 @@ number = partial(text.number, separator=text.THIN_SPACE)
 whole = partial(text.number, digits=1, separator=text.THIN_SPACE)
 count = partial(text.count, separator=text.THIN_SPACE)
 percent = partial(text.percent, separator=text.THIN_SPACE)
-multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
+multiple = partial(numbers.multiple, sign="×", separator=text.THIN_SPACE)
 
 WIDTH_IN = 9.2
 

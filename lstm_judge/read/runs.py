@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, overload
 
 from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
+from lstm_judge.read.labels import FIELDS, version_text, with_version
 from lstm_judge.read.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_judge.read.tables import Table, file_names, in_memory, read_tables, source_of, table_of, time_column
 from lstm_trt import registry
@@ -29,7 +30,6 @@ from lstm_trt.config.errors import (
 )
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import count, listed, short_number
-from lstm_trt.config.labels import FIELDS, version_text, with_version
 from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.locks import folder_in_use

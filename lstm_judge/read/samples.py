@@ -14,12 +14,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import FIELDS, flat, labels, telling, version_text
 from lstm_trt.config.libraries import sends
+from lstm_trt.store import provenance as stored
 from lstm_trt.store.schema import Failure, Recording, Stored
 from lstm_trt.store.whole import Bins, Whole
 
@@ -46,9 +47,8 @@ class Latencies:
     times by name, at each call, and with periodic arrivals `late_ns`, from the intended start to the actual one;
     `control_off_core`: those of the control run. `blocks`: rows and readings of each block.
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
-    there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
-    `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
-    relative difference of the outputs from those in float32, None if not checked or not known; `not_checked`: why.
+    there was none. `facts`: what the recording states and summaries show, by its place in the provenance, such as
+    `parity.error`; a fact that is not known is None or absent.
     `whole`: all trials of a long recording, of which the arrays have one of each `whole.step`.
     `telemetry`: "off", or "on" with the libraries that sent usage data from the timed process; None if not known.
     `unexplained_cpu_ns`: CPU time of its threads that were neither timed nor of the runtime's pool, None if not known.
@@ -73,12 +73,9 @@ class Latencies:
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     floor_us: float | None = None
     floor_missing: str | None = None
-    alone: bool | None = None
-    graph_captured: bool | None = None
-    parity_error: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     telemetry: str | None = None
     unexplained_cpu_ns: int | None = None
-    not_checked: str | None = None
     whole: Whole | None = field(default=None, repr=False)
     edges_ns: np.ndarray | None = field(default=None, repr=False)
 
@@ -189,8 +186,8 @@ class Group:
 
     @property
     def parity_error(self) -> float | None:
-        """The largest of all rounds, see `largest_error`."""
-        return largest_error(self.samples)
+        """Relative difference of the outputs from those in float32; None if a round was not checked."""
+        return facts_of(self.samples)["parity_error"]
 
     @property
     def floor_missing(self) -> str | None:
@@ -216,10 +213,13 @@ def below_floor(groups: Iterable[Group]) -> list[str]:
     return [f"{faster}: {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"]
 
 
-def largest_error(samples: Iterable[Latencies]) -> float | None:
-    """The largest `parity_error`; None if one of the samples was not checked."""
-    errors: list[Any] = [sample.parity_error for sample in samples]
-    return None if None in errors else max(errors, default=None)
+def facts_of(samples: Sequence[Latencies]) -> dict[str, Any]:
+    """What several rounds state, by column of the summary; None if there are no rounds."""
+    found = {}
+    for place, fact in stored.columns().items():
+        values = [sample.facts.get(place) for sample in samples]
+        found[fact.column] = fact.join(values) if values else None
+    return found
 
 
 def of_recording(recording: Recording) -> Latencies:
@@ -230,7 +230,6 @@ def of_recording(recording: Recording) -> Latencies:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
-    parity = provenance.get("parity") or {}
     sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -247,13 +246,10 @@ def of_recording(recording: Recording) -> Latencies:
         versions=provenance.get("versions", {}),
         floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
         floor_missing=floor_missing,
-        parity_error=parity.get("error"),
-        not_checked=parity.get("not_checked"),
+        facts={place: stored.stated(provenance, place) for place in stored.columns()},
         telemetry=telemetry_of(provenance),
         unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
         whole=recording.whole,
-        alone=(provenance.get("others") or {}).get("alone"),
-        graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
     return replace(sample, block_causes=sample.of_blocks(BLOCK_CAUSES))
 

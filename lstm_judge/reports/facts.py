@@ -17,11 +17,11 @@ from lstm_judge.analysis.outcomes import Change, Outcome
 from lstm_judge.analysis.quantiles import shares_of
 from lstm_judge.analysis.series import Series
 from lstm_judge.plots.points import system_labels
+from lstm_judge.read.labels import FINGERPRINT, with_version
 from lstm_judge.read.runs import Runs, paths_of
 from lstm_judge.reports import html, short
 from lstm_trt.config.errors import file_errors, one_of, printable
 from lstm_trt.config.format import count, latency, listed, short_number, value_text
-from lstm_trt.config.labels import FINGERPRINT, with_version
 from lstm_trt.store.files import write_whole
 from lstm_trt.store.schema import Stored
 

@@ -43,7 +43,15 @@ import numpy as np
 from lstm_literature.data import Batch, weight_shapes
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt import registry, runtimes
-from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
+from lstm_trt.config.errors import (
+    BuildFailed,
+    MemoryExhausted,
+    RunFailed,
+    UsageError,
+    building,
+    first_line,
+    is_memory_error,
+)
 from lstm_trt.config.libraries import how_to_install
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
@@ -250,7 +258,8 @@ class FrameworkStep(PreparedStep):
         try:
             self._result = self._run()
         except Exception as error:
-            raise run_failure(self._implementation.NAME, error) from error
+            kind = MemoryExhausted if is_memory_error(error) else RunFailed
+            raise kind(f"{self._implementation.NAME} failed in a call: {first_line(error)}") from error
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._place(batch_of(self._workload, inputs))

@@ -28,7 +28,7 @@ from lstm_literature.implementations import FrameworkStep, Implementation, mode_
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed
-from lstm_trt.config.format import count, duration, milliseconds
+from lstm_trt.config.format import count, duration, latency
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
@@ -89,7 +89,7 @@ class Tvm(Implementation):
         if build_s + STEPS * step_s * (device == "cpu") > LIMIT_S:
             cells = count(workload.cells, "cell")
             return (
-                f"building {cells} takes about {duration(build_s)} and each step {milliseconds(1e3 * step_s)};"
+                f"building {cells} takes about {duration(build_s)} and each step {latency(1e6 * step_s, 3)};"
                 f" the limit is {duration(LIMIT_S)} for building and {STEPS} steps"
             )
         return mode_reason(workload, mode)

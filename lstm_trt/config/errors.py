@@ -31,9 +31,9 @@ def one_line(error: object) -> str:
 def first_line(error: BaseException) -> str:
     """First line of an error's text, with the second if the first ends in a colon; the class name
     if empty."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        type(error).__name__
-    ]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
@@ -41,7 +41,8 @@ def printable(text: str) -> str:
     """The text with control characters as escapes such as `\\x1b`."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)
 
 
 class LabError(Exception):
@@ -76,12 +77,10 @@ class UnsupportedPrecision(UsageError):
         super().__init__(
             f"{runtime} on {device} does not support {precision}: choose from {', '.join(offered)}"
         )
-        self.runtime, self.device, self.precision, self.offered = (
-            runtime,
-            device,
-            precision,
-            tuple(offered),
-        )
+        self.runtime = runtime
+        self.device = device
+        self.precision = precision
+        self.offered = tuple(offered)
 
 
 class NotATable(UsageError):
@@ -110,9 +109,8 @@ def nearest(name: object, names: Iterable[object]) -> str:
     none is like it."""
     from difflib import get_close_matches  # slow to import, and only needed for mistakes
 
-    return "".join(
-        f" (did you mean {found!r}?)" for found in get_close_matches(str(name), map(str, names), 1)
-    )
+    found = get_close_matches(str(name), map(str, names), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 class Incomplete(str):
@@ -125,9 +123,8 @@ class Incomplete(str):
 def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
     """The value; raises `UsageError` unless it is one of the `known` ones."""
     if value not in known:
-        raise UsageError(
-            f"unknown {what} {value!r}{nearest(value, known)}: choose from {', '.join(map(str, known))}"
-        )
+        choices = ", ".join(map(str, known))
+        raise UsageError(f"unknown {what} {value!r}{nearest(value, known)}: choose from {choices}")
     return value
 
 
@@ -135,9 +132,8 @@ def check_number(must: str, value: Any, fits: Callable[[Any], bool]) -> None:
     """Raise `UsageError` with `must` ("the effect must be ...") unless it is a finite number that
     `fits`."""
     if not (isinstance(value, Real) and math.isfinite(value) and fits(value)):
-        raise UsageError(
-            f"{must}, not {format(value, 'g') if isinstance(value, Real) else repr(value)}"
-        )
+        shown = f"{value:g}" if isinstance(value, Real) else repr(value)
+        raise UsageError(f"{must}, not {shown}")
 
 
 @contextmanager
@@ -151,9 +147,8 @@ def refused(
     except causes as error:
         if isinstance(error, MemoryError):  # Arrow's is one of its other errors, too
             raise
-        raise kind(
-            f"{what}: {getattr(error, 'strerror', None) or first_line(error)}{hint}"
-        ) from None
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise kind(f"{what}: {reason}{hint}") from None
 
 
 def file_errors(
@@ -166,21 +161,15 @@ def file_errors(
 
 @contextmanager
 def any_error(
-    kind: type[LabError], what: str, text: Callable[..., str] = first_line, exhausted: str = ""
+    kind: type[LabError], what: str, text: Callable[..., str] = first_line
 ) -> Generator[None]:
     """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed
-    on unchanged.
-
-    With `exhausted` one that reports that memory ran out becomes `MemoryExhausted`: that text in
-    place of `what`.
-    """
+    on unchanged."""
     try:
         yield
     except LabError:
         raise
     except Exception as error:  # every library has its own classes
-        if exhausted and is_memory_error(error):
-            kind, what = MemoryExhausted, exhausted
         raise kind(f"{what}: {text(error)}") from error
 
 
@@ -251,34 +240,27 @@ class TimeLimitReached(ConfigurationFailed):
 
 #: How frameworks, CUDA, TensorRT and the system report that memory ran out, in lower case. Most
 #: raise a general error and TensorRT only logs it, so the text is the only way to recognize it.
-_NO_MEMORY = (
-    *(
-        "out of memory",
-        "outofmemory",
-        "could not be allocated",
-        "not enough memory",
-        "allocate memory",
-    ),
-    *("resource exhausted", "oom when allocating", "_status_alloc_failed"),
+_NO_MEMORY = re.compile(
+    "out ?of ?memory|could not be allocated|not enough memory|allocate memory|resource exhausted"
+    "|oom when allocating|_status_alloc_failed"
 )
 
 
-def building(name: str, what: str) -> AbstractContextManager[None]:
+@contextmanager
+def building(name: str, what: str) -> Generator[None]:
     """Turn any exception raised inside into a one-line `MemoryExhausted` or `BuildFailed`.
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.
     """
-    return any_error(
-        BuildFailed, f"{name} cannot build {what}", exhausted=f"{name} ran out of memory for {what}"
-    )
-
-
-def run_failure(name: str, error: Exception) -> LabError:
-    """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised
-    while running."""
-    return (MemoryExhausted if is_memory_error(error) else RunFailed)(
-        f"{name} failed in a call: {first_line(error)}"
-    )
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:
+        reason = first_line(error)
+        if is_memory_error(error):
+            raise MemoryExhausted(f"{name} ran out of memory for {what}: {reason}") from error
+        raise BuildFailed(f"{name} cannot build {what}: {reason}") from error
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -293,9 +275,8 @@ def is_memory_message(text: str) -> bool:
 
     glibc's "cannot allocate memory in static TLS block" does not: a library was loaded too late.
     """
-    return "static tls" not in text.lower() and any(
-        pattern in text.lower() for pattern in _NO_MEMORY
-    )
+    text = text.lower()
+    return "static tls" not in text and _NO_MEMORY.search(text) is not None
 
 
 def is_memory_error(error: BaseException | None) -> bool:

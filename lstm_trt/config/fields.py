@@ -6,7 +6,7 @@ filters on it: a field is added in one place.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,7 @@ class About:
     `heading`: in labels and tables, by default the name in words. `plain`: labels show the value
     without it. `values`: texts of values in tables, by default those of `str`, and yes or no.
     `kept`: every group and table has it, not only those with another value than the default.
+    `added`: after the first recordings.
     """
 
     name: str = ""
@@ -67,36 +68,27 @@ class About:
         prefix = "--no-" if self.default is True else "--"
         return prefix + self.name.replace("_", "-") if self.help else None
 
-    def text(self, value: Any) -> str:
-        """A value in a table."""
-        known = {True: "yes", False: "no", None: "-", **(self.values or {})}
-        return known[value] if value is None or isinstance(value, bool) else str(value)
 
-    def label(self, value: Any) -> str:
-        """A value in a label: `fp16`, `threads 2`; empty if there is none."""
-        if value is None or value == "":
-            return ""
-        shown = self.text(value) if self.values else str(value)
-        return shown if self.plain else f"{self.heading} {shown}"
-
-
-def described(
-    default: Any = MISSING, *, compare: bool = True, added: bool = False, **about: Any
-) -> Any:
+def described(default: Any = MISSING, *, compare: bool = True, **known: Any) -> Any:
     """A dataclass field with what `About` says of it."""
-    return field(default=default, compare=compare, metadata={"added": added, "about": about})
+    about = About(**known)
+    return field(default=default, compare=compare, metadata={"about": about, "added": about.added})
 
 
 @cache
 def about(kind: type) -> dict[str, About]:
     """What is known of the fields of a dataclass by name, in their order."""
-    return {item.name: _about(item) for item in fields(kind) if "about" in item.metadata}
-
-
-def _about(item: Field[Any]) -> About:
-    default = None if item.default is MISSING else item.default
-    known: dict[str, Any] = {"heading": item.name.replace("_", " "), **item.metadata["about"]}
-    return About(item.name, default, added=item.metadata["added"], **known)
+    found: dict[str, About] = {}
+    for item in fields(kind):
+        if "about" in item.metadata:
+            known: About = item.metadata["about"]
+            found[item.name] = replace(
+                known,
+                name=item.name,
+                default=None if item.default is MISSING else item.default,
+                heading=known.heading or item.name.replace("_", " "),
+            )
+    return found
 
 
 def identity_fields(part: Any) -> dict[str, Any]:
@@ -105,14 +97,12 @@ def identity_fields(part: Any) -> dict[str, Any]:
     Left out are fields with `compare=False`, and fields declared with `field(default=...,
     metadata=ADDED)` that have their default, so that older recordings keep their ids.
     """
-    values = (
-        (name, getattr(part, name), left_out) for name, left_out in _identity(type(part)).items()
-    )
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value, left_out in values
-        if left_out is MISSING or value != left_out
-    }
+    found: dict[str, Any] = {}
+    for name, left_out in _identity(type(part)).items():
+        value = getattr(part, name)
+        if left_out is MISSING or value != left_out:
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 @cache
@@ -129,9 +119,8 @@ def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
     """
     unknown = plain.keys() - {item.name for item in fields(kind)}
     if unknown:
-        raise UnknownConfiguration(
-            f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}"
-        )
+        names = ", ".join(sorted(unknown))
+        raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {names}")
     hints = _hints(kind)
     return kind(**{name: _typed(hints[name], value) for name, value in plain.items()})
 
@@ -139,11 +128,15 @@ def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
 def _typed(hint: Any, value: Any) -> Any:
     """A JSON value as a type that dataclasses here have: objects and lists as dataclasses and
     tuples."""
+    if isinstance(value, dict) and is_dataclass(hint):
+        return known_fields(hint, value)
     tuples = [each for each in (hint, *get_args(hint)) if get_origin(each) is tuple]
     if isinstance(value, list) and tuples:
-        parts = get_args(tuples[0])
-        return tuple(map(_typed, parts[:1] * len(value) if parts[-1] is ... else parts, value))
-    return known_fields(hint, value) if isinstance(value, dict) and is_dataclass(hint) else value
+        types = get_args(tuples[0])
+        if types[-1] is ...:
+            types = types[:1] * len(value)
+        return tuple(map(_typed, types, value))
+    return value
 
 
 @cache
@@ -182,15 +175,15 @@ def _misfit(hint: Any, value: Any) -> str | None:
     types, entries, required, other = _form(hint)
     if types and type(value) not in types:
         return ""
-    parts: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, int | float):
         return None if abs(value) < 2**63 else ""
     if isinstance(value, dict):
-        parts = value.items()
-        for name in sorted(required - value.keys()):
-            return f".{name}"
-    elif isinstance(value, list):
-        parts = enumerate(value)
+        missing = sorted(required - value.keys())
+        if missing:
+            return f".{missing[0]}"
+        parts: Iterable[tuple[Any, Any]] = value.items()
+    else:
+        parts = enumerate(value) if isinstance(value, list) else ()
     for name, part in parts:
         expected = entries.get(name, other)
         place = None if expected is None else _misfit(expected, part)
@@ -212,7 +205,8 @@ def json_value(value: Any) -> Any:
 
 
 class JsonFields:
-    """A dataclass whose JSON values are those of its fields, as far as `identity_fields` has them."""
+    """A dataclass whose JSON values are those of its fields, as far as `identity_fields` has
+    them."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""

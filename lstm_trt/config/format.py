@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -103,11 +103,9 @@ def _not_computed(cell: Any) -> Any:
 def short_number(value: float, digits: int = 10) -> str:
     """At most `digits` digits, without trailing zeros: 99.9, 1000, 0.5. For values that a user
     chose."""
-    return (
-        _without_zeros(f"{value:.{digits}f}")
-        if 1e-4 <= abs(value) < 10.0**digits
-        else f"{value:.{digits}g}"
-    )
+    if 1e-4 <= abs(value) < 10.0**digits:
+        return without_zeros(f"{value:.{digits}f}")
+    return f"{value:.{digits}g}"
 
 
 def microseconds(value_us: float | None) -> str:
@@ -115,22 +113,18 @@ def microseconds(value_us: float | None) -> str:
     us, `-` for None."""
     if value_us is None:
         return "-"
-    return f"{value_us:z.{2 if abs(value_us) < 9.995 else 1 if value_us < 10_000 else 0}f}"
+    decimals = 2 if abs(value_us) < 9.995 else 1 if value_us < 10_000 else 0
+    return f"{value_us:z.{decimals}f}"
 
 
 def latency(value_us: float, digits: int = 4) -> str:
     """A time given in microseconds, in a suitable unit: 84.12 us, 1.235 ms, 2 s."""
-    scaled, unit = _in_unit(value_us, {"s": 1e6, "ms": 1e3, "us": 1})
+    scaled, unit = in_unit(value_us, {"s": 1e6, "ms": 1e3, "us": 1})
     return f"{scaled:.{digits}g} {unit}"
 
 
-def milliseconds(value_ms: float) -> str:
-    """A time given in milliseconds, in a suitable unit: 20 ms, 50 us, 1.5 s."""
-    return latency(1e3 * value_ms, 3)
-
-
 def duration(seconds: float) -> str:
-    """A duration in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; negative values are shown as 0 s."""
+    """A duration in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; 0 s for negative values."""
     whole = max(0, round(seconds))
     hours, minutes = whole // 3600, whole // 60 % 60
     if hours:
@@ -138,16 +132,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
 
 
-def rate(period_us: float) -> str:
-    """The frequency of a period in microseconds: 1000 -> 1 kHz."""
-    scaled, unit = _in_unit(1e6 / period_us, {"MHz": 1e6, "kHz": 1e3, "Hz": 1})
-    return f"{scaled:.4g} {unit}"
-
-
-def _in_unit(value: float, units: Mapping[str, float]) -> tuple[float, str]:
+def in_unit(value: float, units: Mapping[str, float]) -> tuple[float, str]:
     """The value in the first of the units, each with its size, that it reaches, or in the last; and
     that unit."""
-    unit = next((unit for unit, size in units.items() if value >= size), list(units)[-1])
+    reached = [unit for unit, size in units.items() if value >= size]
+    unit = reached[0] if reached else list(units)[-1]
     return value / units[unit], unit
 
 
@@ -170,68 +159,27 @@ def percent_number(share: float | None, separator: str = "") -> str:
     return f"{value:.{1 - _exponent(value, 2)}f}" if abs(value) >= 1e-6 else f"{value:.1e}"
 
 
-def signed_percent(share: float) -> str:
-    """A relative difference: +3.0 %, -12.4 %."""
-    return f"{100 * share:+.1f} %"
-
-
-def percent_at_most(share: float | None) -> str:
-    """An upper bound, rounded up to three significant digits."""
-    return "-" if share is None else f"{_rounded(100 * share, math.ceil)} %"
-
-
-def percent_at_least(share: float | None) -> str:
-    """A lower bound, rounded down to three significant digits."""
-    return "-" if share is None else f"{_rounded(100 * share, math.floor)} %"
-
-
-def percent_certified(percentage: float | None) -> str:
-    """A percentage near 100 without its sign, rounded down to two digits of its distance to 100:
-    99.7009 -> 99.7."""
-    if percentage is None or percentage <= 0:
-        return "0" if percentage is not None else "-"
-    missing = 100 - percentage
-    if missing <= 0:
-        return "100"
-    digits = max(0, 1 - math.floor(math.log10(missing)))
-    scale = 10**digits
-    # Add a little before rounding down: 99.9 in floating point is slightly below 99.9.
-    return _without_zeros(f"{math.floor(percentage * scale + 1e-9) / scale:.{digits}f}")
-
-
-def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
-    """A ratio: 1x, 1.004x, 1.13x, 9.98x, 12.3x, 134x."""
-    if not math.isfinite(ratio):
-        return "?"
-    if ratio == 1:
-        return f"1{sign}"
-    decimals = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
-    return f"{ratio:,.{decimals}f}{sign}".replace(",", separator)
-
-
 def count(number: int, noun: str, separator: str = "") -> str:
     """`1 trial`, `12 trials`, `no trials`, `2 misses`."""
     if number != 1:
         noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
-    return f"{f'{number:,}'.replace(',', separator) if number else 'no'} {noun}"
+    shown = f"{number:,}".replace(",", separator) if number else "no"
+    return f"{shown} {noun}"
 
 
 def bytes_text(size: int) -> str:
     """Decimal units, three significant digits: 512 B, 4.10 kB, 1.21 MB, 4.40 GB."""
-    scaled, unit = _in_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1})
+    scaled, unit = in_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1})
     return f"{number(scaled, 1 if unit == 'B' else 3)} {unit}"
-
-
-def scientific(value: float) -> str:
-    """Two digits and a power of ten: 2.5e-03; 0 is written as such."""
-    return f"{value:.1e}" if value else "0"
 
 
 def listed(items: Iterable[object], most: int = MOST_LISTED, comma: str = ", ") -> str:
     """`a, b, c`; beyond `most` items the others are counted; `none` if empty."""
-    items = [str(item) for item in items]
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return comma.join(items[:most]) + more or "none"
+    texts = list(map(str, items))
+    if not texts:
+        return "none"
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return comma.join(texts[:most]) + more
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
@@ -240,11 +188,11 @@ def warning_lines(warnings: Iterable[str]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for warning in warnings:
         kinds.setdefault(_WITH_DIGIT.sub("", warning), []).append(warning)
-    more = {
-        first: f" ({len(others)} more of this kind)" * bool(others)
-        for first, *others in kinds.values()
-    }
-    return [f"warning: {first}{count}" for first, count in more.items()]
+    lines = []
+    for first, *others in kinds.values():
+        more = f" ({len(others)} more of this kind)" if others else ""
+        lines.append(f"warning: {first}{more}")
+    return lines
 
 
 def wrapped(text: str, width: int) -> str:
@@ -254,28 +202,33 @@ def wrapped(text: str, width: int) -> str:
     Continuation lines are indented, up to the first gap of two spaces if the line has one after its
     first word. The lines of a command end with a backslash, so that it can be copied.
     """
-    lines = text.split("\n")
-    return "\n".join(
-        line if len(_COLOUR.sub("", line)) <= width else _wrapped_line(line, width)
-        for line in lines
-    )
+    lines = []
+    for line in text.split("\n"):
+        fits = len(_COLOUR.sub("", line)) <= width
+        lines.append(line if fits else _wrapped_line(line, width))
+    return "\n".join(lines)
 
 
 def _wrapped_line(line: str, width: int) -> str:
-    is_command = line.lstrip().startswith("lstm-trt ")
-    if is_command:  # breaks before its options only
-        line = re.sub(
-            r"(?<=\S) (?!-)",
-            "\0",
-            re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line),
-        )
+    # Where a line may not be broken, a NUL stands for the space.
+    end = "\n"
+    if line.lstrip().startswith("lstm-trt "):  # breaks before its options only
+        end = " \\\n"
+        width -= 2
+        line = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line)
+        line = re.sub(r"(?<=\S) (?!-)", "\0", line)
     line = re.sub(r"(?<=\d) (?=%|(us|ms|s)\b)", "\0", line)
     indent = len(line) - len(line.lstrip())
     gap = re.match(r" *\S+ {2,}", line)
     hanging = gap.end() if gap and gap.end() <= width // 2 else indent + 2
-    indents = {"initial_indent": " " * indent, "subsequent_indent": " " * hanging}
-    parts = textwrap.wrap(line.lstrip(), width - 2 * is_command, **indents, **WHOLE_WORDS)
-    return (" \\\n" if is_command else "\n").join(parts).replace("\0", " ")
+    parts = textwrap.wrap(
+        line.lstrip(),
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * hanging,
+        **WHOLE_WORDS,
+    )
+    return end.join(parts).replace("\0", " ")
 
 
 def table(
@@ -291,27 +244,37 @@ def table(
     If a terminal is narrower than the table, the columns `drop` are left out, the first one first,
     as many as necessary; a line at the end names them.
     """
-    header, dropped, lines = list(header or ()), [], []
-    for name in (*drop, None):
-        lines = table_lines(header, rows, **layout)
-        sizes = zip(lines, [header, *rows] if header else rows, strict=True)
-        widest = max((len(line) for line, row in sizes if len(row) == len(header)), default=0)
-        if name is None or widest <= (WIDTH.get() or sys.maxsize):
+    names = list(header or ())
+    lines = table_lines(names, rows, **layout)
+    dropped = []
+    for name in drop:
+        if _widest(names, rows, lines) <= (WIDTH.get() or sys.maxsize):
             break
-        place = header.index(name)
-        # The last cell of a row with fewer cells than the header is free text.
-        rows = [
-            [*row[:place], *row[place + 1 :]]
-            if len(row) == len(header) or place < len(row) - 1
-            else row
-            for row in rows
-        ]
-        dropped.append(header.pop(place))
+        rows = [_without_cell(row, names.index(name), len(names)) for row in rows]
+        names.remove(name)
+        dropped.append(name)
+        lines = table_lines(names, rows, **layout)
     if dropped:
-        lines.append(
-            f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"
-        )
+        remedy = "a wider terminal or --format json shows them"
+        lines.append(f"columns not shown: {', '.join(dropped)}; {remedy}")
     return "\n".join(lines)
+
+
+def _widest(header: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[str]) -> int:
+    """Characters of the longest line; those that end in free text do not count."""
+    sizes = zip(lines, [header, *rows], strict=True)
+    return max(len(line) for line, row in sizes if len(row) == len(header))
+
+
+def _without_cell(row: Sequence[str], place: int, size: int) -> Sequence[str]:
+    """A row of a table of `size` columns without one of them."""
+    in_row = place < _columns_of(row, size)
+    return [*row[:place], *row[place + 1 :]] if in_row else row
+
+
+def _columns_of(row: Sequence[str], size: int) -> int:
+    """The cells of a row that are in columns: the last one of fewer than `size` is free text."""
+    return size if len(row) == size else len(row) - 1
 
 
 def table_lines(
@@ -334,28 +297,38 @@ def table_lines(
     With `wrap` the last column is wrapped onto several lines, of at most `width` characters
     (default: `WIDTH`).
     """
-    width, start = width or WIDTH.get(), indent
-    lines = [list(map(printable, row)) for row in ([header] if header else []) + list(rows)]
+    width = width or WIDTH.get()
+    headings = [header] if header else []
+    lines = [list(map(printable, row)) for row in (*headings, *rows)]
     size = len(header) if header else max(map(len, lines), default=0)
-    for k in range(size):
-        name = header[k] if header else ""
-        column = [line for line in lines if k < len(line) - (len(line) < size)]
-        cells = [line[k] for line in column[bool(header) :]]
-        to_right = name in right or (name not in left and all(map(NUMBER.fullmatch, cells)))
-        starred = to_right and any(cell.endswith("*") for cell in cells)
-        for line in column:
-            line[k] += " " * (starred and not line[k].endswith("*"))
-        widest = max((len(line[k]) for line in column), default=0)
-        for line in column:
-            if wrap and width and k == size - 1:
-                parts = textwrap.wrap(
-                    line[k], max(LEAST_WIDTH, width - start), break_on_hyphens=False
-                ) or [""]
-                line[k] = f"\n{' ' * start}".join(parts)
-            else:
-                line[k] = line[k].rjust(widest) if to_right else line[k].ljust(widest)
-        start += widest + 2
+    start = indent
+    for place in range(size):
+        column = [line for line in lines if place < _columns_of(line, size)]
+        cells = [line[place] for line in column]
+        if wrap and width and place == size - 1:
+            cells = [_wrapped_cell(cell, start, width) for cell in cells]
+        else:
+            name = header[place] if header else ""
+            are_numbers = all(map(NUMBER.fullmatch, cells[len(headings) :]))
+            cells = _aligned(cells, name in right or (are_numbers and name not in left))
+        for line, cell in zip(column, cells, strict=True):
+            line[place] = cell
+        start += max(map(len, cells), default=0) + 2
     return [(" " * indent + "  ".join(line)).rstrip() for line in lines]
+
+
+def _aligned(cells: Sequence[str], to_right: bool) -> list[str]:
+    """The cells of a column in one width; the digits of numbers with and without `*` line up."""
+    if to_right and any(cell.endswith("*") for cell in cells):
+        cells = [cell if cell.endswith("*") else f"{cell} " for cell in cells]
+    widest = max(map(len, cells), default=0)
+    return [cell.rjust(widest) if to_right else cell.ljust(widest) for cell in cells]
+
+
+def _wrapped_cell(cell: str, start: int, width: int) -> str:
+    """A cell that begins at the character `start` of a line, on lines of up to `width`."""
+    parts = textwrap.wrap(cell, max(LEAST_WIDTH, width - start), break_on_hyphens=False)
+    return f"\n{' ' * start}".join(parts)
 
 
 def value_text(value: object) -> str:
@@ -363,13 +336,9 @@ def value_text(value: object) -> str:
     whole."""
     if not isinstance(value, float):
         return "-" if str(value) in ("None", "<NA>") else str(value)
-    return (
-        "-"
-        if math.isnan(value)
-        else short_number(value)
-        if value.is_integer()
-        else number(value, 4)
-    )
+    if math.isnan(value):
+        return "-"
+    return short_number(value) if value.is_integer() else number(value, 4)
 
 
 def frame_cells(frame: Any) -> tuple[list[str], list[list[str]]]:
@@ -381,9 +350,8 @@ def frame_cells(frame: Any) -> tuple[list[str], list[list[str]]]:
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     shown = [list(map(escaped, row)) for row in (header, *rows)]
-    return "".join(
-        f"| {' | '.join(row)} |\n" for row in (shown[0], ["---"] * len(header), *shown[1:])
-    )
+    shown.insert(1, ["---"] * len(header))
+    return "".join(f"| {' | '.join(row)} |\n" for row in shown)
 
 
 def escaped(text: str) -> str:
@@ -396,14 +364,6 @@ def _exponent(value: float, digits: int) -> int:
     return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
-def _rounded(value: float, direction: Callable[[float], int]) -> str:
-    """Three significant digits, rounded by `math.ceil` or `math.floor`, without trailing zeros."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(value)))
-    scale = 10.0**digits
-    return _without_zeros(f"{direction(value * scale) / scale:.{digits}f}")
-
-
-def _without_zeros(text: str) -> str:
+def without_zeros(text: str) -> str:
+    """A decimal number without zeros at the end of its decimals."""
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -34,9 +34,12 @@ NEXT_CONFIGS_FILE = "configs.parquet.next"
 _COLUMNS = {
     "config_id": "string",
     "round": "int64",
-    **dict.fromkeys(
-        ("status", "stage", "reason", "runtime", "runtime_version", "device_name"), "string"
-    ),
+    "status": "string",
+    "stage": "string",
+    "reason": "string",
+    "runtime": "string",
+    "runtime_version": "string",
+    "device_name": "string",
     **dict.fromkeys((*AXES, "row_group", "first_row", "rows"), "int64"),
     "configuration": "string",
     "provenance": "string",
@@ -50,13 +53,11 @@ def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], di
     is damaged."""
     with parquet_errors(folder / name):
         # `read_table` would import pandas.
-        table = pq.ParquetFile(folder / name, page_checksum_verification=True).read(
-            use_threads=False
-        )
+        file = pq.ParquetFile(folder / name, page_checksum_verification=True)
+        table = file.read(list(CONFIG_COLUMNS), use_threads=False)
         described = described_by(table.schema.metadata, folder / name)
-        return table.select(list(CONFIG_COLUMNS)).cast(
-            pa.schema(list(CONFIG_COLUMNS.items()))
-        ).to_pylist(), described
+        table = table.select(list(CONFIG_COLUMNS))
+        return table.cast(pa.schema(list(CONFIG_COLUMNS.items()))).to_pylist(), described
 
 
 def described_row(row: dict, path: Path) -> dict:
@@ -88,22 +89,18 @@ def read_pair(
 
     def read(row: dict) -> Stored:
         described = described_row(row, path)
-        configuration, provenance = (
-            configuration_of(described["configuration"], path),
-            described["provenance"],
-        )
+        configuration = configuration_of(described["configuration"], path)
+        provenance = described["provenance"]
+        number = row["round"]
         if row["status"] != "ok":
-            return schema.Failure(
-                configuration, row["round"], row["stage"], row["reason"], provenance
-            )
-        group, first, length = row["row_group"], row["first_row"], row["rows"]
-        table = trials(group)
-        if not 0 <= first <= first + length <= len(table):
+            return schema.Failure(configuration, number, row["stage"], row["reason"], provenance)
+        table = trials(row["row_group"])
+        first = row["first_row"]
+        if not 0 <= first <= first + row["rows"] <= len(table):
             raise StoreError(apart)
-        recording = schema.Recording(configuration, row["round"], {}, provenance)
-        return schema.with_trials(
-            recording, table.slice(first, length), folder / TRIALS_FILE, columns
-        )
+        recording = schema.Recording(configuration, number, {}, provenance)
+        own = table.slice(first, row["rows"])
+        return schema.with_trials(recording, own, folder / TRIALS_FILE, columns)
 
     return (partial(read, row) for row in rows if (row["config_id"], row["round"]) not in known)
 
@@ -120,46 +117,14 @@ def consolidate(
 
     described = {"schema_version": schema.SCHEMA_VERSION, "pair": secrets.token_hex(8)}
     metadata = {schema.METADATA_KEY: canonical_json(described).encode()}
-    types = pa.schema(
-        [("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()],
-        metadata=metadata,
-    )
-    rows: list[dict] = []
-    pending, group, first_row = [], 0, 0
     with (
         file_errors(f"write into {folder}", kind=StoreError),
         temporary_file(folder / TRIALS_FILE) as trials_file,
         temporary_file(folder / CONFIGS_FILE) as configs_file,
     ):
-        # Given a path, pyarrow leaves a file open whose last bytes cannot be written.
-        with (
-            trials_file.open("wb") as file,
-            pq.ParquetWriter(file, types, compression="zstd", write_page_checksum=True) as writer,
-        ):
-            for item in items:
-                config, described = item.configuration, description(item)
-                row = {"status": "ok", **vars(config), **config.workload.axes, **described}
-                row |= {
-                    name: canonical_json(described[name])
-                    for name in ("configuration", "provenance")
-                }
-                rows.append(row)
-                if isinstance(item, schema.Failure):
-                    continue
-                arrays = schema.arrow_arrays(item)
-                count = len(arrays[0])
-                row |= {"row_group": group, "first_row": first_row, "rows": count}
-                key = [pa.repeat(config.id, count), pa.repeat(item.round, count)]
-                pending.append(pa.Table.from_arrays([*key, *arrays], schema=types))
-                first_row += count
-                if first_row >= group_rows:
-                    writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
-                    pending, group, first_row = [], group + 1, 0
-            if pending:
-                writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
-        table = pa.Table.from_pylist(
-            rows, schema=pa.schema(list(_COLUMNS.items()), metadata=metadata)
-        )
+        rows = _write_trials(items, trials_file, metadata, group_rows)
+        types = pa.schema(list(_COLUMNS.items()), metadata=metadata)
+        table = pa.Table.from_pylist(rows, schema=types)
         with configs_file.open("wb") as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         following = configs_file.replace(folder / NEXT_CONFIGS_FILE)
@@ -167,3 +132,49 @@ def consolidate(
         following.replace(folder / CONFIGS_FILE)
     failures = sum(row["status"] != "ok" for row in rows)
     return len(rows) - failures, failures
+
+
+def _write_trials(
+    items: Iterable[Stored], path: Path, metadata: dict[bytes, bytes], group_rows: int
+) -> list[dict]:
+    """Write the trials of all recordings into one file; returns the rows of `configs.parquet`."""
+    key = [("config_id", pa.string()), ("round", pa.int64())]
+    types = pa.schema([*key, *schema.arrow_schema()], metadata=metadata)
+    rows: list[dict] = []
+    pending: list[pa.Table] = []
+    group = 0
+    first_row = 0
+    # Given a path, pyarrow leaves a file open whose last bytes cannot be written.
+    with (
+        path.open("wb") as file,
+        pq.ParquetWriter(file, types, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        for item in items:
+            row = _row(item)
+            rows.append(row)
+            if isinstance(item, schema.Failure):
+                continue
+            arrays = schema.arrow_arrays(item)
+            count = len(arrays[0])
+            row |= {"row_group": group, "first_row": first_row, "rows": count}
+            key = [pa.repeat(row["config_id"], count), pa.repeat(item.round, count)]
+            pending.append(pa.Table.from_arrays([*key, *arrays], schema=types))
+            first_row += count
+            if first_row >= group_rows:
+                writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
+                pending.clear()
+                group += 1
+                first_row = 0
+        if pending:
+            writer.write_table(pa.concat_tables(pending), row_group_size=first_row)
+    return rows
+
+
+def _row(item: Stored) -> dict:
+    """The row of a recording or failure, without the place of its trials."""
+    configuration = item.configuration
+    row = {"status": "ok", **vars(configuration), **configuration.workload.axes}
+    row |= description(item)
+    for name in ("configuration", "provenance"):
+        row[name] = canonical_json(row[name])
+    return row

@@ -130,9 +130,12 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
     table = trials(None)
     with refused(f"{path} is damaged", TypeError, kind=StoreError):
         check_types(Described if described.get("part") is None else DescribedPart, described)
-    configuration, part = configuration_of(described["configuration"], path), described.get("part")
     recording = schema.Recording(
-        configuration, described["round"], {}, described["provenance"], part=part
+        configuration_of(described["configuration"], path),
+        described["round"],
+        columns={},
+        provenance=described["provenance"],
+        part=described.get("part"),
     )
     return schema.with_trials(recording, table, path, columns)
 
@@ -148,27 +151,22 @@ def trials_of(
     """
     with parquet_errors(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        described, names = (
-            described_by(file.metadata.metadata, path),
-            wanted(columns, file.schema_arrow.names),
-        )
+        described = described_by(file.metadata.metadata, path)
+        names = wanted(columns, file.schema_arrow.names)
 
     @lru_cache(maxsize=1)
     def trials(group: int | None) -> Any:
         with parquet_errors(path):
             # Threads gain nothing here, and starting them fails where memory is short.
-            table = (
-                file.read(names, False)
-                if group is None
-                else file.read_row_group(group, names, False)
-            )
-            return schema.as_written(table)
+            if group is None:
+                return schema.as_written(file.read(names, use_threads=False))
+            return schema.as_written(file.read_row_group(group, names, use_threads=False))
 
     return described, trials
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
-    """The columns to load: of those `present` the named ones and the control run's; None for all."""
+    """The columns to load: the named ones of those `present`, and the control run's; None for all."""
     if columns is None:
         return None
     if unknown := [name for name in columns if name not in schema.COLUMNS]:
@@ -190,9 +188,13 @@ def read_failure(path: Path) -> schema.Failure:
         described = json_values(content.decode())
         check_version(described, path)
         check_types(DescribedFailure, described)
-    configuration = configuration_of(described["configuration"], path)
-    rest = {name: described[name] for name in ("round", "stage", "reason")}
-    return schema.Failure(configuration, **rest, provenance=described.get("provenance", {}))
+    return schema.Failure(
+        configuration_of(described["configuration"], path),
+        described["round"],
+        described["stage"],
+        described["reason"],
+        described.get("provenance", {}),
+    )
 
 
 def json_values(text: str) -> Any:
@@ -232,7 +234,7 @@ def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[N
 
 
 def metadata_of(path: Path) -> Any:
-    """The metadata of a Parquet file, which is opened only; raises `StoreError` if it is damaged."""
+    """The metadata of a Parquet file; raises `StoreError` if it is damaged."""
     with parquet_errors(path):
         return pq.read_metadata(path)
 
@@ -259,7 +261,5 @@ def check_version(described: Any, path: Path) -> None:
     if not isinstance(version, int):
         raise StoreError(f"{path}: the metadata has no schema_version")
     if version > schema.SCHEMA_VERSION:
-        newer = (
-            f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}"
-        )
-        raise UnknownConfiguration(f"{newer}: upgrade lstm_trt")
+        most = f"this version reads up to {schema.SCHEMA_VERSION}: upgrade lstm_trt"
+        raise UnknownConfiguration(f"{path} has schema version {version}, {most}")

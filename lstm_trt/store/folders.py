@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import cell_key, warnings_of
+from lstm_trt.config.configuration import Configuration, cell_key, warnings_of
 from lstm_trt.config.errors import (
     LabError,
     NotReadable,
@@ -75,10 +75,8 @@ class Contents:
     @property
     def recorded(self) -> list[Path]:
         """The files of recordings and of parts."""
-        return [
-            *self.recordings.values(),
-            *(path for numbered in self.parts.values() for path in numbered.values()),
-        ]
+        parts = (numbered.values() for numbered in self.parts.values())
+        return [*self.recordings.values(), *itertools.chain(*parts)]
 
 
 def contents(folder: Path) -> Contents:
@@ -86,17 +84,21 @@ def contents(folder: Path) -> Contents:
     pair = (TRIALS_FILE, CONFIGS_FILE)
     found = Contents(pair=folder if all((folder / name).exists() for name in pair) else None)
     for path in sorted(folder.iterdir()):
-        if match := _NAME.match(path.name):
-            key = match["id"], int(match["round"])
-            if match["part"]:
-                found.parts.setdefault(key, {})[int(match["part"])] = path
-            else:
-                (found.failures if match["failure"] else found.recordings)[key] = path
-        elif path.suffix == ".parquet" and not path.name.startswith(".") and path.name not in pair:
-            found.others.append(path)
-    found.parts.update(
-        {key: dict(sorted(numbered.items())) for key, numbered in found.parts.items()}
-    )
+        match = _NAME.match(path.name)
+        if match is None:
+            hidden = path.name.startswith(".")
+            if path.suffix == ".parquet" and not hidden and path.name not in pair:
+                found.others.append(path)
+            continue
+        key = match["id"], int(match["round"])
+        if match["failure"]:
+            found.failures[key] = path
+        elif match["part"]:
+            found.parts.setdefault(key, {})[int(match["part"])] = path
+        else:
+            found.recordings[key] = path
+    for key, numbered in found.parts.items():
+        found.parts[key] = dict(sorted(numbered.items()))
     return found
 
 
@@ -193,44 +195,83 @@ def read_parts(
     of the whole recording, or of `most` trials, and one part.
     """
     paths = list(numbered.values())
-    rows = [metadata_of(path).num_rows for path in paths]
-    step = max(1, math.ceil(sum(rows) / most)) if most else 1
-    chosen = one_of_each(sum(rows), step)
-    parts, whole, counts, most_ns = [], {}, (np.empty(0), np.empty(0, int)), 0
-    for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
+    rows = sum(metadata_of(path).num_rows for path in paths)
+    trials = _Trials(rows, step=math.ceil(rows / most) if most else 1)
+    parts = []
+    for path in paths:
         part = read_part(path, columns)
+        trials.add(part)
         parts.append(replace(part, columns={}))
-        whole = whole or {
-            name: np.empty(len(chosen), values.dtype) for name, values in part.columns.items()
-        }
-        if part.columns.keys() != whole.keys() or part.configuration != parts[0].configuration:
-            raise StoreError(
-                f"{path}: columns or configuration differ from those of {paths[0].name}"
-            )
-        start, stop = np.searchsorted(chosen, (place, place + len(part.columns["latency_ns"])))
-        for name, values in part.columns.items():
-            whole[name][start:stop] = (values + place if name == "trial" else values)[
-                chosen[start:stop] - place
-            ]
-        if step > 1:
-            counts = counted((counts, (part.timed_ns, 1)))
-            most_ns = max(most_ns, part.columns["latency_ns"].max())
-    control = next((part.control for part in parts if part.control), None)
-    first = parts[0]
-    reason = failure and read_failure(failure).reason
+        same_columns = part.columns.keys() == trials.columns.keys()
+        if not same_columns or part.configuration != parts[0].configuration:
+            differ = f"columns or configuration differ from those of {paths[0].name}"
+            raise StoreError(f"{path}: {differ}")
+    reason = read_failure(failure).reason if failure else None
     with refused(f"{paths[0]} is damaged: a duration is 0", ZeroDivisionError, kind=StoreError):
-        provenance = joined([part.provenance for part in parts])
-        soak = provenance["soak"]
-        lacks = list(missing(numbered, soak, reason))
-        inside_ns = 1e9 * provenance["seconds"]["inside_trials"]
-        self_check, unexplained_ns = provenance["self_check"], provenance.get("unexplained_cpu_ns")
-        of_loop = warnings_of(
-            first.configuration.protocol, sum(rows), inside_ns, self_check, unexplained_ns
-        )
-    provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
-    provenance["warnings"] = [*of_loop, *lacks]
-    every = Whole(*counts, step, most_ns, partial(_timed, paths)) if step > 1 else None
-    return Recording(first.configuration, first.round, whole, provenance, control, whole=every)
+        provenance = _provenance_of(parts, rows, numbered, reason)
+    controls = [part.control for part in parts if part.control]
+    return replace(
+        parts[0],
+        columns=trials.columns,
+        provenance=provenance,
+        control=controls[0] if controls else None,
+        part=None,
+        whole=trials.whole(partial(_timed, paths)),
+    )
+
+
+class _Trials:
+    """The trials of a long recording, of which one of each `step` is kept in `columns`."""
+
+    def __init__(self, rows: int, step: int):
+        self.columns: dict[str, np.ndarray] = {}
+        self._step = max(1, step)
+        self._kept = one_of_each(rows, self._step)
+        self._rows = 0  # of the parts so far
+        self._counts = (np.empty(0), np.empty(0, int))
+        self._most_ns = 0
+
+    def add(self, part: Recording) -> None:
+        """Add the next part."""
+        latency_ns = part.columns["latency_ns"]
+        end = self._rows + len(latency_ns)
+        start, stop = np.searchsorted(self._kept, (self._rows, end))
+        places = self._kept[start:stop] - self._rows
+        for name, values in part.columns.items():
+            kept = values[places]
+            if name == "trial":
+                kept += self._rows
+            if name not in self.columns:
+                self.columns[name] = np.empty(len(self._kept), values.dtype)
+            self.columns[name][start:stop] = kept
+        self._rows = end
+        if self._step > 1:
+            self._counts = counted((self._counts, (part.timed_ns, 1)))
+            self._most_ns = max(self._most_ns, latency_ns.max())
+
+    def whole(self, again: Callable[[], Iterator[np.ndarray]]) -> Whole | None:
+        """All latencies by value, if not all are kept; `again` reads them again."""
+        if self._step == 1:
+            return None
+        return Whole(*self._counts, self._step, self._most_ns, again)
+
+
+def _provenance_of(
+    parts: Sequence[Recording], rows: int, numbered: dict[int, Path], failure: str | None
+) -> dict[str, Any]:
+    """The provenance of a long recording; its warnings are about the whole of it."""
+    found = joined([part.provenance for part in parts])
+    lacks = list(missing(numbered, found["soak"], failure))
+    of_loop = warnings_of(
+        parts[0].configuration.protocol,
+        rows,
+        1e9 * found["seconds"]["inside_trials"],
+        found["self_check"],
+        found.get("unexplained_cpu_ns"),
+    )
+    found["soak"] = {**found["soak"], "parts": len(parts), "lacks": lacks}
+    found["warnings"] = [*of_loop, *lacks]
+    return found
 
 
 def read_part(path: Path, columns: Asked) -> Recording:
@@ -238,9 +279,8 @@ def read_part(path: Path, columns: Asked) -> Recording:
     that it is one."""
     part = read(path, columns)
     if part.part is None:
-        raise StoreError(
-            f"{path} is damaged: it is named as a part of a long recording, and does not state which"
-        )
+        named = "it is named as a part of a long recording, and does not state which"
+        raise StoreError(f"{path} is damaged: {named}")
     return part
 
 
@@ -257,10 +297,9 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
         yield f"soak incomplete: part {', '.join(map(str, absent))} missing"
     if not soak["last"]:
         present = len(numbered)
-        expected = max(present + 1, round((soak["part"] + 1) * soak["asked_s"] / soak["elapsed_s"]))
-        yield f"soak incomplete: {present} of about {expected} parts" + (
-            f" ({failure})" if failure else ""
-        )
+        expected = round((soak["part"] + 1) * soak["asked_s"] / soak["elapsed_s"])
+        why = f" ({failure})" if failure else ""
+        yield f"soak incomplete: {present} of about {max(present + 1, expected)} parts{why}"
 
 
 def tidy(folder: Path, look: Callable[[Path], Any] = metadata_of) -> list[Path]:
@@ -290,10 +329,12 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
     recorded.
     """
     found = contents(folder)
-    recorded, failed = found.recordings.keys() | found.parts.keys(), set(found.failures)
+    recorded = found.recordings.keys() | found.parts.keys()
+    failed = set(found.failures)
     if found.pair is not None:
         for row in read_configs(folder)[0]:
-            (recorded if row["status"] == "ok" else failed).add((row["config_id"], row["round"]))
+            kind = recorded if row["status"] == "ok" else failed
+            kind.add((row["config_id"], row["round"]))
     return recorded, failed - recorded
 
 
@@ -302,48 +343,19 @@ def cells(folder: Path) -> tuple[list[Path], dict[str, str]]:
 
     Raises `UnknownConfiguration` for those of a newer version.
     """
-    plain: dict[str, dict] = {}
+    known: dict[str, Configuration] = {}
 
     def look(path: Path) -> None:
         described = described_by(metadata_of(path).metadata, path)
-        plain[path.name[:64]] = configuration_of(described.get("configuration", {}), path).as_dict()
+        known[path.name[:64]] = configuration_of(described.get("configuration", {}), path)
 
     moved = tidy(folder, look)
     found = contents(folder)
-    plain |= {
-        key[0]: read_failure(path).configuration.as_dict() for key, path in found.failures.items()
-    }
-    rows = read_configs(folder)[0] if found.pair else ()
-    for row in rows:
-        described = described_row(row, folder / CONFIGS_FILE)
-        plain[row["config_id"]] = configuration_of(
-            described["configuration"], folder / CONFIGS_FILE
-        ).as_dict()
-    return moved, {identity: cell_key(each) for identity, each in plain.items()}
-
-
-def find_folder(path: str | Path) -> Path:
-    """`path` in the working folder, or in its nearest parent that has it.
-
-    So a notebook finds `data/epyc` both from its own folder (JupyterLab) and from the project
-    folder (papermill). Raises `UsageError` if it is not found.
-    """
-    path = Path(path).expanduser()
-    for folder in [Path(), *Path.cwd().parents]:
-        if (folder / path).exists():
-            return folder / path
-    raise UsageError(
-        f"{path} is not in the working folder or its parents: give the path of an existing file or folder"
-    )
-
-
-def project_folder(path: str | Path) -> Path:
-    """`path` for new files of a notebook: in the project folder if it runs in one, else in the
-    working folder."""
-    here = [Path.cwd(), *Path.cwd().parents]
-    projects = (
-        each
-        for each in here
-        if (each / "pyproject.toml").exists() and (each / "notebooks").is_dir()
-    )
-    return next(projects, Path()) / Path(path).expanduser()
+    for (identity, _), path in found.failures.items():
+        known[identity] = read_failure(path).configuration
+    if found.pair:
+        path = folder / CONFIGS_FILE
+        for row in read_configs(folder)[0]:
+            described = described_row(row, path)
+            known[row["config_id"]] = configuration_of(described["configuration"], path)
+    return moved, {identity: cell_key(each.as_dict()) for identity, each in known.items()}

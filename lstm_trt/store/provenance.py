@@ -1,13 +1,111 @@
-"""What a recording states beside its trials: the types of the entries that are read, and how those
-of parts are joined.
+"""What a recording states beside its trials: `Provenance` is the table of these facts.
 
-The types are checked once, when a file is read. They name the entries that this package uses;
-others can be there.
+A line has the fact's name in the file and its type, which is checked once, when the file is read.
+`Fact`, where it is more than that of the first part, says how several become one, and what
+summaries show of it. docs/file-format.md says what each means; other entries can be there, too.
 """
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any, NotRequired, Required, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,
+    Required,
+    TypedDict,
+    get_args,
+    get_type_hints,
+    is_typeddict,
+)
+
+
+def first(values: Sequence[Any]) -> Any:
+    """What is built and checked once is that of the first."""
+    return values[0]
+
+
+def first_known(values: Sequence[Any]) -> Any:
+    """The first that is not None."""
+    return next((value for value in values if value is not None), None)
+
+
+def last(values: Sequence[Any]) -> Any:
+    return values[-1]
+
+
+def total(values: Sequence[Any]) -> Any:
+    """Their sum; None unless all are known."""
+    return None if None in values else sum(values)
+
+
+def largest(values: Sequence[Any]) -> Any:
+    """The largest; None unless all are known."""
+    return None if None in values else max(values)
+
+
+def number_of_false(values: Sequence[Any]) -> int | None:
+    """How many are False; None if none is known."""
+    known = [value for value in values if value is not None]
+    return known.count(False) if known else None
+
+
+def _blocks(parts: Sequence[list[dict]]) -> list[dict]:
+    """The blocks of all parts; their rows are numbered consecutively."""
+    found = []
+    first_row = 0
+    for blocks in parts:
+        found += [{**block, "first_row": first_row + block["first_row"]} for block in blocks]
+        first_row += sum(block["rows"] for block in blocks)
+    return found
+
+
+def _sums(parts: Sequence[dict], *names: str) -> dict:
+    return {name: sum(part[name] for part in parts) for name in names}
+
+
+def _self_check(parts: Sequence[dict]) -> dict:
+    """Sums of durations, the mean share, and the largest difference of the clocks."""
+    sums = _sums(parts, "loop_ns", "loop_raw_ns")
+    between: list[Any] = [part.get("between_calls") for part in parts]
+    outside_ns = sum(check["outside_share"] * check["loop_ns"] for check in parts)
+    return {
+        **sums,
+        "between_calls": None if None in between else _sums(between, *between[0]),
+        "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
+        "outside_share": outside_ns / sums["loop_ns"],
+    }
+
+
+def _others(parts: Sequence[dict | None]) -> dict | None:
+    """The CPU time of others; None if it is not known for all parts."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    sums = _sums(known, "pinned_cores_ns", "all_cores_ns")
+    return {**sums, "alone": all(part["alone"] for part in known)}
+
+
+def _seconds(parts: Sequence[dict]) -> dict:
+    return {**parts[0], **_sums(parts, "timing", "inside_trials", "control")}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """How a fact of several recordings becomes one, and what summaries show of it.
+
+    `join`: the fact of all parts of a long recording, in their order, and in a summary that of all
+    rounds; a part that lacks it has None. That of a value inside an entry is for rounds only.
+    `column`: its name in the CSV and JSON of summaries, which lack a fact without one. `heading`:
+    its column in their table, which is shown if a row has a value other than 0, and there is none
+    without it. `text` is a value there, `legend` explains the column.
+    """
+
+    join: Callable[[Sequence[Any]], Any] = first
+    column: str = ""
+    heading: str = ""
+    text: Callable[[Any], str] = str
+    legend: str = ""
 
 
 class Machine(TypedDict):
@@ -16,8 +114,8 @@ class Machine(TypedDict):
 
 
 class Parity(TypedDict, total=False):
-    error: float | None
-    not_checked: str | None
+    error: Annotated[float | None, Fact(largest, "parity_error")]
+    not_checked: Annotated[str | None, Fact(first_known, "not_checked")]
     nan_reaches_output: bool | None
 
 
@@ -57,11 +155,19 @@ class Block(TypedDict):
 class Others(TypedDict):
     pinned_cores_ns: int
     all_cores_ns: int
-    alone: bool
+    alone: Annotated[
+        bool,
+        Fact(
+            number_of_false,
+            "not_alone",
+            "not alone",
+            legend="not alone: recordings during which other programs used the CPU",
+        ),
+    ]
 
 
 class OfRuntime(TypedDict, total=False):
-    graph_captured: bool | None
+    graph_captured: Annotated[bool | None, Fact(column="graph_captured")]
     graph_fallback: str | None
 
 
@@ -104,24 +210,48 @@ class Implementation(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
+    """Every fact of the core, and those of kinds of workload that are read."""
+
+    # the machine and the process
     machine: Machine
     machine_fingerprint: str | None
     versions: dict[str, str | None]
-    parity: Parity | None
-    floor_ns: float | None
-    floor_missing: str | None
-    switches: Switches | None
-    blocks: list[Block]
-    started_unix_ns: int
-    telemetry: dict[str, str] | None
-    unexplained_cpu_ns: int | None
-    others: Others | None
+    commit: Any
+    clock: Any
+    garbage_collector: Any
+    threads: Any
     runtime: OfRuntime | None
-    warnings: list[str]
+    telemetry: dict[str, str] | None
+
+    # before the trials
+    parity: Parity | None
     costs_s: dict[str, float]
-    losses: list[float] | None
-    self_check: SelfCheck
+    device_warm_up: Any
+    pilot: Any
+    floor_ns: float | None
+    floor_limited_by: Any
+    floor_missing: str | None
+
+    # during the trials
+    started_unix_ns: int
+    blocks: Annotated[list[Block], Fact(_blocks)]
+    self_check: Annotated[SelfCheck, Fact(_self_check)]
+    switches: Annotated[Switches | None, Fact(last)]  # of all parts so far
+    others: Annotated[Others | None, Fact(_others)]
+    unexplained_cpu_ns: Annotated[int | None, Fact(total)]
+    gpu_before: Any
+    gpu_after: Annotated[Any, Fact(last)]
+
+    # of the whole
+    control: Any
+    until: Any
+    soak: Annotated[Any, Fact(last)]
+    seconds: Annotated[Any, Fact(_seconds)]
+    warnings: list[str]
+
+    # of the literature
     implementation: Implementation | None
+    losses: list[float] | None
 
 
 class ProvenanceOfPart(Provenance):
@@ -166,82 +296,38 @@ class DescribedFailure(TypedDict):
     provenance: NotRequired[Provenance]
 
 
-def _blocks(parts: list[list[dict]]) -> list[dict]:
-    found, first_row = [], 0
-    for blocks in parts:
-        found += [{**block, "first_row": first_row + block["first_row"]} for block in blocks]
-        first_row += sum(block["rows"] for block in blocks)
-    return found
+@cache
+def facts(entries: Any = Provenance) -> dict[str, Fact]:
+    """Each fact of the provenance, or of an entry of it, by name."""
+    hints = get_type_hints(entries, include_extras=True)
+    return {name: getattr(hint, "__metadata__", [Fact()])[0] for name, hint in hints.items()}
 
 
-def _sums(parts: list[dict], *names: str) -> dict:
-    return {name: sum(part[name] for part in parts) for name in names}
+@cache
+def columns() -> dict[str, Fact]:
+    """The facts that summaries show, by their place in the provenance: `commit`, `parity.error`."""
+    found = dict(facts())
+    for name, hint in get_type_hints(Provenance).items():
+        for entry in (hint, *get_args(hint)):
+            if is_typeddict(entry):
+                found |= {f"{name}.{inside}": fact for inside, fact in facts(entry).items()}
+    return {place: fact for place, fact in found.items() if fact.column}
 
 
-def _self_check(parts: list[dict]) -> dict:
-    """Sums of durations, the mean share, and the largest difference of the clocks."""
-    sums = _sums(parts, "loop_ns", "loop_raw_ns")
-    between: list[Any] = [part.get("between_calls") for part in parts]
+def stated(provenance: Mapping[str, Any], place: str) -> Any:
+    """The fact at a place, such as `parity.error`; None if a recording lacks it."""
+    value: Any = provenance
+    for name in place.split("."):
+        value = value.get(name) if value else None
+    return value
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The provenance of a long recording from those of its parts, in their order.
+
+    The kind of a workload can add facts, which are those of the first part.
+    """
+    known = facts()
     return {
-        **sums,
-        "between_calls": None if None in between else _sums(between, *between[0]),
-        "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
-        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts)
-        / sums["loop_ns"],
-    }
-
-
-def _sum(parts: list[Any]) -> int | None:
-    return None if None in parts else sum(parts)
-
-
-def _others(parts: list[dict | None]) -> dict | None:
-    """The CPU time of others; None if it is not known for all parts."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    return {
-        **_sums(known, "pinned_cores_ns", "all_cores_ns"),
-        "alone": all(part["alone"] for part in known),
-    }
-
-
-def _seconds(parts: list[dict]) -> dict:
-    return parts[0] | _sums(parts, "timing", "inside_trials", "control")
-
-
-_first, _last = itemgetter(0), itemgetter(-1)
-
-#: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording
-#: become one: what is built and checked once is that of the first part. The kind of a workload can
-#: add entries, which are the first's too.
-PROVENANCE = {
-    **dict.fromkeys(
-        ("machine", "machine_fingerprint", "versions", "commit", "clock", "garbage_collector"),
-        _first,
-    ),
-    **dict.fromkeys(
-        ("parity", "device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing"),
-        _first,
-    ),
-    **dict.fromkeys(
-        ("gpu_before", "costs_s", "started_unix_ns", "threads", "runtime", "warnings"), _first
-    ),
-    **dict.fromkeys(("control", "until"), _first),
-    "blocks": _blocks,
-    "gpu_after": _last,
-    "telemetry": _first,
-    "unexplained_cpu_ns": _sum,
-    "others": _others,
-    "seconds": _seconds,
-    "self_check": _self_check,
-    "soak": _last,
-    "switches": _last,  # of all parts so far
-}
-
-
-def joined(parts: Sequence[Mapping]) -> dict:
-    """The provenance of a long recording from those of its parts, in their order."""
-    return {
-        name: PROVENANCE.get(name, _first)([part.get(name) for part in parts]) for name in parts[0]
+        name: known.get(name, Fact()).join([part.get(name) for part in parts]) for name in parts[0]
     }

@@ -11,7 +11,7 @@ Schema history (older versions stay readable):
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,25 +31,31 @@ METADATA_KEY = b"lstm_trt"
 
 #: Columns of the trials; `warmup` is boolean, the others are int64.
 COLUMNS = (
-    *(
-        "trial",
-        "warmup",
-        "start_ns",
-        "intended_ns",
-        "latency_ns",
-        "enqueue_ns",
-        "h2d_ns",
-        "compute_ns",
-        "d2h_ns",
-    ),
-    *("involuntary_switches", "minor_faults", "major_faults"),
-    *("preempted_ns", "off_core_ns", "switches_out", "pool_preempted_ns"),
+    "trial",
+    "warmup",
+    "start_ns",
+    "intended_ns",  # periodic arrivals
+    "latency_ns",
+    "enqueue_ns",  # until the work was handed to the device
+    "h2d_ns",  # on the device's own clock
+    "compute_ns",
+    "d2h_ns",
+    "involuntary_switches",
+    "minor_faults",
+    "major_faults",
+    "preempted_ns",  # times off the core
+    "off_core_ns",
+    "switches_out",
+    "pool_preempted_ns",
 )
 
 #: Columns of the control run, an empty step: a row per call. They may be shorter than the trials
 #: (nulls at the end).
 CONTROL_COLUMNS = {
-    f"control_{name}": name for name in ("start_ns", "latency_ns", "preempted_ns", "off_core_ns")
+    "control_start_ns": "start_ns",
+    "control_latency_ns": "latency_ns",
+    "control_preempted_ns": "preempted_ns",
+    "control_off_core_ns": "off_core_ns",
 }
 
 #: Columns without which nothing can be said about a recording.
@@ -115,32 +121,51 @@ Asked = Collection[str] | None
 def validate(recording: Recording, where: object, asked: Asked = None) -> None:
     """Raise `StoreError` if columns (by default all, else those `asked`) are missing, of unequal
     length, or invalid."""
+    for fault in _faults(recording, asked):
+        raise StoreError(f"{where}: {fault}")
+
+
+def _faults(recording: Recording, asked: Asked) -> Iterator[str]:
     columns = recording.columns
     for name in REQUIRED:
         if name not in columns and (asked is None or name in asked):
-            raise StoreError(f"{where}: column {name} is missing")
-    first, rows = next(((name, len(values)) for name, values in columns.items()), ("trial", 0))
-    for name, values in columns.items():
+            yield f"column {name} is missing"
+    lengths = {name: len(values) for name, values in columns.items()}
+    first, rows = next(iter(lengths.items()), ("trial", 0))
+    for name, length in lengths.items():
         if name not in COLUMNS:
-            raise StoreError(f"{where}: unknown column {name}")
-        if len(values) != rows:
-            raise StoreError(f"{where}: column {name} has {len(values)} rows, {first} has {rows}")
-    if rows == 0 and (asked is None or asked):
-        raise StoreError(f"{where}: contains no trials")
-    blocks = [block["rows"] for block in recording.provenance.get("blocks", ())]
-    if rows and blocks and (sum(blocks) != rows or min(blocks) < 0):
-        raise StoreError(f"{where}: its blocks have {sum(blocks)} rows, the recording {rows}")
-    if "trial" in columns and not np.array_equal(columns["trial"], np.arange(rows)):
-        raise StoreError(f"{where}: trials are missing or out of order")
-    if "latency_ns" in columns and (columns["latency_ns"] < 0).any():
-        raise StoreError(f"{where}: a latency is negative")
-    if "start_ns" in columns and (np.diff(columns["start_ns"]) < 0).any():
-        raise StoreError(f"{where}: a trial starts before the previous one")
+            yield f"unknown column {name}"
+        if length != rows:
+            yield f"column {name} has {length} rows, {first} has {rows}"
+    if rows:
+        yield from _faults_of_blocks(recording.provenance, rows)
+    elif asked is None or asked:
+        yield "contains no trials"
+    yield from _faults_of_values(columns, rows)
     if recording.control is not None and columns:
-        names = {"start_ns", "latency_ns", *recording.control}
-        lengths = {len(recording.control.get(name, ())) for name in names}
-        if len(lengths) > 1 or not 0 < max(lengths) <= rows:
-            raise StoreError(f"{where}: the control run has {lengths} rows, the recording {rows}")
+        yield from _faults_of_control(recording.control, rows)
+
+
+def _faults_of_blocks(provenance: dict, rows: int) -> Iterator[str]:
+    blocks = [block["rows"] for block in provenance.get("blocks", ())]
+    if blocks and (sum(blocks) != rows or min(blocks) < 0):
+        yield f"its blocks have {sum(blocks)} rows, the recording {rows}"
+
+
+def _faults_of_values(columns: dict[str, np.ndarray], rows: int) -> Iterator[str]:
+    if "trial" in columns and not np.array_equal(columns["trial"], np.arange(rows)):
+        yield "trials are missing or out of order"
+    if "latency_ns" in columns and (columns["latency_ns"] < 0).any():
+        yield "a latency is negative"
+    if "start_ns" in columns and (np.diff(columns["start_ns"]) < 0).any():
+        yield "a trial starts before the previous one"
+
+
+def _faults_of_control(control: dict[str, np.ndarray], rows: int) -> Iterator[str]:
+    names = {"start_ns", "latency_ns", *control}
+    lengths = {len(control.get(name, ())) for name in names}
+    if len(lengths) > 1 or not 0 < max(lengths) <= rows:
+        yield f"the control run has {lengths} rows, the recording {rows}"
 
 
 def arrow_schema():
@@ -164,18 +189,17 @@ def as_written(table):
 def arrow_arrays(recording: Recording) -> list:
     """The recording's columns in the order of `arrow_schema`; columns that were not measured are
     null."""
-    rows = len(recording.columns["trial"])
     control = recording.control or {}
-    known = recording.columns | {
-        column: control[name] for column, name in CONTROL_COLUMNS.items() if name in control
-    }
+    known = dict(recording.columns)
+    for column, name in CONTROL_COLUMNS.items():
+        known[column] = control.get(name, ())
     arrays = []
     for column in arrow_schema():
         array = _arrow_array(known.get(column.name, ()), column.type)
-        missing = rows - len(array)
-        arrays.append(
-            pa.concat_arrays([array, pa.nulls(missing, column.type)]) if missing else array
-        )
+        missing = len(known["trial"]) - len(array)
+        if missing:
+            array = pa.concat_arrays([array, pa.nulls(missing, column.type)])
+        arrays.append(array)
     return arrays
 
 

@@ -11,9 +11,11 @@ import lstm_literature as literature
 from lstm_judge.analysis.deadline import verdict
 from lstm_judge.campaign import (
     describe_runs,
+    find_folder,
     largest_that_meets,
     load_or_record,
     own_networks,
+    project_folder,
 )
 from lstm_judge.plots.heatmap import heat_map
 from lstm_judge.reports.facts import report
@@ -21,7 +23,6 @@ from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import Incomplete, UsageError
 from lstm_trt.config.workload import size_of
 from lstm_trt.store import files, schema
-from lstm_trt.store.folders import find_folder, project_folder
 from tests.conftest import ROOT
 from tests.lstm_trt.store.test_store import planted
 

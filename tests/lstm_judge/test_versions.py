@@ -22,13 +22,13 @@ from lstm_judge import environments, versions
 from lstm_judge.analysis.compare import compare_groups
 from lstm_judge.analysis.pairing import recorded_first
 from lstm_judge.environments import EnvironmentBroken, _needs, _reason, same_version
+from lstm_judge.read.labels import versions_command
 from lstm_judge.read.samples import groups_of
 from lstm_literature.workloads import WORKLOADS
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, UsageError
 from lstm_trt.config.format import microseconds
-from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.store import folders

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lstm_judge.analysis.summary import summarize
+from lstm_judge.read.labels import versions_command
 from lstm_judge.read.samples import groups_of
 from lstm_literature import commands, implementations, metrics, preparer
 from lstm_literature.data import make_batch, make_weights
@@ -23,7 +24,6 @@ from lstm_trt.cli.common import options_of
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe

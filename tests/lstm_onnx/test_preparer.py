@@ -352,7 +352,7 @@ def test_commands_take_own_networks(tmp_path, lab):
 
 
 def command_of(row, out):
-    from lstm_trt.config.labels import record_command
+    from lstm_judge.read.labels import record_command
     from lstm_trt.store import files
 
     (path,) = (path for path in out.glob("*.parquet") if row["config_id"] in path.name)

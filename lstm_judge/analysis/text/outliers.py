@@ -19,6 +19,7 @@ from lstm_judge.analysis.outliers import (
 )
 from lstm_judge.analysis.parts import OF_BLOCKS, PARTS, Excess, ran
 from lstm_judge.analysis.segments import FEWEST_STEPS, SAME_LEVEL, Levels
+from lstm_judge.read import numbers
 from lstm_trt.config import format as fmt
 from lstm_trt.config.libraries import special
 
@@ -133,16 +134,16 @@ def _segments(part: OutlierRound) -> str:
         return ""
     texts = []
     for segment in part.segments[:MOST_SEGMENTS]:
-        change = f" (drift {fmt.signed_percent(segment.change)})" if segment.change else ""
+        change = f" (drift {numbers.signed_percent(segment.change)})" if segment.change else ""
         trials = f"trials {segment.start + 1} to {segment.stop}"
         texts.append(f"{fmt.microseconds(segment.median_us)} us in {trials}{change}")
     more = len(part.segments) - len(texts)
     texts += [f"and {fmt.count(more, 'more segment')}"] if more else []
-    return f", {fmt.signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
+    return f", {numbers.signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
 
 
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
-    place = f"{fmt.multiple(cluster.multiplier)} ({fmt.microseconds(cluster.time_us)} us)"
+    place = f"{numbers.multiple(cluster.multiplier)} ({fmt.microseconds(cluster.time_us)} us)"
     interval = f"{fmt.percent_number(cluster.share_low)} to {fmt.percent(cluster.share_high)}"
     text = f"{place}: {fmt.count(cluster.count, 'trial')}, {fmt.percent(cluster.share)} ({interval})"
     text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers)
@@ -172,7 +173,7 @@ def _uneven(outliers: Outliers) -> list[str]:
             continue
         square = sum((observed - mean) ** 2 / mean for observed, mean in zip(cluster.counts, expected, strict=True))
         if special.chdtrc(len(expected) - 1, square) < 0.001:
-            place, counts = fmt.multiple(cluster.multiplier), ", ".join(map(str, cluster.counts))
+            place, counts = numbers.multiple(cluster.multiplier), ", ".join(map(str, cluster.counts))
             lines.append(f"  the frequency of {place} differs between rounds: {counts} trials")
     return lines
 
@@ -183,8 +184,8 @@ def _tail(outliers: Outliers) -> list[str]:
         return []
     few = tail.count < LEAST_TAIL
     text = ("Stragglers" if few else "A smooth tail") + " outside clusters" * bool(outliers.clusters)
-    text += f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)}, from {fmt.multiple(tail.start)}"
-    text += f" to {fmt.multiple(tail.stop)}" if tail.count > 1 else ""
+    text += f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)}, from {numbers.multiple(tail.start)}"
+    text += f" to {numbers.multiple(tail.stop)}" if tail.count > 1 else ""
     text += "" if few else f", {tail.shape}"
     return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail)}" if tail.causes or tail.hint else "")]
 
@@ -192,7 +193,7 @@ def _tail(outliers: Outliers) -> list[str]:
 def _parts(outliers: Outliers) -> list[str]:
     """What slow calls spent their time on: a table, and what ran meanwhile."""
     named = [("the {} slowest calls", outliers.slowest)]
-    named += [(f"cluster at {fmt.multiple(cluster.multiplier)}", cluster.excess) for cluster in outliers.clusters]
+    named += [(f"cluster at {numbers.multiple(cluster.multiplier)}", cluster.excess) for cluster in outliers.clusters]
     named += [("tail", outliers.tail.excess)] if outliers.tail else []
     named += [("empty step, the {} slowest", outliers.control)]
     found = [(name.format(excess.n), excess) for name, excess in named if excess]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from lstm_judge.analysis.quantiles import ROUNDS
 from lstm_judge.analysis.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
 from lstm_judge.analysis.times import Times
-from lstm_trt.config.format import count, multiple, percent
+from lstm_judge.read.numbers import multiple
+from lstm_trt.config.format import count, percent
 from lstm_trt.config.shape import FIELDS
 
 #: Maximum number of inversions that are printed; the others are counted.

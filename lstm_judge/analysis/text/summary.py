@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lstm_judge.analysis.outliers import clusters_cell
 from lstm_judge.analysis.summary import FIELDS, SummaryRow
+from lstm_judge.read.labels import cell_text, version_text
+from lstm_judge.read.numbers import scientific
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
-from lstm_trt.config.format import microseconds, milliseconds, scientific, short_number, table
-from lstm_trt.config.labels import version_text
+from lstm_trt.config.format import latency, microseconds, short_number, table
+from lstm_trt.store import provenance
+from lstm_trt.store.provenance import Fact
 
 Rows = Sequence[SummaryRow]
 
@@ -120,7 +124,7 @@ def _options() -> list[Column]:
             return any(_value(row, each) not in (None, each.default) for row in rows for each in together)
 
         together = kept if field.kept else [field]
-        return Column(field.heading, lambda row: field.text(_value(row, field)), shown=shown)
+        return Column(field.heading, lambda row: cell_text(field, _value(row, field)), shown=shown)
 
     return [column(field) for field in fields if field.name != "graph"]
 
@@ -130,7 +134,7 @@ def _graph(row: SummaryRow) -> str:
 
 
 def _arrival(row: SummaryRow) -> str:
-    text = f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
+    text = f"pause {latency(1e3 * row.pause_ms, 3)}" if row.pause_ms else str(row.arrival)
     text = f"{short_number(row.period_us)} us {row.wait}" if row.period_us else text
     return text + ", silence" * ("after_warmup" in row.group)
 
@@ -180,7 +184,20 @@ def _floor(row: SummaryRow) -> str:
     return f"{microseconds(row.floor_us)}!" if row.below_floor else microseconds(row.floor_us)
 
 
-_NOT_ALONE = "not alone: recordings during which other programs used the CPU"
+def _facts() -> list[Column]:
+    """A column for each fact of recordings that has a heading."""
+
+    def column(fact: Fact) -> Column:
+        def value(row: SummaryRow) -> Any:
+            return getattr(row, fact.column) if fact.column in FIELDS else row.facts.get(fact.column)
+
+        def cell(row: SummaryRow) -> str | None:
+            return None if value(row) is None else fact.text(value(row))
+
+        return Column(fact.heading, cell, fact.legend, shown=lambda rows: any(value(row) for row in rows))
+
+    return [column(fact) for fact in provenance.columns().values() if fact.heading]
+
 
 #: What was measured: the maximum, percentiles unless others were asked for, and what follows them.
 FIRST = (Column("n", lambda row: row.n, "n: number of trials"), Column("max", _us("max_us")))
@@ -197,7 +214,7 @@ OTHERS = (
     Column("parity error", _error, "parity error: relative to float32", drop=8, shown=_inexact),
     Column("roofline", _floor, "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")),
     Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
-    Column("not alone", lambda row: row.not_alone, _NOT_ALONE, shown=_any("not_alone")),
+    *_facts(),
     Column("clusters", _clusters, "clusters: share of the calls at a multiple of the local median", drop=7),
 )
 

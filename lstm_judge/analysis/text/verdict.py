@@ -8,6 +8,7 @@ from lstm_judge.analysis.outcomes import Outcome, SteadyState
 from lstm_judge.analysis.parts import PARTS, Excess
 from lstm_judge.analysis.processes import SHARE
 from lstm_judge.analysis.text.outliers import levels_texts
+from lstm_judge.read import numbers
 from lstm_trt.config import format as fmt
 
 
@@ -71,8 +72,8 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _misses(verdict),
         *_margin(verdict),
         *_excess(verdict.miss_excess),
-        f"at least {fmt.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
-        f"at least {fmt.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven}"
+        f"at least {numbers.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
+        f"at least {numbers.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven}"
         + _next_maximum(verdict),
         _bounds(verdict),
         *_processes(verdict),
@@ -97,7 +98,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     if verdict.verdict == Outcome.MET:
         text += f", assuming that {_assumed(verdict)}"
     else:
-        text += f", proven for {fmt.percent_certified(verdict.certifies)} % of calls"
+        text += f", proven for {numbers.percent_certified(verdict.certifies)} % of calls"
     if verdict.miss_excess and verdict.miss_excess.mostly:
         text += f", the excess of misses is mostly {PARTS[verdict.miss_excess.mostly][0]}"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
@@ -116,7 +117,7 @@ def sentence(verdict: Verdict) -> str:
         met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
         return f"{met}, assuming that {_assumed(verdict)}: {observed}."
     if verdict.verdict == Outcome.MISSED:
-        late = f"at least {fmt.percent_at_least(verdict.miss_rate_low)} of calls miss the deadline"
+        late = f"at least {numbers.percent_at_least(verdict.miss_rate_low)} of calls miss the deadline"
         exceeds = f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}"
         return f"{exceeds}: {observed}; {late}, {_allowed(verdict)} are allowed."
     first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
@@ -198,7 +199,7 @@ def _processes(verdict: Verdict) -> list[str]:
         return []
     name = f"p{fmt.short_number(verdict.percentile)}"
     low_us, high_us = map(fmt.microseconds, (found.percentile_low_us, found.percentile_high_us))
-    no_more = f"at least {fmt.percent_at_least(found.no_more_misses_share)} of processes have no more misses"
+    no_more = f"at least {numbers.percent_at_least(found.no_more_misses_share)} of processes have no more misses"
     worst = f"than the worst of these ({found.worst_misses} of {found.trials})"
     larger = (
         f"another process of {found.trials} calls has a larger maximum with a chance of at most 1/{found.count + 1}"
@@ -242,9 +243,10 @@ def _misses(verdict: Verdict) -> str:
     if verdict.misses:
         certain = f"{fmt.percent(verdict.certain_misses / verdict.n)} to "
         text += certain if verdict.certain_misses < verdict.misses else ""
-        text += f"{fmt.percent(verdict.misses / verdict.n)}, at least {fmt.percent_at_least(verdict.miss_rate_low)}, "
+        low = numbers.percent_at_least(verdict.miss_rate_low)
+        text += f"{fmt.percent(verdict.misses / verdict.n)}, at least {low}, "
     bound = "one-sided bounds" if verdict.misses else "one-sided bound"
-    text += f"at most {fmt.percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
+    text += f"at most {numbers.percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
     return f"{text}; allowed {_allowed(verdict)}"
 
 
@@ -295,11 +297,12 @@ def _order(verdict: Verdict) -> list[str]:
 
 def _drift(verdict: Verdict) -> list[str]:
     several = len(verdict.rounds) > 1
-    return [
-        f"drift of the bulk {fmt.signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
-        for part in verdict.rounds
-        if part.drift is not None and (part.steady_state != SteadyState.FLAT or part.segments != 1)
-    ]
+    texts = []
+    for part in verdict.rounds:
+        if part.drift is not None and (part.steady_state != SteadyState.FLAT or part.segments != 1):
+            place = f" in round {part.round}" if several else ""
+            texts.append(f"drift of the bulk {numbers.signed_percent(part.drift)}{place} ({part.steady_state})")
+    return texts
 
 
 def _firm(firm: FirmStatistics) -> str:

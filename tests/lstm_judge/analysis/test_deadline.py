@@ -35,11 +35,11 @@ from lstm_judge.analysis.deadline import (
 from lstm_judge.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_judge.analysis.series import Series
 from lstm_judge.analysis.text.verdict import names_text, sentence, verdict_line, verdict_text
+from lstm_judge.read.numbers import percent_certified
 from lstm_judge.read.runs import Runs
 from lstm_judge.read.samples import Group, Latencies, NoTrials
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import percent_certified
 from lstm_trt.config.shape import LstmShape
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies

@@ -12,10 +12,10 @@ import pytest
 from lstm_judge.analysis.deadline import longest_run
 from lstm_judge.analysis.replay import replay_group, waiting_ns
 from lstm_judge.analysis.text.replay import replay_text
+from lstm_judge.read.numbers import rate
 from lstm_judge.read.samples import Group, Latencies, NoTrials
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import rate
 from lstm_trt.config.shape import LstmShape
 
 

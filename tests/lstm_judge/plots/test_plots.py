@@ -518,12 +518,16 @@ def in_precisions(runs: Runs, *names: str, errors=ERRORS) -> Runs:
     for group in runs:
         for order, name in enumerate(names):
             options = replace(group.configuration.options, precision=name)
-            samples = [
-                replace(each, latency_ns=each.latency_ns / (1 + order), parity_error=errors[name] * (1 + each.round))
-                if errors[name] is not None
-                else each
-                for each in group.samples
-            ]
+            samples = group.samples
+            if errors[name] is not None:
+                samples = [
+                    replace(
+                        each,
+                        latency_ns=each.latency_ns / (1 + order),
+                        facts={"parity.error": errors[name] * (1 + each.round)},
+                    )
+                    for each in group.samples
+                ]
             configuration = replace(group.configuration, options=options)
             groups.append(replace(group, samples=tuple(samples), configuration=configuration))
     return Runs(tuple(groups))

@@ -19,7 +19,7 @@ from lstm_literature.metrics import COSTS
 from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.format import duration, milliseconds
+from lstm_trt.config.format import duration, latency
 from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import cache
 from tests.conftest import sampled
@@ -285,7 +285,7 @@ def test_what_is_supported():
             reason, step_ms = implementation.supports(workload, "forward"), rates.step_ms(workload)
             assert (reason is None) == (rates.building_s(workload) + steps * step_ms / 1e3 <= limit_s)
             if reason:
-                assert duration(rates.building_s(workload)) in reason and milliseconds(step_ms) in reason
+                assert duration(rates.building_s(workload)) in reason and latency(1e3 * step_ms, 3) in reason
                 refused.setdefault(implementation.NAME, []).append(workload.label)
         assert implementation.supports(WORKLOADS["cell"].scaled("1/8"), "forward") is None
         assert "train" in implementation.supports(WORKLOADS["ptb-lm"], "training")

@@ -52,6 +52,23 @@ print(json.dumps([rests, texts]))
 """
 
 
+#: Records with random arrivals, and prints when calls were due, and what is said of the recording.
+RANDOM = """
+import json
+import lstm_trt as lab
+from lstm_trt.cli.main import main
+
+line = "record --layers 1 --hidden 8 --sequence 4 --trials 200 --arrival random --mean-gap-us 400 --out out"
+status = main(line.split())
+(recording,) = lab.load("out")[0].samples
+closed = lab.Protocol()
+protocol = lab.Protocol(arrival="random", mean_gap_us=400)
+gaps_ns = [int(gap) for gap in recording.start_ns[1:] - recording.start_ns[:-1]]
+has_control = recording.control_ns is not None
+print(json.dumps([status, gaps_ns, protocol.arrival_text, "mean_gap_us" in closed.as_dict(), has_control]))
+"""
+
+
 def answer(script: str, folder: Path):
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -68,9 +85,7 @@ def edit(file: Path, pattern: str, replacement: str) -> None:
 def test_a_check_of_doctor(tmp_path):
     """The example of the recipe, as it stands there."""
     copy_packages(tmp_path, "__pycache__")
-    page = (ROOT / "docs" / "contributing.md").read_text()
-    recipe = page.partition("## Add a check of doctor")[2].partition("\n## ")[0]
-    (example,) = re.findall("```python\n(.*?)```", recipe, re.DOTALL)
+    example = example_of("## Add a check of doctor")
     edit(tmp_path / "lstm_trt/machine/checks.py", r'(?=@check\("real-time priority")', example.replace("\\", r"\\"))
     for folder, text in (("merges", "1\n"), ("merges-nothing", "0\n"), ("empty", None)):
         file = tmp_path / folder / "sys/kernel/mm/ksm/run"
@@ -119,3 +134,28 @@ def test_a_flag_of_record_and_sweep(tmp_path):
     rests, texts = answer(RECORD, tmp_path)
     assert rests == [0.0123, "end", 0.0123, "end", "end", "end", "end", 0.0123]
     assert all("rest before each recording" in text for text in (texts[-1], texts[-2]))
+
+
+def example_of(recipe: str) -> str:
+    """The Python code of a recipe, as it stands in the page."""
+    page = (ROOT / "docs" / "contributing.md").read_text()
+    (example,) = re.findall("```python\n(.*?)```", page.partition(recipe)[2].partition("\n## ")[0], re.DOTALL)
+    return example
+
+
+@pytest.mark.heavy
+def test_a_kind_of_arrival(tmp_path):
+    """The example of the recipe, as it stands there."""
+    copy_packages(tmp_path, "__pycache__")
+    arrivals = tmp_path / "lstm_trt/config/arrivals.py"
+    edit(arrivals, r"(?=class Spaced\(Timed\))", f"{example_of('## Add a kind of arrival')}\n\n".replace("\\", r"\\"))
+    edit(arrivals, r"\(Closed, Periodic, Paused\)", "(Closed, Periodic, Paused, Random)")
+    edit(arrivals, r"\nimport time\n", r"\nimport random\nimport time\n")
+    field = 'mean_gap_us: float | None = described(None, help="mean gap", unit="us", added=True)'
+    edit(tmp_path / "lstm_trt/config/configuration.py", r"(    pause_ms: float \| None = )", rf"    {field}\n\1")
+    status, gaps_ns, text, is_in_others, has_control = answer(RANDOM, tmp_path)
+    assert status == 0 and text == "random every 400 us on average (spin)"
+    assert not is_in_others and has_control and len(gaps_ns) > 190
+    # Of an exponential law the mean is 400 us with a standard error of 28, and a third of the gaps are below 0.4 of it.
+    mean_ns = sum(gaps_ns) / len(gaps_ns)
+    assert mean_ns > 200_000 and 0.1 < sum(gap < 0.4 * mean_ns for gap in gaps_ns) / len(gaps_ns) < 0.7

@@ -1,4 +1,4 @@
-"""Errors of frameworks become one line: out of memory, build failed, or run failed."""
+"""Errors of frameworks become one line: out of memory, or build failed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.errors import (
     BuildFailed,
     MemoryExhausted,
-    RunFailed,
     UsageError,
     building,
     first_line,
     is_memory_error,
     nearest,
     one_of,
-    run_failure,
 )
 
 
@@ -44,9 +42,6 @@ def test_an_error_becomes_one_line_of_its_class(error, kind):
     assert "\n" not in str(caught.value) and "some" in str(caught.value) and "cell (forward)" in str(caught.value)
     assert caught.value.__cause__ is error
     assert is_memory_error(error) == (kind is MemoryExhausted)
-    failure = run_failure("some", error)
-    assert type(failure) is (MemoryExhausted if kind is MemoryExhausted else RunFailed)
-    assert str(failure) == f"some failed in a call: {first_line(error)}"
 
 
 def test_own_errors_are_passed_on_unchanged():

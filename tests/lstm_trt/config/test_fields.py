@@ -1,17 +1,19 @@
-"""A field is declared in one place: what reads the fields finds one that was added."""
+"""A field of options, and a fact in recordings, are declared in one place: what reads them finds one that was added."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.provenance import PROVENANCE
+from lstm_trt.store.provenance import facts
 from tests.conftest import ROOT
 from tests.support.packages import copy_packages
 
@@ -21,12 +23,20 @@ ADDED = """    paint: str = described(
     )
 """
 
+#: A line of the table of facts, and of what the recorder states.
+FACT = """    peak_memory_bytes: Annotated[int | None, Fact(largest, "peak_memory_bytes", "peak memory", bytes_text)]
+"""
+STATED = """"peak_memory_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,"""
+
 #: Run in one process, since the start of each takes a second.
 SCRIPT = """
 import contextlib, io, json
+from dataclasses import replace
+from pathlib import Path
 import lstm_trt as lab
 from lstm_trt.cli.main import main
-from lstm_trt.config.labels import record_command
+from lstm_judge.read.labels import record_command
+from lstm_trt.store import files
 
 def text(line):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -36,6 +46,11 @@ def text(line):
 record = "record --layers 1 --hidden 8 --sequence 4 --trials 20 --no-control --out out"
 text(record)
 text(record + " --paint red")
+text(record.replace("--trials 20", "--for 1").replace("--out out", "--out soak"))
+first = files.read(next(Path("soak").glob("*.parquet")))
+peak = first.provenance["peak_memory_bytes"]
+second = {**first.provenance, "peak_memory_bytes": peak + 1, "soak": {**first.provenance["soak"], "part": 1}}
+files.write(replace(first, part=1, provenance=second), Path("soak"))
 (red,) = lab.load("out", paint="red")
 print(json.dumps({
     "help": text("record --help"),
@@ -44,6 +59,10 @@ print(json.dumps({
     "verdict": text("verdict out --deadline-us 1000000"),
     "command": record_command(red.configuration, "again"),
     "provenance": list(lab.load("out").recordings[0].provenance),
+    "peaks": [recording.provenance["peak_memory_bytes"] for recording in lab.load("out").recordings],
+    "csv": text("summarize out --format csv"),
+    "peak": peak,
+    "joined": json.loads(text("summarize soak --format json"))[0],
 }))
 """
 
@@ -58,18 +77,52 @@ def test_every_field_says_what_it_is():
     assert about(Options)["io_binding"].flag == "--no-io-binding" and about(Protocol)["period_us"].unit == "us"
 
 
-@pytest.mark.heavy
-def test_a_field_is_added_in_one_place(tmp_path):
-    """In a copy of the packages with one more line in `Options`: flag, id, label, JSON, summary and printed command."""
-    copy_packages(tmp_path, "__pycache__")
-    file = tmp_path / "lstm_trt" / "config" / "configuration.py"
-    source = file.read_text()
-    assert source.count(DECLARED) == 1
-    file.write_text(source.replace(DECLARED, ADDED + DECLARED))
+def add_before(line: str, added: str, files: list[Path]) -> None:
+    """Add a text before the only line of these files that begins as `line`, at its indentation."""
+    pattern = re.compile(rf"^( *){re.escape(line.strip())}", re.MULTILINE)
+    (file,) = (file for file in files if pattern.search(file.read_text()))
+    source, count = pattern.subn(lambda found: f"{found[1]}{added.strip()}\n{found[0]}", file.read_text())
+    assert count == 1
+    file.write_text(source)
 
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True)
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> dict:
+    """What commands print with a copy of the packages in which a field and a fact were added by their recipes."""
+    folder = tmp_path_factory.mktemp("added")
+    copy_packages(folder, "__pycache__")
+    package = folder / "lstm_trt"
+    add_before(DECLARED, ADDED, [package / "config" / "configuration.py"])
+    add_before("started_unix_ns:", FACT, [package / "store" / "provenance.py"])
+    add_before(
+        "from collections", "from lstm_trt.config.format import bytes_text", [package / "store" / "provenance.py"]
+    )
+    add_before('"telemetry": telemetry(),', STATED, list((package / "recorder").glob("*.py")))
+    add_before(
+        "from lstm_trt.config.libraries import telemetry", "import resource", list((package / "recorder").glob("*.py"))
+    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    texts = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.heavy
+def test_a_fact_is_added_in_one_place(texts):
+    """JSON, CSV and the table of `summarize` have it, and a soak the largest of its parts."""
+    first, second = texts["peaks"]
+    assert first > 2**20 and second > 2**20
+    assert {row["peak_memory_bytes"] for row in json.loads(texts["json"])} == {first, second}
+    header, *rows = texts["csv"].splitlines()
+    place = header.split(",").index("peak_memory_bytes") - len(header.split(","))
+    assert {float(row.split(",")[place]) for row in rows} == {first, second}
+    header, *_ = texts["table"].splitlines()[2:]
+    assert "peak memory" in header and " MB" in texts["table"]
+    assert texts["joined"]["peak_memory_bytes"] == texts["peak"] + 1
+
+
+@pytest.mark.heavy
+def test_a_field_is_added_in_one_place(texts):
+    """A line in `Options` is a flag, and part of id, label, JSON, summary and printed command."""
     assert "colour of the network (default plain)" in " ".join(texts["help"].split())
     rows = json.loads(texts["json"])  # in the order of their ids, which depend on the core
     assert len(rows) == 2 and [row["group"]["paint"] for row in rows if "paint" in row["group"]] == ["red"]
@@ -78,8 +131,8 @@ def test_a_field_is_added_in_one_place(tmp_path):
     assert "colour red" in texts["verdict"]
     assert texts["command"].endswith("--paint red --trials 20 --out again")
     documented = (ROOT / "docs" / "file-format.md").read_text()
-    assert set(texts["provenance"]) - PROVENANCE.keys() == {"network_sha256"}  # that of its kind
-    assert all(f"`{name}`" in documented for name in PROVENANCE)
+    assert set(texts["provenance"]) - facts().keys() == {"network_sha256", "peak_memory_bytes"}
+    assert all(f"`{name}`" in documented for name in facts())
 
 
 def test_an_id_does_not_change_for_the_default_of_an_added_field():

@@ -305,7 +305,7 @@ def test_self_checks_of_parts_become_one():
         {"loop_ns": 100, "loop_raw_ns": 101, "clocks_differ_by": -0.5, "outside_share": 0.1},
         {"loop_ns": 300, "loop_raw_ns": 299, "clocks_differ_by": 0.2, "outside_share": 0.3},
     ]
-    joined = provenance.PROVENANCE["self_check"](checks)
+    joined = provenance.facts()["self_check"].join(checks)
     assert (joined["loop_ns"], joined["loop_raw_ns"], joined["clocks_differ_by"]) == (400, 400, -0.5)
     assert joined["outside_share"] == pytest.approx(0.25)
 

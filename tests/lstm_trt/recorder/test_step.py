@@ -13,11 +13,11 @@ import sys
 import pytest
 
 import lstm_trt as lab
+from lstm_judge.read.labels import record_command
 from lstm_trt.cli import common, workloads
 from lstm_trt.cli.main import main, parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.labels import record_command
 from lstm_trt.config.step import Step
 from lstm_trt.machine import gpu
 from lstm_trt.recorder import child, jobs

@@ -37,7 +37,7 @@ from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.loop import between_calls
 from lstm_trt.runtimes import load_runtime, torch_compile
 from lstm_trt.store import files
-from lstm_trt.store.provenance import PROVENANCE
+from lstm_trt.store.provenance import facts
 from tests.conftest import ROOT, sampled
 from tests.lstm_trt.store.test_store import planted as planted_recording
 
@@ -382,7 +382,8 @@ def test_the_pool_is_what_ran_in_every_block():
     assert [block["unexplained_cpu_ns"] for block in found] == [0, 2_000_000, 0]
     assert unexplained(found) == 2_000_000
     assert not any({"process_cpu_ns", "threads_cpu_ns"} & block.keys() for block in found)
-    assert PROVENANCE["unexplained_cpu_ns"]([5, 7]) == 12 and PROVENANCE["unexplained_cpu_ns"]([5, None]) is None
+    join = facts()["unexplained_cpu_ns"].join
+    assert join([5, 7]) == 12 and join([5, None]) is None
 
 
 def test_a_block_that_is_ahead_is_made_up_for_by_the_next():

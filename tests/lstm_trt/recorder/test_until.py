@@ -9,11 +9,11 @@ import pytest
 import lstm_trt as lab
 from lstm_judge.analysis.deadline import Question, judge
 from lstm_judge.analysis.outcomes import Outcome
+from lstm_judge.read.labels import record_command
 from lstm_judge.read.samples import Latencies
 from lstm_trt.cli.main import main
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.labels import record_command
 from lstm_trt.config.step import Step
 from lstm_trt.store import folders
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import lstm_trt
+from lstm_judge.read.labels import record_command
 from lstm_trt import registry, runtimes
 from lstm_trt.cli import common
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs

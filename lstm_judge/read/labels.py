@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.fields import About, Tells, about, identity_fields
@@ -51,14 +52,21 @@ def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
     return [name for name in names if len({str(item.get(name)) for item in fields}) > 1]
 
 
+def cell_text(field: About, value: Any) -> str:
+    """A value of a field in a table."""
+    known = {True: "yes", False: "no", None: "-", **(field.values or {})}
+    return known[value] if value is None or isinstance(value, bool) else str(value)
+
+
 def field_text(name: str, value: object) -> str:
-    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no
-    value."""
+    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
+    if value is None or value == "":
+        return ""
+    field = FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN))
+    shown = cell_text(field, value) if field.values else str(value)
     if name == "machine":
-        value = value and str(value)[:FINGERPRINT]
-    return FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN)).label(
-        value
-    )
+        shown = shown[:FINGERPRINT]
+    return shown if field.plain else f"{field.heading} {shown}"
 
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
@@ -72,9 +80,7 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     return texts
 
 
-def record_command(
-    configuration: Configuration, out: str | Path, rounds: int | str | None = None
-) -> str | None:
+def record_command(configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
     """The shell command that records this configuration, `rounds` times if given; defaults are left
     out.
 
@@ -95,9 +101,7 @@ def can_alternate(a: Configuration, b: Configuration) -> bool:
     return record_command(a, "") != record_command(b, "")
 
 
-def record_both_command(
-    a: Configuration, b: Configuration, out: str | Path, rounds: int
-) -> str | None:
+def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
     """The shell commands, on several lines, that record rounds of both and compare them.
 
     The rounds alternate, into a folder for each side. If both sides have the same command, they
@@ -107,9 +111,7 @@ def record_both_command(
     alternate = can_alternate(a, b)
     folders = [str(Path(out) / side) for side in "ab"]
     number = "$round" if alternate else rounds
-    first, second = (
-        record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True)
-    )
+    first, second = (record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True))
     if first is None or second is None:
         return None
     lines = [first, "# then change what differs between A and B", second]
@@ -134,19 +136,13 @@ def versions_command(
     library."""
     # The default of --warmup depends on the workload.
     flags = _flags(configuration, ("trials", "warmup"))
-    return command_line(
-        [configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds
-    )
+    return command_line([configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds)
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:
     """The flags that select a configuration; fields with their default are left out, unless they
     are `shown`."""
-    words = [
-        word
-        for flag, values in (configuration.workload.flags or {}).items()
-        for word in (flag, *values)
-    ]
+    words = [word for flag, values in (configuration.workload.flags or {}).items() for word in (flag, *values)]
     words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
     words += ["--runtime", configuration.runtime]
     for part in (configuration.options, configuration.protocol):
@@ -161,8 +157,4 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
     """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
-    return (
-        shlex.join(words)
-        + (f" --rounds {rounds}" if rounds else "")
-        + f" --out {shlex.quote(str(out))}"
-    )
+    return shlex.join(words) + (f" --rounds {rounds}" if rounds else "") + f" --out {shlex.quote(str(out))}"

@@ -1,7 +1,7 @@
 import shlex
 
+from lstm_judge.read.labels import flat, labels, record_command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.labels import flat, labels, record_command
 from lstm_trt.config.shape import LstmShape
 
 PLAIN = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.0", "a processor")
