@@ -248,7 +248,8 @@ class CoreProbe:
     def __init__(self, width: int) -> None:
         self.name = PROBES[width]
         self.flops_per_round = ACCUMULATORS * 2 * width // FLOAT32_BYTES
-        multiply, read = machine_code(multiply_loop(width)), machine_code(read_loop(width))
+        multiply = machine_code(multiply_loop(width))
+        read = machine_code(read_loop(width))
         start = -(-len(multiply) // 64) * 64
         self._memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._memory.write(multiply.ljust(start, b"\x90") + read)
@@ -290,18 +291,20 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     All sizes are measured three times and the best rates are kept, so that other load does not make
     the bound too high. Raises `NoBound` as `core_probe` does.
     """
-    probe, rounds, turns = core_probe(), 20_000, 3
+    probe = core_probe()
+    rounds = 20_000
+    turns = 3
     array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
     address = -(-array.ctypes.data // 4096) * 4096
     budget_ns = int(seconds * 1e9 / turns / (len(WORKING_SETS) + 4))
-    peak, rates = 0.0, dict.fromkeys(WORKING_SETS, 0.0)
+    peak = 0.0
+    rates = dict.fromkeys(WORKING_SETS, 0.0)
     for _ in range(turns):
         took_ns = _fastest_ns(lambda: probe.multiply(rounds), 4 * budget_ns)
         peak = max(peak, rounds * probe.flops_per_round / took_ns)
         for size in WORKING_SETS:
-            passes = max(
-                1, 4 * 2**20 // size
-            )  # 10 to 100 us per call: the overhead of the call is negligible
+            # 10 to 100 us per call: the overhead of the call is negligible.
+            passes = max(1, 4 * 2**20 // size)
             took_ns = _fastest_ns(partial(probe.read, address, size, passes), budget_ns)
             rates[size] = max(rates[size], passes * size / took_ns)
     measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -312,7 +315,8 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
 
 def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
     """The shortest time of the calls that fit the budget, at least two."""
-    clock, took_ns = time.perf_counter_ns, []
+    clock = time.perf_counter_ns
+    took_ns = []
     end = clock() + budget_ns
     while len(took_ns) < 2 or clock() < end:
         start = clock()
@@ -341,8 +345,13 @@ def _key() -> str:
 
     # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a
     # machine.
-    kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
-    software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
+    software = [
+        os.uname().release,
+        linux.cpuinfo().get("microcode"),
+        core_probe().name,
+        FORMAT,
+        time.time() // LONGEST_AGE_S,
+    ]
     return (
         f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
     )
@@ -357,7 +366,8 @@ def renewed_rates(threads: int = 1) -> MachineRates:
     """
     from lstm_trt.store import cache
 
-    cached, now = load_rates(), measure_rates()
+    cached = load_rates()
+    now = measure_rates()
     before = dict(cached.read_gb_s)
     read = tuple((size, max(rate, before[size])) for size, rate in now.read_gb_s)
     best = replace(
