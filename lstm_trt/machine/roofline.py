@@ -11,9 +11,9 @@ EPYC, where a core does 250 GFLOP/s and reads 500 GB/s from its first-level cach
 reached 95 GFLOP/s, and `torch.sum`, the fastest reader found, 210 GB/s; with older instructions
 libraries reach still less, and a bound from their rates lay up to 2.5 times above real latencies.
 Therefore two loops run as machine code on x86-64: fused multiply-adds on registers, and repeated
-loads over a buffer. They are listed below as pairs of machine code and assembly (a test assembles
-the text and compares), and need a few hundred bytes of executable memory. Where they cannot run,
-there is no bound, and `NoBound` says why.
+loads over a buffer. They are put together below, with the assembly in comments (a test assembles it
+and compares), and need a few hundred bytes of executable memory. Where they cannot run, there is no
+bound, and `NoBound` says why.
 """
 
 import ctypes
@@ -46,9 +46,6 @@ KIB = 1024
 #: Working sets in bytes, 16 KiB to 256 MiB, two per doubling.
 WORKING_SETS = tuple(half * KIB << power for power in range(3, 18) for half in (2, 3))[:-1]
 
-#: A loop as (machine code, assembly) per instruction; a label has no code.
-Listing = list[tuple[bytes, str]]
-
 #: Two multiply-adds per cycle with a latency of four or five cycles need eight to ten of them in
 #: flight.
 ACCUMULATORS = 12
@@ -65,13 +62,15 @@ LOADS = 16
 #: vmovups r0, [rax + 32-bit displacement] by register width, without the displacement.
 LOAD = {64: b"\x62\xf1\x7c\x48\x10\x80", 32: b"\xc5\xfc\x10\x80"}
 
-REGISTER = {64: "zmm", 32: "ymm"}
-
 #: Probes by register width in bytes. Older files have rates of the probe "torch", which are too low
 #: for a bound.
 PROBES = {64: "avx512", 32: "avx2"}
 
-END: Listing = [(b"\xc5\xf8\x77", "vzeroupper"), (b"\xc3", "ret")]
+#: vzeroupper; ret
+END = b"\xc5\xf8\x77\xc3"
+
+#: Jumps with a 32-bit displacement: if not zero, and if below.
+JNZ, JB = b"\x0f\x85", b"\x0f\x82"
 
 
 class NoBound(LabError):
@@ -187,55 +186,35 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 # Measurement with machine code
 
 
-def multiply_loop(width: int) -> Listing:
+def multiply_loop(width: int) -> bytes:
     """void multiply(uint64 rounds): `rounds` x 12 multiply-adds on registers of `width` bytes, all
     zero."""
-    register = REGISTER[width]
-    codes = (
-        FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3]) for number in range(ACCUMULATORS)
-    )
-    body = [
-        (code, f"vfmadd231ps {register}{at}, {register}15, {register}14")
-        for at, code in enumerate(codes)
-    ]
-    body.append((b"\x48\xff\xcf", "dec rdi"))
-    return [
-        (b"\xc5\xfc\x77", "vzeroall"),
-        (b"", "round:"),
-        *body,
-        _jump_back("jnz", "round", body),
-        *END,
-    ]
+    body = b""
+    for number in range(ACCUMULATORS):
+        # vfmadd231ps r<number>, r15, r14
+        body += FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3])
+    body += b"\x48\xff\xcf"  # dec rdi
+    vzeroall = b"\xc5\xfc\x77"
+    return vzeroall + body + _jump_back(JNZ, body) + END
 
 
-def read_loop(width: int) -> Listing:
+def read_loop(width: int) -> bytes:
     """void read(void *buffer, uint64 bytes, uint64 passes): `bytes` a multiple of 16 x `width`."""
-    displaced = ((struct.pack("<i", width * number), width * number) for number in range(LOADS))
-    loads = [
-        (LOAD[width] + code, f"{{disp32}} vmovups {REGISTER[width]}0, [rax + {at}]")
-        for code, at in displaced
-    ]
-    loads.append((b"\x48\x05" + struct.pack("<i", width * LOADS), f"add rax, {width * LOADS}"))
-    loads.append((b"\x48\x39\xc8", "cmp rax, rcx"))
-    body = [
-        (b"\x48\x89\xf8", "mov rax, rdi"),
-        (b"\x48\x8d\x0c\x37", "lea rcx, [rdi + rsi]"),
-        (b"", "block:"),
-    ]
-    body += [*loads, _jump_back("jb", "block", loads), (b"\x48\xff\xca", "dec rdx")]
-    return [(b"", "pass:"), *body, _jump_back("jnz", "pass", body), *END]
+    block = b""
+    for number in range(LOADS):
+        block += LOAD[width] + struct.pack("<i", width * number)  # vmovups r0, [rax + ...]
+    block += b"\x48\x05" + struct.pack("<i", width * LOADS)  # add rax, ...
+    block += b"\x48\x39\xc8"  # cmp rax, rcx
+    body = b"\x48\x89\xf8"  # mov rax, rdi
+    body += b"\x48\x8d\x0c\x37"  # lea rcx, [rdi + rsi]
+    body += block + _jump_back(JB, block)
+    body += b"\x48\xff\xca"  # dec rdx
+    return body + _jump_back(JNZ, body) + END
 
 
-def _jump_back(name: str, label: str, over: Listing) -> tuple[bytes, str]:
-    """A jump back over these instructions; its 32-bit displacement counts from its own end."""
-    opcode = {"jnz": b"\x0f\x85", "jb": b"\x0f\x82"}[name]
-    distance = len(machine_code(over)) + len(opcode) + 4
-    return opcode + struct.pack("<i", -distance), f"{{disp32}} {name} {label}"
-
-
-def machine_code(listing: Listing) -> bytes:
-    """The bytes of a listing."""
-    return b"".join(code for code, _ in listing)
+def _jump_back(opcode: bytes, over: bytes) -> bytes:
+    """A jump back over these instructions; its displacement counts from its own end."""
+    return opcode + struct.pack("<i", -(len(over) + len(opcode) + 4))
 
 
 class CoreProbe:
@@ -248,8 +227,8 @@ class CoreProbe:
     def __init__(self, width: int) -> None:
         self.name = PROBES[width]
         self.flops_per_round = ACCUMULATORS * 2 * width // FLOAT32_BYTES
-        multiply = machine_code(multiply_loop(width))
-        read = machine_code(read_loop(width))
+        multiply = multiply_loop(width)
+        read = read_loop(width)
         start = -(-len(multiply) // 64) * 64
         self._memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._memory.write(multiply.ljust(start, b"\x90") + read)

@@ -178,7 +178,8 @@ class Run:
         tasks = len(os.listdir("/proc/self/task"))
         pinned_to = sorted(os.sched_getaffinity(0))
         loop_ns = trials.self_check["loop_ns"]
-        columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
+        numbers = np.arange(len(trials.columns["latency_ns"]), dtype=np.int64)
+        columns = {"trial": numbers, **trials.columns}
         provenance = {
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,
