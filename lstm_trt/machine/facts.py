@@ -165,8 +165,12 @@ def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16
     hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
-    names = ("cpu", "logical_cores", "gpus", "driver")
-    parts = [gpu_names if name == "gpus" else description.get(name) for name in names]
+    parts = [
+        description.get("cpu"),
+        description.get("logical_cores"),
+        gpu_names,
+        description.get("driver"),
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

@@ -132,9 +132,11 @@ THROTTLE_REASONS = {
 
 def throttle_reasons(mask: int | None) -> list[str]:
     """Names of the bits of `gpu_throttle_reasons`; a bit without a name is given in hexadecimal."""
-    mask = mask or 0
+    if mask is None:
+        return []
+    names = [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
     rest = mask & ~sum(THROTTLE_REASONS)
-    return [name for bit, name in {**THROTTLE_REASONS, rest: hex(rest)}.items() if mask & bit]
+    return [*names, hex(rest)] if rest else names
 
 
 #: Variables that change how CUDA runs, and whose values name no folder or device.
