@@ -121,7 +121,7 @@ def rows_of(name: str) -> list[RuntimeRow]:
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
-    found = list(PACKAGES)
+    found: list[str] = [*PACKAGES]
     for name in names:
         with suppress(Exception, SystemExit):  # already reported in its row
             found.append(runtimes.load_runtime(name).DISTRIBUTION)
