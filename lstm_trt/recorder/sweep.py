@@ -72,8 +72,17 @@ def sweep(  # noqa: PLR0913
     support on its device, with a warning in the report. A runtime None is the default of the
     workload's kind, as in `describe`.
 
-    The other arguments are those of `run_sweep`. Raises what `plan_configurations` and `run_sweep`
-    raise.
+    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest number
+    of trials). `seed`: of the order. `control`: add a control run after each, which doubles the run
+    time. `time_limit_s`: for each configuration. `memory_limit`: of a process, in bytes.
+    `retry_failed`: record again what failed before. `wait`: whether to wait while another recording
+    uses the same cores, or for how many seconds at most.
+
+    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of
+    names to executors records all on each, into a folder of its name. What any machine has recorded
+    counts as recorded.
+
+    Raises what `plan_configurations` and `run_sweep` raise.
     """
     configurations, skipped = plan_configurations(
         workloads, runtimes, protocol, options, mode, anywhere=executor is not None
@@ -144,17 +153,9 @@ def run_sweep(  # noqa: PLR0913
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with
     `report.stopped`.
 
-    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest number
-    of trials). `seed`: of the order. `control`: add a control run after each, which doubles the run
-    time. `time_limit_s`: for each configuration. `memory_limit`: of a process, in bytes.
-    `retry_failed`: record again what failed before. `wait`: whether to wait while another recording
-    uses the same cores. `interpreters`: configuration id -> Python that records it; None, or no
-    entry, is the current one. `warnings`: lines for the report. If a configuration fails, a failure
-    row is written and the sweep continues.
-
-    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of
-    names to executors records all on each, into a folder of its name. What any machine has recorded
-    counts as recorded.
+    If a configuration fails, a failure row is written and the sweep continues. `interpreters`:
+    configuration id -> Python that records it; None, or no entry, is the current one. `warnings`:
+    lines for the report. The other arguments are those of `sweep`.
 
     Raises `UsageError` if the folder is unusable or in use, the executor cannot record this or has
     ended, or without `wait` the cores are in use; `StoreError` if the disk is full. Completed
