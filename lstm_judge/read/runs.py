@@ -18,6 +18,7 @@ from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
 from lstm_judge.read.labels import FIELDS, version_text, with_version
 from lstm_judge.read.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_judge.read.tables import Table, file_names, in_memory, read_tables, source_of, table_of, time_column
+from lstm_judge.read.whole import KEPT
 from lstm_trt import registry
 from lstm_trt.config.errors import (
     Incomplete,
@@ -34,7 +35,6 @@ from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.locks import folder_in_use
 from lstm_trt.store.schema import Failure, Recording, Stored
-from lstm_trt.store.whole import KEPT
 
 #: Most names in a line of what is missing.
 MOST_MISSING = 5

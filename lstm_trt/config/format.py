@@ -126,7 +126,8 @@ def latency(value_us: float, digits: int = 4) -> str:
 def duration(seconds: float) -> str:
     """A duration in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; 0 s for negative values."""
     whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
+    hours = whole // 3600
+    minutes = whole // 60 % 60
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
@@ -300,7 +301,8 @@ def table_lines(
     width = width or WIDTH.get()
     headings = [header] if header else []
     lines = [list(map(printable, row)) for row in (*headings, *rows)]
-    size = len(header) if header else max(map(len, lines), default=0)
+    names = header or [""] * max(map(len, rows), default=0)
+    size = len(names)
     start = indent
     for place in range(size):
         column = [line for line in lines if place < _columns_of(line, size)]
@@ -308,7 +310,7 @@ def table_lines(
         if wrap and width and place == size - 1:
             cells = [_wrapped_cell(cell, start, width) for cell in cells]
         else:
-            name = header[place] if header else ""
+            name = names[place]
             are_numbers = all(map(NUMBER.fullmatch, cells[len(headings) :]))
             cells = _aligned(cells, name in right or (are_numbers and name not in left))
         for line, cell in zip(column, cells, strict=True):

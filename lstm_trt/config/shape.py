@@ -81,7 +81,7 @@ class LstmShape(Workload):
 
     @property
     def flops(self) -> int:
-        """Of one forward pass, matrix products only: multiplications and additions, 2 per weight."""
+        """Of a forward pass, matrix products only: multiplications and additions, 2 per weight."""
         dense = 2 * self.hidden * self.directions * self.sequence * self.batch
         return sum(layer.flops for layer in self.recurrent_layers) + dense
 

@@ -166,7 +166,8 @@ def trials_of(
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
-    """The columns to load: the named ones of those `present`, and the control run's; None for all."""
+    """The columns to load: the named ones that are `present`, and those of the control run; None
+    for all."""
     if columns is None:
         return None
     if unknown := [name for name in columns if name not in schema.COLUMNS]:
