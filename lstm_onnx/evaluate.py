@@ -21,7 +21,26 @@ import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.onnx_checks import ACTIVATIONS, INPUT_NAMES, NO_DEFAULT, RECURRENT, attributes, nodes, retype
+from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, nodes, retype
+from lstm_trt.export.sizes import attributes
+
+#: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
+NO_DEFAULT = float("nan")
+
+#: Activation -> function of (x, alpha, beta), and the defaults of both; None: has no such parameter.
+ACTIVATIONS: dict[str, tuple[Callable, float | None, float | None]] = {
+    "Sigmoid": (lambda x, alpha, beta: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
+    "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),
+    "Relu": (lambda x, alpha, beta: np.maximum(x, 0), None, None),
+    "Softsign": (lambda x, alpha, beta: x / (1 + np.abs(x)), None, None),
+    "Softplus": (lambda x, alpha, beta: np.logaddexp(x, 0), None, None),
+    "LeakyRelu": (lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01, None),
+    "ThresholdedRelu": (lambda x, alpha, beta: np.where(x > alpha, x, 0), 1.0, None),
+    "Elu": (lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x), 1.0, None),
+    "HardSigmoid": (lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), 0.2, 0.5),
+    "ScaledTanh": (lambda x, alpha, beta: alpha * np.tanh(beta * x), NO_DEFAULT, NO_DEFAULT),
+    "Affine": (lambda x, alpha, beta: alpha * x + beta, NO_DEFAULT, NO_DEFAULT),
+}
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11

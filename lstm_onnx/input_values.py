@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lstm_onnx.constants import evaluated, operators
+from lstm_onnx.limits import check_time
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.limits import check_time
-from lstm_trt.export.onnx_checks import RECURRENT, attributes, label, operators
-from lstm_trt.export.sizes import Sizes, bodies, evaluated
+from lstm_trt.export.onnx_checks import RECURRENT, label
+from lstm_trt.export.sizes import Sizes, attributes, bodies
 
 #: Places of inputs that are sizes, positions or numbers of repetitions, or decide what is computed.
 DECISIONS = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from lstm_onnx import limits
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_onnx.read_onnx import read_shapes
 from lstm_trt import registry, runtimes
@@ -21,7 +22,7 @@ from lstm_trt.config.errors import BuildFailed, UsageError, any_error
 from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export import limits, onnx_checks
+from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, frame_of, rows_of

@@ -20,7 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lstm_onnx.constants import fix_inputs, resolved
 from lstm_onnx.input_values import LENGTHS
+from lstm_onnx.limits import time_limit
 from lstm_onnx.read_onnx import (
     NetworkFacts,
     Tensor,
@@ -34,10 +36,10 @@ from lstm_onnx.read_onnx import (
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
-from lstm_trt.config.libraries import require, torch
+from lstm_trt.config.libraries import onnx, require, torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.limits import time_limit
+from lstm_trt.export.sizes import has_branches, write_sizes
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
 from lstm_trt.store.files import refuse_named_pipe
@@ -119,6 +121,15 @@ class OnnxNetwork(Workload):
     def path(self) -> Path:
         """The file in the cache, with symbolic sizes; raises `UsageError` if it is not there."""
         return _cached("onnx", self.sha256, ".onnx", f"{self.name}.onnx is", "--onnx")
+
+    def simplified(self, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+        """The graph with its constants, and of an If that these or its sizes decide only the branch that is taken:
+        runtimes reject a graph for the other one."""
+        fix_inputs(model, self.constants)
+        if not has_branches(model):
+            return model
+        write_sizes((*model.graph.input, *model.graph.output), shapes)
+        return resolved(model)
 
     @property
     def modes(self) -> tuple[str, ...]:

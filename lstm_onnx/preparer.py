@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from lstm_onnx import evaluate
+from lstm_onnx.constants import fix_inputs, symbolic_shapes
 from lstm_onnx.own_network import OnnxNetwork, torch_answers
-from lstm_onnx.read_onnx import FLOATS, checked, in_sequence, run_onnxruntime, symbolic_shapes
+from lstm_onnx.read_onnx import FLOATS, checked, in_sequence, run_onnxruntime
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError, ParityFailed, UsageError
@@ -23,7 +24,7 @@ from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.network import to_bfloat16
-from lstm_trt.export.sizes import fix_inputs, static_model
+from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error, stacked
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request, Send

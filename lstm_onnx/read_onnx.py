@@ -15,25 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from lstm_onnx import limits, work
+from lstm_onnx.constants import fix_inputs, operators, resolved, scanned, symbolic_shapes, with_sizes
 from lstm_onnx.input_values import LENGTHS, InputValues
 from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors, first_line
 from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime, require
 from lstm_trt.config.workload import RecurrentLayer, State
-from lstm_trt.export import limits, onnx_checks
-from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.sizes import (
-    Sizes,
-    bodies,
-    fit,
-    fix_inputs,
-    known_sizes,
-    resolved,
-    scanned,
-    symbolic_shapes,
-    with_sizes,
-)
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.onnx_checks import RECURRENT
+from lstm_trt.export.sizes import Sizes, attributes, bodies, fit, known_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 from lstm_trt.store.files import refuse_named_pipe
@@ -142,7 +134,7 @@ def read_file(path: Path) -> tuple[bytes, str]:
     with file_errors(f"read {path}"):
         content = path.read_bytes()
     try:
-        model = onnx_checks.read(content, path.name, UsageError)
+        model = work.read(content, path.name)
     except UsageError:
         for what, endings, start, offset, remedy in FOREIGN:
             if path.suffix.lower() in endings or (start and content.startswith(start, offset)):
@@ -193,7 +185,7 @@ def _external_file(path: Path, location: str) -> Path:
 
 def checked(content: bytes, name: str) -> onnx.ModelProto:
     """The network, accepted by the ONNX checker, with local functions inlined; raises `UsageError`."""
-    model = onnx_checks.read(content, name, UsageError)
+    model = work.read(content, name)
     with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
         for tensor in onnx_checks.tensors(model.graph):
@@ -276,8 +268,8 @@ def network_facts(
 ) -> NetworkFacts:
     """What the content of an ONNX file says at these values of its symbolic sizes; raises `UsageError`.
 
-    `constants`: numbers of inputs that are made constants of the graph (`sizes.fix_inputs`). `given`: values of other
-    inputs, with which sizes of outputs are measured that cannot be derived, or all of them if `measured`.
+    `constants`: numbers of inputs that are made constants of the graph (`fix_inputs`). `given`: values of other inputs,
+    with which sizes of outputs are measured that cannot be derived, or all of them if `measured`.
     """
     model = checked(content, name)
     fix_inputs(model, constants, name)
@@ -375,7 +367,7 @@ def _three(known: Sizes, name: str) -> Sequence[int | None]:
 def _layers(graph: onnx.GraphProto, inputs: Iterable[str]) -> tuple[RecurrentLayer, ...]:
     """The recurrent operators of a graph with these inputs; its other inputs are weights."""
     varying, found = _varying(graph, set(inputs)), []
-    for node, known, within in onnx_checks.operators(graph):
+    for node, known, within in operators(graph):
         constant = not within and not varying & {*node.input}
         found.append(_layer(node, known, CONSTANTS if constant else within))
     return tuple(filter(None, found))

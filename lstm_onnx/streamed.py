@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from lstm_onnx.constants import fix_inputs
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import UsageError, any_error
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.sizes import fix_inputs
+from lstm_trt.export.sizes import attributes
 
 #: Samples of one run, and of two calls in its place: multiples of what strides may take.
 SAMPLES = (240, 120)
@@ -126,7 +127,7 @@ def _carry(
         return states[-1]
 
     for node in graph.node:
-        kind, has, source = node.op_type, onnx_checks.attributes(node), next(iter(node.input), "")
+        kind, has, source = node.op_type, attributes(node), next(iter(node.input), "")
         sizes = zip(long[source].shape, short[source].shape, strict=True) if source in short else ()
         axis = next((axis for axis, (one, other) in enumerate(sizes) if one != other), -1)
         count = place = around = 0

@@ -361,7 +361,7 @@ LONGEST = (
     "lstm_judge/plots/test_plots",
     "lstm_trt/recorder/test_soak",
     "lstm_trt/export/test_engine",
-    "lstm_trt/recorder/test_prepare",
+    "lstm_trt/recorder/test_run",
     "lstm_judge/plots/test_pages",
     "lstm_trt/recorder/test_arrivals",
     "test_readme",

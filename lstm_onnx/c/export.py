@@ -18,6 +18,7 @@ from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, as_packed, c_file, native_target
 from lstm_onnx.c.folder import LARGEST_ERROR, Answers
 from lstm_onnx.c.network import fold_normalizations, identifier
+from lstm_onnx.constants import evaluated
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_onnx.own_network import OnnxNetwork, stream_of
 from lstm_onnx.read_onnx import in_sequence
@@ -27,8 +28,8 @@ from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.sizes import evaluated, known_sizes, sizes_of, static_model
+from lstm_trt.export.onnx_checks import RECURRENT
+from lstm_trt.export.sizes import attributes, known_sizes, sizes_of, static_model
 from lstm_trt.export.to_onnx import export_network
 
 #: Samples from which the error is taken at least, in as many calls as they need.

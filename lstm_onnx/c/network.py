@@ -19,13 +19,14 @@ from typing import Any, Self
 import numpy as np
 
 from lstm_onnx.c.moves import BASE, Loop, moves
+from lstm_onnx.constants import evaluated
 from lstm_onnx.streamed import SUM
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import RecurrentLayer, State
-from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
-from lstm_trt.export.sizes import evaluated, sizes_of
+from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, label, read
+from lstm_trt.export.sizes import attributes, sizes_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,11 @@ from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile
 from lstm_trt.export.tensorrt.trt import FLAVOURS
 
-EXAMPLE = """lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines
-  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table"""
+EXAMPLE = (
+    "lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86"
+    " --out engines\n"
+    "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table"
+)
 
 #: Sizes that may be symbolic.
 _RANGES = ("sequence", "batch")
@@ -37,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", dest="flavour", help=runtime)
     precision = f"precision: {', '.join(PRECISIONS)} (default %(default)s; only tf32 enables TF32)"
     add("--precision", default=EngineOptions.precision, metavar="NAME", help=precision)
-    target = f"target compute capability of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
+    capabilities = ", ".join(COMPUTE_CAPABILITIES)
+    target = f"target compute capability of tensorrt-rtx: {capabilities} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
     add(
         "--optimization-level",
@@ -78,12 +82,17 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes"
         )
-    workspace_bytes = None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6
-    more = {"workspace_bytes": workspace_bytes, "profile": _profile(arguments), "detailed": True}
-    options = EngineOptions(**common.given(arguments, EngineOptions), **more)
-    engine = build_engine(
-        arguments.onnx or shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed
+    workspace_bytes = None
+    if arguments.workspace_mb is not None:
+        workspace_bytes = arguments.workspace_mb * 10**6
+    options = EngineOptions(
+        **common.given(arguments, EngineOptions),
+        workspace_bytes=workspace_bytes,
+        profile=_profile(arguments),
+        detailed=True,
     )
+    network = arguments.onnx or shape_of(arguments, "--onnx FILE")
+    engine = build_engine(network, options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
         common.print_json(

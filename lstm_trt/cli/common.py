@@ -48,20 +48,31 @@ def field_arguments(
     for name, field in about(kind).items():
         if field.flag is None or field.flag in parser._option_string_actions:
             continue
-        hint, default = hints[name], field.default
-        help = field.help + ("" if default is None or hint is bool else f" (default {default})")
+        hint = hints[name]
         if hint is bool:
+            const = not field.default
             parser.add_argument(
-                field.flag, action="store_const", const=not default, dest=name, help=help
+                field.flag, action="store_const", const=const, dest=name, help=field.help
             )
             continue
-        number: Any = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
-        metavar = (
-            None if field.choices else {None: "NAME", int: "N", float: field.unit.upper()}[number]
-        )
-        nargs = "+" if name in several else None
+        number: Any = None
+        metavar = "NAME"
+        if int in (hint, *get_args(hint)):
+            number = int
+            metavar = "N"
+        elif float in (hint, *get_args(hint)):
+            number = float
+            metavar = field.unit.upper()
+        help = field.help
+        if field.default is not None:
+            help += f" (default {field.default})"
         parser.add_argument(
-            field.flag, type=number, nargs=nargs, choices=field.choices, metavar=metavar, help=help
+            field.flag,
+            type=number,
+            nargs="+" if name in several else None,
+            choices=field.choices,
+            metavar=None if field.choices else metavar,
+            help=help,
         )
 
 
@@ -106,8 +117,8 @@ def _cores(text: str) -> tuple[int, ...]:
     return tuple(sorted(set(cores)))
 
 
-def wait_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --no-wait and --wait-limit; both set `lock_wait`."""
+def recording_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every command that records takes: --no-wait and --wait-limit set `lock_wait`."""
     group = parser.add_mutually_exclusive_group()
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
     group.add_argument("--no-wait", action="store_false", dest="lock_wait", help=no_wait)
@@ -141,7 +152,8 @@ def trials_of(arguments: argparse.Namespace) -> int | None:
     trials = TIERS[arguments.tier]
     if arguments.trials not in (None, trials):
         raise UsageError(
-            f"--tier {arguments.tier} means {trials} trials, but --trials is {arguments.trials}: give one"
+            f"--tier {arguments.tier} means {trials} trials, but --trials is {arguments.trials}:"
+            " give one"
         )
     return trials
 
@@ -172,19 +184,19 @@ def print_json(value: Any) -> None:
 
 
 def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
-    """Print warnings to standard error, then the answer: JSON (`as_dict`), CSV, Markdown or text."""
+    """Print warnings to standard error, then the answer: JSON (`as_dict`), CSV, Markdown, text."""
     warn(warnings)
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":
-        print(answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame), end="")
+        text = answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame)
+        print(text, end="")
     elif form == "md":
-        whole = (
-            answer.markdown_text()
-            if hasattr(answer, "markdown_text")
-            else markdown(*table_cells(answer))
-        )
-        print(whole, end="")
+        if hasattr(answer, "markdown_text"):
+            text = answer.markdown_text()
+        else:
+            text = markdown(*table_cells(answer))
+        print(text, end="")
     else:
         show(answer)
 

@@ -68,20 +68,18 @@ class _Parser(argparse.ArgumentParser):
         """As argparse; an unknown option of a command is reported before arguments that are
         missing."""
         if self._subparsers is None:
+            known = self._option_string_actions
             for word in args or ():
                 name = word.partition("=")[0]
-                if name.startswith("--") and not any(
-                    known.startswith(name) for known in self._option_string_actions
-                ):
-                    self.error(
-                        f"unrecognized arguments: {word}{nearest(name, self._option_string_actions)}"
-                    )
+                if name.startswith("--") and not any(each.startswith(name) for each in known):
+                    self.error(f"unrecognized arguments: {word}{nearest(name, known)}")
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            choices = f"{nearest(value, action.choices)}: choose from {', '.join(map(str, action.choices))}"
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{choices}")
+            choices = ", ".join(map(str, action.choices))
+            hint = f"{nearest(value, action.choices)}: choose from {choices}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -126,7 +124,8 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
         prog=name,
         usage=f"{name} [-h] [--version] COMMAND ...",
         description=program.description,
-        epilog=f"{_command_list(commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
+        epilog=f"{_command_list(commands)}\n\n"
+        f"{name} COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     choices = parser.add_subparsers(
@@ -232,16 +231,14 @@ def show(answer: Any, file: Any = None) -> None:
     """Print a text, or the text of an object, wrapped at the width of a terminal; control
     characters as escapes.
 
-    Names in files of the user may contain them. An object whose own text has colours, and nothing
-    of such files, says so by its attribute `coloured`. Standard error may be full or closed: the
-    result does not depend on it.
+    Names in files of the user may contain them. Standard error may be full or closed: the result
+    does not depend on it.
     """
     file = file or sys.stdout
     width = terminal_width(file)
     before = WIDTH.set(width)
     try:
-        coloured = getattr(answer, "coloured", False)
-        text = str(answer) if coloured else "\n".join(map(printable, str(answer).split("\n")))
+        text = "\n".join(map(printable, str(answer).split("\n")))
         print(wrapped(text, width) if width else text, file=file, flush=True)
     except OSError:
         if file is not sys.stderr:

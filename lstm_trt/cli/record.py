@@ -22,10 +22,13 @@ from lstm_trt.store.schema import Recording
 from lstm_trt.store.whole import percentile
 
 EXAMPLE = (
-    "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime --trials 1000 --out recordings\n"
-    "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --arrival periodic --period-us 1000 --out recordings\n"
+    "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime"
+    " --trials 1000 --out recordings\n"
+    "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --arrival periodic --period-us 1000"
+    " --out recordings\n"
     "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --for 3h --out soak\n"
-    "  lstm-trt record --onnx model.onnx --size batch=1 --size time=64 --runtime openvino --out recordings"
+    "  lstm-trt record --onnx model.onnx --size batch=1 --size time=64 --runtime openvino"
+    " --out recordings"
 )
 
 FORMATS = ("text", "json")
@@ -42,40 +45,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--for", dest="for_time", metavar="TIME", help=length)
     control = "do not also time an empty step, which measures the delays of the machine itself"
-    rounds = "rounds, each in a new process; resumes if interrupted (default: one more than the folder has)"
+    rounds = (
+        "rounds, each in a new process; resumes if interrupted"
+        " (default: one more than the folder has)"
+    )
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--no-control", dest="control", action="store_false", help=control)
-    common.wait_argument(parser)
+    common.recording_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     workload = one_workload(arguments)
-    workload = workload.in_mode(arguments.mode or workload.modes[0])
-    settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
-    settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
-    settings["wait"] = arguments.lock_wait
-    name = workload.title(arguments.mode or workload.modes[0])
-    progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
-    if arguments.format != "json":
-        settings["listener"] = progress
-        if arguments.mode == "stream" and not isinstance(workload, LstmShape):
-            common.print_progress(f"{name}: {carried_text(workload.states)}")
+    mode = arguments.mode or workload.modes[0]
+    workload = workload.in_mode(mode)
+    protocol = common.protocol_of(arguments)
+    options = common.options_of(arguments)
+    name = workload.title(mode)
+    runtime = arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME
+    progress = _Progress(f"{name} on {runtime}", quiet=arguments.format == "json")
+    if arguments.mode == "stream" and not isinstance(workload, LstmShape):
+        progress.say(f"{name}: {carried_text(workload.states)}")
     if arguments.for_time is None:
         recording = pool.record(
-            workload, rounds=arguments.rounds, time_limit_s=arguments.time_limit, **settings
+            workload,
+            arguments.runtime,
+            protocol,
+            options,
+            rounds=arguments.rounds,
+            mode=arguments.mode,
+            control=arguments.control,
+            out=arguments.out,
+            time_limit_s=arguments.time_limit,
+            wait=arguments.lock_wait,
+            listener=progress,
         )
         return _record(arguments, recording)
     from lstm_trt.recorder import soak  # with what reads recordings; others need none of it
 
-    for name in ("trials", "tier", "time_limit", "rounds"):
-        if getattr(arguments, name) is not None:
-            raise UsageError(
-                f"--for and --{name.replace('_', '-')} exclude each other: give one of them"
-            )
+    for field in ("trials", "tier", "time_limit", "rounds"):
+        if getattr(arguments, field) is not None:
+            flag = field.replace("_", "-")
+            raise UsageError(f"--for and --{flag} exclude each other: give one of them")
     try:
-        done = soak.soak(workload, soak.seconds_of(arguments.for_time), **settings)
+        done = soak.soak(
+            workload,
+            soak.seconds_of(arguments.for_time),
+            arguments.runtime,
+            protocol,
+            options,
+            mode=arguments.mode,
+            control=arguments.control,
+            out=arguments.out,
+            wait=arguments.lock_wait,
+            listener=progress,
+        )
     except KeyboardInterrupt:
         progress.end_line()
         return common.stopped(arguments.given, "parts already written are kept; ")
@@ -112,13 +137,12 @@ def _json_values(recording: Recording, out: Path) -> dict:
 
 
 def _checks(recording: Recording) -> dict:
-    """Its control run, the costs of its clock, and what a NaN does, as `pool.remarks` takes them."""
+    """Its control run, the costs of its clock, and what a NaN does: arguments of `pool.remarks`."""
     provenance = recording.provenance
-    nan_reaches_output = provenance["parity"]["nan_reaches_output"]
     return {
         "control": provenance["control"],
         "clock": provenance["clock"],
-        "nan_reaches_output": nan_reaches_output,
+        "nan_reaches_output": provenance["parity"]["nan_reaches_output"],
     }
 
 
@@ -128,51 +152,58 @@ def latencies_text(recording: Recording) -> str:
     ordered = np.sort(recording.timed_ns)
     if not len(ordered):
         return "no trials after warm-up"
-    shares = {"max": Fraction(1), "p99": Fraction(99, 100), "median": Fraction(1, 2)}
-    texts = [
-        f"{name} {latency(percentile(ordered, share) / 1e3)}" for name, share in shares.items()
-    ]
-    return f"{count(len(ordered), 'trial')} after warm-up: {', '.join(texts)}"
+
+    def of_share(numerator: int, denominator: int = 1) -> str:
+        return latency(percentile(ordered, Fraction(numerator, denominator)) / 1e3)
+
+    shown = f"max {of_share(1)}, p99 {of_share(99, 100)}, median {of_share(1, 2)}"
+    return f"{count(len(ordered), 'trial')} after warm-up: {shown}"
+
+
+def _bound_text(event: dict) -> str:
+    if "missing" in event:
+        return f"no roofline bound: {event['missing']}"
+    at_least = "at least " if event.get("at_least") else ""
+    return f"roofline bound {at_least}{latency(event['floor_ns'] / 1e3, 3)}"
 
 
 class _Progress:
     """Prints events of the recorder to standard error; live counters only on a terminal."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, quiet: bool = False) -> None:
         self._name = name
+        self._quiet = quiet
         self._terminal = terminal_width(sys.stderr) is not None
         self._open = False
 
     def __call__(self, event: dict) -> None:
         match event["event"]:
-            case "floor" if "missing" in event:
-                common.print_progress(f"{self._name}: no roofline bound: {event['missing']}")
             case "floor":
-                bound = (
-                    f"{'at least ' * event.get('at_least', 0)}{latency(event['floor_ns'] / 1e3, 3)}"
-                )
-                common.print_progress(f"{self._name}: roofline bound {bound}")
+                self.say(f"{self._name}: {_bound_text(event)}")
             case "progress":
                 self._rewrite(f"{event['done']}/{event['total']} trials")
                 if event["done"] >= event["total"]:
                     self.end_line()
             case "round":
-                common.print_progress(f"{self._name}: round {event['round']}")
+                self.say(f"{self._name}: round {event['round']}")
             case "waiting":
-                common.print_progress(f"{self._name} {pool.waiting_text(event)}")
+                self.say(f"{self._name} {pool.waiting_text(event)}")
             case "rest":
-                elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
+                elapsed = duration(event["elapsed_s"])
+                rest = f"the remaining {duration(event['asked_s'])} as round {event['round']}"
                 interrupted = f"round {event['continues']} was interrupted after {elapsed}"
-                common.print_progress(
-                    f"{interrupted}: recording the remaining {left} as round {event['round']}"
-                )
+                self.say(f"{interrupted}: recording {rest}")
             case "soak":
                 left = duration(event["asked_s"] - event["elapsed_s"])
-                self._rewrite(
-                    f"{event['trials']} trials, {count(event['parts'], 'part')} written, {left} left"
-                )
+                parts = count(event["parts"], "part")
+                self._rewrite(f"{event['trials']} trials, {parts} written, {left} left")
             case "stage" if event["stage"] == "store":
                 self.end_line()
+
+    def say(self, line: str) -> None:
+        """Print a line, unless quiet."""
+        if not self._quiet:
+            common.print_progress(line)
 
     def end_line(self) -> None:
         """End the line that is being rewritten, if any."""
@@ -181,6 +212,6 @@ class _Progress:
             self._open = False
 
     def _rewrite(self, text: str) -> None:
-        if self._terminal:
+        if self._terminal and not self._quiet:
             print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
             self._open = True

@@ -3,6 +3,7 @@
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lstm_trt import registry
 from lstm_trt.cli import common
@@ -12,7 +13,7 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
-from lstm_trt.recorder.sweep import SweepReport, sweep
+from lstm_trt.recorder.sweep import Executors, SweepReport, sweep
 
 EXAMPLE = (
     "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"
@@ -70,53 +71,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `sweep`; returns the exit status."""
-    limit = arguments.memory_limit_gb
-    if limit is not None and not limit > 0:
-        raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
-    deadline_us = arguments.deadline_us
-    after = registry.find("AFTER", "sweep")
-    if after is not None:
-        after.check(deadline_us)
-    elif arguments.figures or deadline_us is not None:
-        raise UsageError(
-            "--figures and --deadline-us need a package that judges recordings, and there is none here"
-        )
-    if arguments.until is None:
-        arguments.deadline_us = None  # only for the figures
-    protocol = common.protocol_of(arguments)
     if arguments.for_time:
         raise UsageError("--for records one network on this machine: lstm-trt record --for TIME")
-    executor = None
-    if arguments.scheduler:
-        from lstm_trt.recorder.cluster import connect, machines
-
-        address = arguments.scheduler
-        executor = machines(address) if arguments.each_machine else partial(connect, address)
-    elif arguments.each_machine:
-        raise UsageError(
-            "--each-machine is for the machines of a scheduler: give it with --scheduler"
-        )
+    deadline_us = arguments.deadline_us
+    after = _after(arguments)
+    if arguments.until is None:
+        arguments.deadline_us = None  # only for what follows the sweep
+    protocol = common.protocol_of(arguments)
+    options = {"precision": Options.precision, **common.given(arguments, Options)}
     report = sweep(
         own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
         protocol,
-        Options.each(**{"precision": Options.precision, **common.given(arguments, Options)}),
+        Options.each(**options),
         out=arguments.out,
         mode=arguments.mode,
-        executor=executor,
-        **sweep_options(arguments),
         seed=protocol.seed,
         control=arguments.control,
-        memory_limit=None if limit is None else int(limit * 1e9),
+        memory_limit=_memory_limit(arguments),
+        executor=_executor(arguments),
+        **sweep_options(arguments),
     )
     common.print_answer(report, arguments.format)
     if report.stopped:
         return common.stopped(arguments.given)
-    if after is not None and (arguments.figures or deadline_us is not None):
+    if after is not None:
         status = after.conclude(arguments, report.folders, protocol, deadline_us)
         if protocol.until:
             return status
     return exit_status(report)
+
+
+def _after(arguments: argparse.Namespace) -> Any:
+    """The module that draws figures and tests the deadline; None if neither was asked for."""
+    if not arguments.figures and arguments.deadline_us is None:
+        return None
+    after = registry.find("AFTER", "sweep")
+    if after is None:
+        raise UsageError(
+            "--figures and --deadline-us need a package that judges recordings,"
+            " and there is none here"
+        )
+    after.check(arguments.deadline_us)
+    return after
+
+
+def _memory_limit(arguments: argparse.Namespace) -> int | None:
+    """In bytes."""
+    limit = arguments.memory_limit_gb
+    if limit is None:
+        return None
+    if not limit > 0:
+        raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
+    return int(limit * 1e9)
+
+
+def _executor(arguments: argparse.Namespace) -> Executors:
+    """The workers of the given scheduler, on each machine if so asked; None for this machine."""
+    address = arguments.scheduler
+    if not address:
+        if arguments.each_machine:
+            raise UsageError(
+                "--each-machine is for the machines of a scheduler: give it with --scheduler"
+            )
+        return None
+    from lstm_trt.recorder.cluster import connect, machines
+
+    return machines(address) if arguments.each_machine else partial(connect, address)
 
 
 def _grid(arguments: argparse.Namespace) -> Grid:
@@ -140,13 +161,18 @@ def sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quiet", action="store_false", dest="show_progress", help="do not print progress"
     )
-    common.wait_argument(parser)
+    common.recording_arguments(parser)
 
 
 def sweep_options(arguments: argparse.Namespace) -> dict:
     """The keyword arguments of `run_sweep`, except the seed."""
-    found = {name: getattr(arguments, name) for name in ("rounds", "retry_failed", "show_progress")}
-    return found | {"time_limit_s": arguments.time_limit, "wait": arguments.lock_wait}
+    return {
+        "rounds": arguments.rounds,
+        "retry_failed": arguments.retry_failed,
+        "show_progress": arguments.show_progress,
+        "time_limit_s": arguments.time_limit,
+        "wait": arguments.lock_wait,
+    }
 
 
 def exit_status(report: SweepReport) -> int:

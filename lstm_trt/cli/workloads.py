@@ -4,9 +4,10 @@ of that kind.
 The module of a kind's flags, in the table `FLAGS`, has
 
     INSTEAD                         the flag as messages write it: "--onnx FILE"
-    add_arguments(group, several)   adds the flags; those that may take several values take lists if `several`
+    add_arguments(group, several)   adds the flags, which take lists where they may if `several`
     given(arguments)                the flag that was given: "--onnx", else None
-    from_arguments(arguments)       the workloads, none if it was not given; raises `UsageError` if they are invalid
+    from_arguments(arguments)       the workloads, none if the flag was not given; raises
+                                    `UsageError` if they are invalid
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
     own = parser.add_argument_group("your own network or step")
     for flags in flags_of():
         flags.add_arguments(own, several)
-    mode = "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
+    mode = (
+        "forward: each call is a whole sequence; stream: each call is the next samples,"
+        " with the state of the last call"
+    )
     parser.add_argument("--mode", choices=("forward", "stream"), help=f"{mode} (default forward)")
 
 
@@ -52,7 +56,7 @@ def own_workloads(
     LSTM.
     """
     modules = flags_of(kinds)
-    flags = [flag for flag in (module.given(arguments) for module in modules) if flag]
+    flags = list(filter(None, [module.given(arguments) for module in modules]))
     if flags:
         if getattr(arguments, "grid", None):
             flags.append("--grid")

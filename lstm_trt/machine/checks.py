@@ -1,9 +1,10 @@
-"""Host settings that affect tail latency.
+"""Host settings that affect tail latency, and that a user can change.
 
 `host_checks` reads settings and changes none. Each check states the value found, whether it is good
 for tail latency, and one command or kernel argument that improves it. Settings that a container or
 guest cannot see are "unknown", not "good". Cores, clocks and kernel come first, then memory,
-privileges and other load.
+privileges and other load. What recordings measure themselves (the cost of the clock, time that a
+hypervisor or other programs took) has no check.
 """
 
 import functools
@@ -16,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.config.format import count
-from lstm_trt.machine import facts, gpu, linux, roofline
+from lstm_trt.machine import facts, gpu, linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 #: In the order in which `doctor` lists them.
@@ -47,8 +47,8 @@ class Check:
     remedy: str = ""
 
 
-#: Result of a check: value, verdict, meaning, and possibly a remedy; None, or no value, if the
-#: setting is not visible.
+#: What a check finds: value, verdict, meaning, and possibly a remedy. None, or None as the value:
+#: the setting is not visible.
 Found = tuple[str | None, *tuple[str, ...]] | None
 
 #: All checks, in the order of their definition; those of the GPU are made only if CUDA has a
@@ -59,11 +59,9 @@ GPU_CHECKS: list[Callable[[Path], Check]] = []
 
 
 def check(
-    name: str, unseen: str = "", checks: list[Callable[[Path], Check]] | None = None
+    name: str, unseen: str = "", checks: list[Callable[[Path], Check]] = CHECKS
 ) -> Callable[[Callable[[Path], Found]], Callable[[Path], Check]]:
-    """Decorator that adds a function to `checks` (default: `CHECKS`).
-
-    `unseen` is the meaning if the function finds no value.
+    """Decorator that adds a function to `checks`; `unseen` is the meaning if it finds no value.
 
     A check never raises: if its function fails, it is "unknown" and states the error.
     """
@@ -72,16 +70,14 @@ def check(
         @functools.wraps(find)
         def run(root: Path) -> Check:
             try:
-                value, *texts = find(root) or (None,)
+                found = find(root)
             except Exception as error:  # a file in an unexpected format
-                value, texts = "not readable", ["unknown", str(error)[:80]]
-            return (
-                Check(name, value, *texts)
-                if value
-                else Check(name, "not visible", "unknown", unseen)
-            )
+                return Check(name, "not readable", "unknown", str(error)[:80])
+            if not found or not found[0]:
+                return Check(name, "not visible", "unknown", unseen)
+            return Check(name, *found)
 
-        (CHECKS if checks is None else checks).append(run)
+        checks.append(run)
         return run
 
     return register
@@ -89,7 +85,9 @@ def check(
 
 def _switch(on: bool | None) -> str | None:
     """A setting as text."""
-    return None if on is None else "on" if on else "off"
+    if on is None:
+        return None
+    return "on" if on else "off"
 
 
 def _commands(root: Path) -> set[str]:
@@ -110,12 +108,8 @@ def governor(root: Path) -> Found:
     if found == "performance":
         return found, "good", "cores stay at their highest clock"
     meaning = "the clock drops when idle, so that the first calls after a pause are slow"
-    return (
-        found,
-        "attention",
-        meaning,
-        f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor",
-    )
+    remedy = f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor"
+    return found, "attention", meaning, remedy
 
 
 @check("turbo / boost", "the clock may depend on temperature and on the other cores")
@@ -123,12 +117,9 @@ def turbo(root: Path) -> Found:
     found = _switch(facts.turbo(root))
     if found == "off":
         return found, "good", "the clock does not depend on temperature or on the other cores"
-    intel = read_text(f"{CPU}/intel_pstate/no_turbo", root) is not None
-    remedy = (
-        f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo"
-        if intel
-        else f"echo 0 | sudo tee {CPU}/cpufreq/boost"
-    )
+    remedy = f"echo 0 | sudo tee {CPU}/cpufreq/boost"
+    if read_text(f"{CPU}/intel_pstate/no_turbo", root) is not None:
+        remedy = f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo"
     meaning = "faster in the median, but the clock depends on temperature and on the other cores"
     return found, "attention", meaning, remedy
 
@@ -140,11 +131,8 @@ def smt(root: Path) -> Found:
         meaning = "a thread on the same physical core competes for its caches and arithmetic units"
         return found, "attention", meaning, f"echo off | sudo tee {CPU}/smt/control"
     if found and linux.hypervisor(root) not in (None, "none"):
-        return (
-            "none in this guest",
-            "unknown",
-            "the host may still run the cores of two guests on one physical core",
-        )
+        meaning = "the host may still run the cores of two guests on one physical core"
+        return "none in this guest", "unknown", meaning
     return found, "good", "no other thread shares the timed core"
 
 
@@ -170,34 +158,22 @@ def nohz_full(root: Path) -> Found:
     return "none", "attention", meaning, _for_last_core("nohz_full=", root)
 
 
-@check("RCU callbacks", "deferred work of the kernel may run on the timed core")
-def rcu_nocbs(root: Path) -> Found:
-    cores = linux.kernel_argument("rcu_nocbs", root)
-    if cores is None and linux.cpu_list(read_text(f"{CPU}/nohz_full", root)):
-        cores = "tickless cores"  # the kernel moves the callbacks of nohz_full cores by itself
-    if cores is not None:
-        return (
-            f"moved off {cores or 'all cores'}",
-            "good",
-            "deferred work of the kernel runs on other cores",
-        )
-    if read_text("/proc/cmdline", root) is None:
-        return None
-    meaning = "deferred work of the kernel runs on the timed core"
-    return "on every core", "attention", meaning, _for_last_core("rcu_nocbs=", root)
-
-
 @check("CPU quota (cgroup)", "a quota could stop the process for up to 100 ms at a time")
 def cgroup_quota(root: Path) -> Found:
-    quota, folders = linux.cpu_quota_cores(root), linux.cgroup_folders(root)
+    quota = linux.cpu_quota_cores(root)
+    folders = linux.cgroup_folders(root)
     if quota is None:
         return "none" if folders else None, "good", "no quota can stop the process"
-    periods = sum(
-        linux.throttling(read_text("cpu.stat", folder) or "")[1] or 0 for folder in folders
+    stops = 0
+    for folder in folders:
+        _, periods = linux.throttling(read_text("cpu.stat", folder) or "")
+        stops += periods or 0
+    remedy = (
+        "start the container without --cpus and --cpu-quota; for a service:"
+        " systemctl set-property UNIT CPUQuota="
     )
-    remedy = "start the container without --cpus and --cpu-quota; for a service: systemctl set-property UNIT CPUQuota="
     meaning = "once the quota is used up, the process stops until the period ends, up to 100 ms"
-    return f"{quota:g} cores, {periods} stops so far", "attention", meaning, remedy
+    return f"{quota:g} cores, {stops} stops so far", "attention", meaning, remedy
 
 
 @check("clock source", "a slow clock would add microseconds to every trial")
@@ -209,22 +185,16 @@ def clock_source(root: Path) -> Found:
     if "tsc" in (read_text(f"{folder}/available_clocksource", root) or "").split():
         remedy = f"echo tsc | sudo tee {folder}/current_clocksource"
     elif linux.hypervisor(root) not in (None, "none"):
-        remedy = "configure the host to give the guest an invariant TSC (QEMU: -cpu host,migratable=no,+invtsc)"
+        remedy = (
+            "configure the host to give the guest an invariant TSC"
+            " (QEMU: -cpu host,migratable=no,+invtsc)"
+        )
     else:
         remedy = f"{KERNEL_LINE}clocksource=tsc tsc=reliable"
     meaning = "adjusted by the hypervisor, may jump; tsc is more stable"
     if found in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen"):
         meaning = "each reading is a system call or slower"
     return found, "attention", meaning, remedy
-
-
-@check("timer")
-def timer(root: Path) -> Found:
-    cost = facts.clock_cost(5000)
-    value = f"{cost['overhead_ns']} ns per reading, step {cost['step_ns']} ns"
-    if cost["overhead_ns"] <= 200 and cost["resolution_ns"] <= 100:
-        return value, "good", "negligible compared with any inference"
-    return value, "attention", "reading the clock adds to every trial; see the clock source"
 
 
 @check("kernel preemption", "it is unknown how long the kernel may delay a wake-up")
@@ -238,26 +208,23 @@ def preemption(root: Path) -> Found:
 
 @check("idle states", "it is unknown how long an idle core takes to wake up")
 def idle_states(root: Path) -> Found:
-    held = None
-    with suppress(
-        OSError
-    ):  # a program can keep all cores awake with this device; reading it changes nothing
-        held = int.from_bytes((root / "dev/cpu_dma_latency").read_bytes()[:4], "little")
-    if held is not None and held <= SHALLOW_IDLE_US:
-        return f"limited to {held} us by a program", "good", "cores wake up at once"
+    with suppress(OSError):  # by this device a program can keep all cores awake; read, not changed
+        limit_us = int.from_bytes((root / "dev/cpu_dma_latency").read_bytes()[:4], "little")
+        if limit_us <= SHALLOW_IDLE_US:
+            return f"limited to {limit_us} us by a program", "good", "cores wake up at once"
     if read_text(f"{CPU}/cpuidle/current_driver", root) == "haltpoll":
         meaning = "idle cores return to the host, which decides how deeply they sleep"
         return "haltpoll (guest)", "unknown", meaning, f"{KERNEL_LINE}idle=poll"
-    states = (root / f"{CPU}/cpu{linux.allowed_cores()[-1]}/cpuidle".lstrip("/")).glob("state*")
-    latencies_us = (
-        (read_int("latency", state), state) for state in states if not read_int("disable", state)
-    )
-    latency_us, deepest = max(
-        (each for each in latencies_us if each[0] is not None), default=(None, None)
-    )
-    if latency_us is None or deepest is None:
+    states = []
+    core = linux.allowed_cores()[-1]
+    for state in (root / f"{CPU}/cpu{core}/cpuidle".lstrip("/")).glob("state*"):
+        latency_us = read_int("latency", state)
+        if latency_us is not None and not read_int("disable", state):
+            states.append((latency_us, read_text("name", state) or state.name))
+    if not states:
         return None
-    value = f"{read_text('name', deepest) or deepest.name}, {latency_us} us to wake up"
+    latency_us, deepest = max(states)
+    value = f"{deepest}, {latency_us} us to wake up"
     if latency_us <= SHALLOW_IDLE_US:
         return value, "good", "cores wake up at once"
     meaning = "calls after a pause wait until the core wakes up (no effect while it spins)"
@@ -266,15 +233,12 @@ def idle_states(root: Path) -> Found:
 
 @check("swap", "reading a page back from swap takes milliseconds")
 def swap(root: Path) -> Found:
-    if read_text("/proc/meminfo", root) is None:
+    table = read_text("/proc/swaps", root)
+    if table is None:
         return None
-    with linux.psutil_at(root) as psutil:
-        memory = psutil.swap_memory()
-    if memory.total == 0:
+    if len(table.splitlines()) < 2:  # its first line is a heading
         return "none", "good", "no page of the process can be swapped out"
-    used, total = memory.used // 2**20, memory.total // 2**20
-    value = f"{used} of {total} MiB used, swappiness {read_int('/proc/sys/vm/swappiness', root)}"
-    return value, "attention", "reading a page back from swap takes milliseconds", "sudo swapoff -a"
+    return "on", "attention", "reading a page back from swap takes milliseconds", "sudo swapoff -a"
 
 
 @check("transparent huge pages", "the kernel may stop the process to merge pages")
@@ -287,60 +251,28 @@ def huge_pages(root: Path) -> Found:
     return mode, "attention", meaning, f"echo madvise | sudo tee {folder}"
 
 
-@check("roofline bound")
-def roofline_bound(root: Path) -> Found:
-    try:
-        name = roofline.core_probe(root).name
-    except roofline.NoBound as reason:
-        return "none", "unknown", str(reason)
-    return f"measured with {name}", "good", "no float32 implementation on these cores can be faster"
-
-
-@check("virtual machine", "a hypervisor may take time from the cores")
-def virtual_machine(root: Path) -> Found:
-    kind = linux.hypervisor(root)
-    if kind == "none":
-        return "no", "good", "no hypervisor takes time from the cores"
-    if kind is None:
-        return None
-    steal = ""
-    with suppress(OSError):
-        with linux.psutil_at(root) as psutil:
-            times: Any = psutil.cpu_times()  # its fields depend on the system
-        if total_s := sum(times) - times.guest - times.guest_nice:  # guests count as user time too
-            steal = f", {100 * times.steal / total_s:.2g} % stolen since boot"
-    meaning = "the hypervisor can take the core at any time; recordings count it as steal"
-    remedy = (
-        "record on the host itself, or pin each core of the guest (virsh vcpupin DOMAIN VCPU CPU)"
-    )
-    return kind + steal, "attention", meaning, remedy
-
-
 def _capable(bit: int, root: Path) -> bool:
-    effective = re.search(
-        r"^CapEff:\s*(\w+)", read_text("/proc/self/status", root) or "", re.MULTILINE
-    )
+    status = read_text("/proc/self/status", root) or ""
+    effective = re.search(r"^CapEff:\s*(\w+)", status, re.MULTILINE)
     return effective is not None and bool(int(effective[1], 16) >> bit & 1)
 
 
 def _raise_limit(item: str, value: str) -> str:
-    return f'echo "$USER - {item} {value}" | sudo tee -a /etc/security/limits.d/99-realtime.conf  (then log in again)'
+    line = f'echo "$USER - {item} {value}"'
+    return f"{line} | sudo tee -a /etc/security/limits.d/99-realtime.conf  (then log in again)"
 
 
 @check("real-time priority")
 def realtime_priority(root: Path) -> Found:
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
     if _capable(CAP_SYS_NICE, root) or limit != 0:
-        value = (
-            "allowed (capability)"
-            if limit == 0
-            else f"rtprio {'unlimited' if limit < 0 else limit}"
-        )
-        return (
-            value,
-            "good",
-            "SCHED_FIFO is allowed and keeps ordinary programs off the core (chrt -f 80 ...)",
-        )
+        value = f"rtprio {limit}"
+        if limit == 0:
+            value = "allowed (capability)"
+        elif limit < 0:
+            value = "rtprio unlimited"
+        meaning = "SCHED_FIFO is allowed and keeps ordinary programs off the core (chrt -f 80 ...)"
+        return value, "good", meaning
     meaning = "SCHED_FIFO is refused, so ordinary programs can take the core"
     return "rtprio 0", "attention", meaning, _raise_limit("rtprio", "90")
 
@@ -352,12 +284,8 @@ def locked_memory(root: Path) -> Found:
         value = "unlimited" if limit < 0 else "allowed (capability)"
         return value, "good", "buffers can be pinned: no page faults"
     meaning = "mlockall and large pinned buffers are refused, so that pages may be evicted"
-    return (
-        f"memlock {limit // 1024} KiB",
-        "attention",
-        meaning,
-        _raise_limit("memlock", "unlimited"),
-    )
+    remedy = _raise_limit("memlock", "unlimited")
+    return f"memlock {limit // 1024} KiB", "attention", meaning, remedy
 
 
 @check("interrupted calls")
@@ -392,26 +320,6 @@ def irqbalance(root: Path) -> Found:
     return "not running", "good", "interrupts stay on their assigned cores"
 
 
-@check("load", "other programs may be running")
-def load(root: Path) -> Found:
-    averages, cores = (
-        (read_text("/proc/loadavg", root) or "").split(),
-        len(linux.online_cores(root)),
-    )
-    if not averages:
-        return None
-    value = f"{averages[0]} on {count(cores, 'core')}"
-    if float(averages[0]) <= max(0.25 * cores, cores - 1.5):
-        return value, "good", "there are enough idle cores"
-    meaning = "other programs are running and will affect the recording"
-    return (
-        value,
-        "attention",
-        meaning,
-        "ps -eo psr,pcpu,comm --sort=-pcpu | head  (and stop unneeded programs)",
-    )
-
-
 # GPUs
 
 
@@ -424,43 +332,35 @@ def _asked(function: str) -> Any | None:
 @check("GPU driver", checks=GPU_CHECKS)
 def gpu_driver(root: Path) -> Found:
     device = gpu.cuda_device()
-    value = f"{device.name}, CUDA {device.cuda_version[0]}.{device.cuda_version[1]}"
-    for name in ("cuda-bindings", "tensorrt-cu13"):
-        version = facts.installed_version(name)
-        needed = 13 if name == "tensorrt-cu13" else int((version or "0").partition(".")[0])
-        if version and needed > device.cuda_version[0]:
-            return (
-                value,
-                "attention",
-                f"{name} {version} needs CUDA {needed}",
-                gpu.old_driver_remedy(),
-            )
+    newest, minor = device.cuda_version
+    value = f"{device.name}, CUDA {newest}.{minor}"
+    bindings = facts.installed_version("cuda-bindings")
+    if bindings and int(bindings.partition(".")[0]) > newest:
+        needed = f"cuda-bindings {bindings} needs CUDA {bindings.partition('.')[0]}"
+        return value, "attention", needed, gpu.old_driver_remedy()
+    tensorrt = facts.installed_version("tensorrt-cu13")
+    if tensorrt and newest < 13:
+        needed = f"tensorrt-cu13 {tensorrt} needs CUDA 13"
+        return value, "attention", needed, gpu.old_driver_remedy()
     return value, "good", "the driver is new enough for the installed packages"
+
+
+#: nvmlComputeMode_t in nvml.h.
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
 @check("GPU compute mode", "NVML does not state it", checks=GPU_CHECKS)
 def compute_mode(root: Path) -> Found:
-    modes = {
-        None: None,
-        0: "default",
-        1: "exclusive thread",
-        2: "prohibited",
-        3: "exclusive process",
-    }
-    mode = _asked("nvmlDeviceGetComputeMode")
-    if mode == 2:
-        return (
-            modes[mode],
-            "attention",
-            "no program can use the GPU",
-            "sudo nvidia-smi --compute-mode=DEFAULT",
-        )
-    meaning = (
-        "other programs can use the GPU at the same time"
-        if mode == 0
-        else "a second program is refused"
-    )
-    return modes.get(mode, str(mode)), "good", meaning
+    number = _asked("nvmlDeviceGetComputeMode")
+    if number is None:
+        return None
+    mode = COMPUTE_MODES[number]
+    if mode == "prohibited":
+        remedy = "sudo nvidia-smi --compute-mode=DEFAULT"
+        return mode, "attention", "no program can use the GPU", remedy
+    if mode == "default":
+        return mode, "good", "other programs can use the GPU at the same time"
+    return mode, "good", "a second program is refused"
 
 
 @check("GPU persistence mode", "NVML does not state it", checks=GPU_CHECKS)
@@ -476,22 +376,22 @@ def persistence_mode(root: Path) -> Found:
 def gpu_clocks(root: Path) -> Found:
     with gpu.Nvml() as session:
         state = session.state(session.device())
-    value, most = "{gpu_sm_mhz} of at most {max_sm_mhz} MHz".format_map(state), state["max_sm_mhz"]
+    highest_mhz = state["max_sm_mhz"]
+    if not highest_mhz:
+        return None
+    value = f"{state['gpu_sm_mhz']} of at most {highest_mhz} MHz"
     meaning = (
         "whether the clock is locked cannot be read; an unlocked one follows load and temperature"
     )
-    return value if most else None, "unknown", meaning, gpu.lock_advice(most)
+    return value, "unknown", meaning, gpu.lock_advice(highest_mhz)
 
 
 @check("GPU partition (MIG)", "this GPU has none", checks=GPU_CHECKS)
 def mig(root: Path) -> Found:
     mode = _asked("nvmlDeviceGetMigMode")
     if mode and mode[0]:
-        return (
-            "on",
-            "attention",
-            "only a part of the GPU is used; power and clocks are shared with the other parts",
-        )
+        meaning = "only a part of the GPU is used; power and clocks are shared with the other parts"
+        return "on", "attention", meaning
     return "off" if mode else "not supported", "good", "the whole GPU is used"
 
 
@@ -507,20 +407,20 @@ def mps(root: Path) -> Found:
 @check("core near the GPU", "the GPU's place is not visible", checks=GPU_CHECKS)
 def near_gpu(root: Path) -> Found:
     address = gpu.cuda_device().pci_bus_id.lower()
-    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root)) or ()
-    core, useful = linux.allowed_cores()[-1], sorted(set(near) & set(linux.allowed_cores()))
-    value = f"core {core}, the GPU is near {linux.list_text(near)}" if near else None
+    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root))
+    if not near:
+        return None
+    allowed = linux.allowed_cores()
+    core = allowed[-1]
+    value = f"core {core}, the GPU is near {linux.list_text(near)}"
+    useful = tuple(sorted(set(near) & set(allowed)))
     if core in near or not useful:
         return value, "good", "the timed core and the GPU share a memory node"
-    meaning = "copies cross between processors"
-    return (
-        value,
-        "attention",
-        meaning,
-        f"taskset --cpu-list {linux.list_text(tuple(useful))} lstm-trt ...",
-    )
+    remedy = f"taskset --cpu-list {linux.list_text(useful)} lstm-trt ..."
+    return value, "attention", "copies cross between processors", remedy
 
 
 def host_checks(root: Path = ROOT) -> list[Check]:
     """All checks, in the order of `CHECKS`; those of `GPU_CHECKS` if CUDA has a device."""
-    return [run(root) for run in (*CHECKS, *(GPU_CHECKS if gpu.device_here() else ()))]
+    checks = [*CHECKS, *GPU_CHECKS] if gpu.device_here() else CHECKS
+    return [run(root) for run in checks]

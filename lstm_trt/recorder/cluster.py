@@ -26,12 +26,11 @@ def connect(address: str, hosts: Sequence[str] | None = None) -> Any:
         "--scheduler needs Dask", ImportError, hint=f"; install it with {how_to_install('cluster')}"
     ):
         from distributed import Client, Security
-    if (
-        address.startswith("tls:")
-        and Security().get_connection_args("client")["ssl_context"] is None
-    ):
+    certificates = Security().get_connection_args("client")["ssl_context"]
+    if address.startswith("tls:") and certificates is None:
         raise UsageError(
-            f"{address} needs certificates, which Dask's configuration does not name: see docs/cluster.md"
+            f"{address} needs certificates, which Dask's configuration does not name:"
+            " see docs/cluster.md"
         )
     with refused(f"no Dask scheduler answers at {address}", OSError):
         client = Client(address, timeout=CONNECT_S, set_as_default=False)

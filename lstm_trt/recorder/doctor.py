@@ -6,20 +6,18 @@ checks the host's settings; nothing is timed, installed or changed. `render` for
 report that `lstm-trt doctor` prints.
 """
 
-import os
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from lstm_trt import __version__, registry, runtimes
 from lstm_trt.config.errors import LabError, NotInstalled, RuntimeUnavailable, causes, first_line
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines, terminal_width
+from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
 from lstm_trt.config.libraries import pd, require
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, VERDICTS, Check, host_checks
@@ -43,8 +41,6 @@ PACKAGES = (
 #: Indentation of a remedy.
 BELOW = " " * 13
 
-COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "unknown": "2"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeRow(Availability):
@@ -63,16 +59,17 @@ class DoctorReport:
     machine: dict[str, Any]
     checks: list[Check]
 
-    #: For `cli.main.show`: the text has colours of its own.
-    coloured: ClassVar[bool] = True
-
     def as_dict(self) -> dict:
-        rows = {
-            name: [asdict(row) for row in getattr(self, name)] for name in ("runtimes", "checks")
+        return {
+            "runtimes": [asdict(row) for row in self.runtimes],
+            "checks": [asdict(check) for check in self.checks],
+            "versions": self.versions,
+            "machine": self.machine,
         }
-        return {**rows, "versions": self.versions, "machine": self.machine}
 
-    frame = property(lambda self: frame_of(self.runtimes))
+    @property
+    def frame(self) -> Any:
+        return frame_of(self.runtimes)
 
     def __str__(self) -> str:
         return render(self)
@@ -80,18 +77,19 @@ class DoctorReport:
 
 def frame_of(rows: Iterable[Any]) -> Any:
     """A DataFrame with a row per runtime and device."""
-    return pd.DataFrame(map(asdict, rows))
+    return pd.DataFrame([asdict(row) for row in rows])
 
 
 def _missing_module(error: BaseException) -> str:
     """The remedy for an import that failed because a package is missing; "" for other errors."""
-    missing = (
-        each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name
-    )
-    name = next(missing, "").split(".")[0]
-    if name == "lstm_trt":
-        return "the installation is incomplete: pip install --force-reinstall --no-deps lstm_trt"
-    return f"install the package that provides the module {name!r}" if name else ""
+    for each in causes(error):
+        if isinstance(each, ModuleNotFoundError) and each.name:
+            name = each.name.partition(".")[0]
+            if name == "lstm_trt":
+                again = "pip install --force-reinstall --no-deps lstm_trt"
+                return f"the installation is incomplete: {again}"
+            return f"install the package that provides the module {name!r}"
+    return ""
 
 
 def broken(error: BaseException) -> Availability:
@@ -158,63 +156,63 @@ class Line(NamedTuple):
     remedy: str = ""
 
 
-def table(
-    header: Sequence[str] | None, rows: Sequence[Line], width: int, colour: bool = False
-) -> list[str]:
+def render(report: DoctorReport, width: int | None = None) -> str:
+    """The report as text of `width` columns (default: those of the terminal, else 100)."""
+    width = width or WIDTH.get() or 100
+    ready = sum(row.ready for row in report.runtimes)
+    found = Counter(check.verdict for check in report.checks)
+    verdicts = f"{found['good']} good, {found['attention']} need attention"
+    lines = [
+        *_heading(report, width),
+        "",
+        f"RUNTIMES: {ready} of {len(report.runtimes)} ready",
+        *table(None, _runtime_lines(report), width),
+        "",
+        f"HOST: {verdicts}, {found['unknown']} unknown",
+        *table(None, _check_lines(report.checks), width),
+    ]
+    return "\n".join(lines)
+
+
+def table(header: Sequence[str] | None, rows: Sequence[Line], width: int) -> list[str]:
     """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows
     that share it."""
     cells = [row.cells for row in rows]
     aligned = table_lines(header, cells, left=header or (), width=width, wrap=True, indent=2)
     lines = aligned[: len(aligned) - len(rows)]
     for number, (row, text) in enumerate(zip(rows, aligned[len(lines) :], strict=True)):
-        state = row.cells[0]
-        shown = f"\033[{COLOURS[state]}m{state}\033[0m" if colour and state in COLOURS else state
-        lines += text.replace(state, shown, 1).split("\n")
-        if row.remedy and (number + 1 == len(rows) or rows[number + 1].remedy != row.remedy):
+        lines += text.split("\n")
+        shared = number + 1 < len(rows) and rows[number + 1].remedy == row.remedy
+        if row.remedy and not shared:
             # Words are not broken, so that commands can be copied.
-            indents = {"initial_indent": f"{BELOW}-> ", "subsequent_indent": f"{BELOW}   "}
-            lines += textwrap.wrap(row.remedy, width, **indents, **WHOLE_WORDS)
+            lines += textwrap.wrap(
+                row.remedy,
+                width,
+                initial_indent=f"{BELOW}-> ",
+                subsequent_indent=f"{BELOW}   ",
+                **WHOLE_WORDS,
+            )
     return lines
 
 
 def _heading(report: DoctorReport, width: int) -> list[str]:
-    machine, versions = report.machine, report.versions
-    gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU found"
+    machine = report.machine
+    versions = dict(report.versions)
+    versions.pop("libc", None)
+    own, python, kernel = (versions.pop(name) for name in ("lstm_trt", "python", "kernel"))
+    gpus = [str(gpu["name"]) for gpu in machine.get("gpus") or ()] or ["no NVIDIA GPU found"]
     cores = f"{count(machine['logical_cores'], 'core')} (may use {machine['allowed_cores']})"
-    first = (
-        f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
-    )
-    packages = {
-        name: v
-        for name, v in versions.items()
-        if name not in ("lstm_trt", "python", "kernel", "libc")
-    }
-    present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-    absent = ", ".join(name for name, version in packages.items() if not version)
-    lines = [first, f"{machine['cpu']}, {cores}, {gpus}"]
-    for label, text in (("packages: ", present), ("not installed: ", absent)):
-        if text:
-            lines += textwrap.wrap(label + text, width, subsequent_indent="  ", **WHOLE_WORDS)
-    return lines
-
-
-def render(report: DoctorReport, width: int | None = None, colour: bool | None = None) -> str:
-    """The report as text of `width` columns (default: those of the terminal, else 100).
-
-    `colour` defaults to True on a terminal unless NO_COLOR is set.
-    """
-    width = width or WIDTH.get() or 100
-    if colour is None:
-        colour = terminal_width(sys.stdout) is not None and "NO_COLOR" not in os.environ
-    ready = sum(row.ready for row in report.runtimes)
-    lines = [*_heading(report, width), "", f"RUNTIMES: {ready} of {len(report.runtimes)} ready"]
-    lines += table(None, _runtime_lines(report), width, colour)
-    found = Counter(check.verdict for check in report.checks)
-    lines += [
-        "",
-        f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown",
+    present = [f"{name} {version}" for name, version in versions.items() if version]
+    absent = [name for name, version in versions.items() if not version]
+    lines = [
+        f"lstm_trt {own}, Python {python}, Linux {kernel}",
+        f"{machine['cpu']}, {cores}, {', '.join(gpus)}",
     ]
-    return "\n".join(lines + table(None, _check_lines(report.checks), width, colour))
+    for label, names in (("packages", present), ("not installed", absent)):
+        if names:
+            text = f"{label}: {', '.join(names)}"
+            lines += textwrap.wrap(text, width, subsequent_indent="  ", **WHOLE_WORDS)
+    return lines
 
 
 def _runtime_lines(report: DoctorReport) -> list[Line]:
@@ -223,28 +221,27 @@ def _runtime_lines(report: DoctorReport) -> list[Line]:
     Without a GPU that is the reason of all that need one: what else they lack matters on a machine
     that has one.
     """
-    no_gpu = not report.machine.get("gpus") and not any(
-        row.ready and row.device == "cuda" for row in report.runtimes
-    )
-    names: dict[tuple, list[str]] = {}
+    gpu_ready = any(row.ready and row.device == "cuda" for row in report.runtimes)
+    no_gpu = not report.machine.get("gpus") and not gpu_ready
+    names: dict[Line, list[str]] = {}
     for row in sorted(report.runtimes, key=lambda row: not row.ready):
-        known = (
-            row.version is None or row.version in report.versions.values()
-        )  # stands in the heading
-        name = row.runtime if known else f"{row.runtime} ({row.version})"
-        reason = "" if row.ready else row.reason
-        remedy = "" if row.ready else row.remedy
+        name, reason, remedy = row.runtime, row.reason, row.remedy
         if no_gpu and row.device == "cuda":
-            name = row.runtime
             reason = "no NVIDIA GPU"
             remedy = f"{NO_GPU_REMEDY}, then this command says what else is missing"
-        names.setdefault((row.ready, row.device or "-", reason, remedy), []).append(name)
+        elif row.version and row.version not in report.versions.values():
+            name += f" ({row.version})"  # not in the heading
+        line = Line(("not ready", row.device or "-", reason), remedy)
+        if row.ready:
+            line = Line(("ready", row.device or "-", ""))
+        names.setdefault(line, []).append(name)
     lines = []
-    for (is_ready, device, reason, remedy), several in names.items():
-        last = ", ".join(several)
+    for line, together in names.items():
+        state, device, reason = line.cells
+        text = ", ".join(together)
         if reason:
-            last += f": {reason}"
-        lines.append(Line(("ready" if is_ready else "not ready", device, last), remedy))
+            text += f": {reason}"
+        lines.append(Line((state, device, text), line.remedy))
     return lines
 
 
@@ -254,23 +251,22 @@ def _check_lines(checks: Sequence[Check]) -> list[Line]:
 
     All kernel arguments are one remedy, since they stand on one line of the boot loader's settings.
     """
-    of_kernel = [
-        check
-        for check in checks
-        if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
-    ]
-    arguments = " ".join(check.remedy.removeprefix(KERNEL_LINE) for check in of_kernel)
-    together = (
-        f"{KERNEL_LINE}{arguments} (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot)"
-    )
+
+    def of_kernel(check: Check) -> bool:
+        return check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
+
+    arguments = [check.remedy.removeprefix(KERNEL_LINE) for check in checks if of_kernel(check)]
+    where = "GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot"
+    together = f"{KERNEL_LINE}{' '.join(arguments)} ({where})"
     lines = []
+    good = []
     for check in sorted(
-        checks, key=lambda check: (VERDICTS.index(check.verdict), check not in of_kernel)
+        checks, key=lambda each: (VERDICTS.index(each.verdict), not of_kernel(each))
     ):
-        if check.verdict != "good":
-            found = f"{check.name}: {check.value}; {check.meaning}"
-            lines.append(
-                Line((check.verdict, found), together if check in of_kernel else check.remedy)
-            )
-    good = [f"{check.name}: {check.value}" for check in checks if check.verdict == "good"]
+        if check.verdict == "good":
+            good.append(f"{check.name}: {check.value}")
+        else:
+            text = f"{check.name}: {check.value}; {check.meaning}"
+            remedy = together if of_kernel(check) else check.remedy
+            lines.append(Line((check.verdict, text), remedy))
     return [*lines, Line(("good", "; ".join(good) or "none"))]

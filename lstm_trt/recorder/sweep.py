@@ -1,22 +1,22 @@
-"""A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume, progress.
+"""A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume.
 
 A round records every configuration once, in new processes and in a new random order with
 the runtimes mixed, so that a drift of the machine affects all of them alike. Progress is
 kept only on disk: a killed sweep resumes with the same command and loses at most the
 configuration in progress.
+
+`run_sweep` has three steps: it plans (`plan_folder`: what a folder does not contain yet), runs
+(`record_here`, or `record_elsewhere` at executors) and reports (`SweepReport`).
 """
 
 from __future__ import annotations
 
-import io
 import itertools
-import math
 import os
 import random
 import secrets
-import sys
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import ExitStack, closing
@@ -24,281 +24,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, duration, listed, terminal_width, warning_lines
+from lstm_trt.config.format import count, duration, listed, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.jobs import Seconds
-from lstm_trt.recorder.pool import Recorded, WorkerPool, check_limits, waiting_text
-from lstm_trt.recorder.task import Result, record_task
+from lstm_trt.recorder.pool import Recorded, WorkerPool, check_limits
+from lstm_trt.recorder.progress import Progress
+from lstm_trt.recorder.task import Job, Result, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock, state_holder
-
-
-def _in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
-
-
-class NotebookBar(tqdm):
-    """A progress bar as text in the output of a cell; updates replace it, so that a notebook is
-    saved with the last.
-
-    Not `tqdm.notebook`: its widgets need ipywidgets, and a saved notebook shows an error in their
-    place.
-    """
-
-    def __init__(self, **how: Any) -> None:
-        self._output = None
-        super().__init__(file=io.StringIO(), ascii=False, **how)
-
-    def display(self, *ignored: Any, **also: Any) -> None:
-        from IPython.display import display
-
-        text = {"text/plain": str(self)}
-        if self._output is None:
-            self._output = display(text, raw=True, display_id=True)
-        else:
-            self._output.update(text, raw=True)
-
-
-class Progress:
-    """Progress line with the current configuration, the number done and the remaining time; updates
-    the report."""
-
-    def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
-        self._report, self._began = report, time.monotonic()
-        #: By runtime; what is done also of all, as None.
-        self._left, self._done = defaultdict(Counter), defaultdict(Counter)
-        for each in plan:
-            self._left[each.runtime].update(_cost(each))
-        self._ended, self._left_s = 0, 0.0
-        self._running = ""
-        self._versions = Counter(
-            runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan}
-        )
-        self._show = show and report.left > 0
-        self._bar = None
-        self._shown_at = -math.inf
-        #: Shortest time between two lines; each update of a notebook makes the browser draw.
-        self._every_s = 10.0
-
-    def __enter__(self) -> Progress:
-        in_notebook = _in_notebook()
-        if self._show and (in_notebook or terminal_width(sys.stderr)):
-            self._every_s = 0.5 if in_notebook else 0.0
-            self._bar = (NotebookBar if in_notebook else tqdm)(
-                total=self._report.total,
-                initial=self._report.done_before + self._report.failed_before,
-                bar_format="{n_fmt}/{total_fmt} |{bar:10}| {elapsed}{postfix}",
-                dynamic_ncols=not in_notebook,
-            )
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if self._bar is not None:
-            self._bar.set_postfix_str("")
-            self._bar.close()
-
-    def begin(self, configuration: Configuration, number: int) -> None:
-        several = self._versions[configuration.runtime] > 1
-        self._running = configuration.title + f", version {configuration.runtime_version}" * several
-        self._running += f", r{number}" if number else ""
-        self._show_line(self._running)
-
-    def submitted(self, jobs: int, workers: int) -> None:
-        """While executors record: what they have, and how much each machine has recorded."""
-        machines = listed(
-            [f"{name} {number}" for name, number in self._report.machines.most_common()], 3
-        )
-        self._running = (
-            f"{count(jobs, 'job')} at {count(workers, 'worker')}, recorded by {machines}"
-        )
-        self._show_line(self._running)
-
-    def listen(self, message: dict) -> None:
-        if message["event"] == "waiting":
-            self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
-        if (
-            message["event"] == "progress"
-            and message["done"]
-            and message["total"] > message["done"]
-        ):
-            self._show_line(f"{self._running} {100 * message['done'] // message['total']} %")
-
-    def end(self, configuration: Configuration, outcome: Recorded) -> None:
-        report = self._report
-        report.seconds.add(outcome.seconds)
-        if outcome.failure:
-            report.failures.append(outcome.failure)
-        else:
-            report.recorded += 1
-        report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
-        report.machines.update([outcome.machine] if isinstance(outcome, Result) else [])
-        cost, self._ended = _cost(configuration), self._ended + 1
-        self._left[configuration.runtime].subtract(cost)
-        for known in (configuration.runtime, None) if not outcome.failure else ():
-            spent_s = max(0.0, outcome.seconds.timing - cost["scheduled_s"])
-            self._done[known].update({"work": cost["work"], "spent_s": spent_s})
-        spent_s = (
-            sum(asdict(report.seconds).values()) - report.seconds.inside_trials
-        )  # of several at a time
-        self._left_s = self.seconds_left() / max(1.0, spent_s / (time.monotonic() - self._began))
-        if self._bar is not None:
-            self._bar.update()
-        elif not report.machines:  # else `submitted` follows
-            self._show_line("")
-
-    def seconds_left(self) -> float:
-        """Estimated from the remaining gaps between calls and each runtime's rate of operations so
-        far."""
-        seconds, left_s = self._report.seconds, 0.0
-        overhead_s = (seconds.preparing + seconds.control + seconds.storing) / self._ended
-        for runtime, left in self._left.items():
-            done = self._done[runtime if self._done[runtime]["work"] else None]
-            # The work is 0 with periodic arrivals, where the schedule sets the duration.
-            rate = done["spent_s"] / (done["work"] or 1)
-            left_s += left["cells"] * overhead_s + left["scheduled_s"] + left["work"] * rate
-        return left_s
-
-    def _show_line(self, running: str, soon: bool = False) -> None:
-        """Show the line, but none that follows another too early, unless `soon`."""
-        if not self._show or (time.monotonic() - self._shown_at < self._every_s and not soon):
-            return
-        self._shown_at = time.monotonic()
-        report = self._report
-        failed = f"{len(report.failures)} failed" if report.failures else ""
-        time_left = (
-            f"about {duration(self._left_s)} left"
-            if self._ended
-            else "remaining time not known yet"
-        )
-        text = ", ".join(
-            filter(None, [time_left, failed, running])
-        )  # a narrow terminal cuts the end
-        if self._bar is not None:
-            self._bar.set_postfix_str(text)
-        else:
-            print(
-                f"{report.total - report.left}/{report.total}  {text}", file=sys.stderr, flush=True
-            )
-
-
-def _cost(configuration: Configuration) -> dict[str, Any]:
-    """Seconds of the schedule, and operations beside it."""
-    protocol, calls = (
-        configuration.protocol,
-        configuration.protocol.trials + configuration.protocol.warmup,
-    )
-    work = 0 if protocol.period_us else calls * configuration.workload.work(configuration.mode)
-    return {"cells": 1, "scheduled_s": calls * protocol.gap_s, "work": work}
-
-
-#: Number of failures that the report lists; the folder contains all of them.
-FAILURES_LISTED = 10
-
-
-@dataclass
-class SweepReport:
-    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C).
-
-    `machines`: of an executor, with the numbers of results. `folders`: where the recordings are.
-    """
-
-    total: int
-    done_before: int = 0
-    failed_before: int = 0
-    recorded: int = 0
-    failures: list[schema.Failure] = field(default_factory=list)
-    seconds: Seconds = field(default_factory=Seconds)
-    wall_s: float = 0.0
-    stopped: bool = False
-    warnings: list[str] = field(default_factory=list)
-    machines: Counter[str] = field(default_factory=Counter)
-    folders: list[Path] = field(default_factory=list)
-
-    @property
-    def left(self) -> int:
-        return (
-            self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
-        )
-
-    @property
-    def efficiency(self) -> float | None:
-        """Time inside trials divided by the wall time of timing."""
-        return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
-
-    @property
-    def preparing_s_each(self) -> float | None:
-        """Preparation time per configuration, including the start of workers."""
-        attempted = self.recorded + len(self.failures)
-        return self.seconds.preparing / attempted if attempted else None
-
-    def as_dict(self) -> dict:
-        names = ("shape", "runtime", "precision", "stage", "reason")
-        configured = [(each, each.configuration) for each in self.failures]
-        failed = [
-            (of.name, of.runtime, of.options.precision, each.stage, each.reason)
-            for each, of in configured
-        ]
-        counted = (
-            "total",
-            "done_before",
-            "failed_before",
-            "recorded",
-            "left",
-            "stopped",
-            "wall_s",
-            "preparing_s_each",
-        )
-        return {
-            **{name: getattr(self, name) for name in (*counted, "efficiency", "warnings")},
-            **{f"{name}_s": seconds for name, seconds in asdict(self.seconds).items()},
-            **({"machines": dict(self.machines)} if self.machines else {}),
-            "failed": len(self.failures),
-            "failures": [dict(zip(names, values, strict=True)) for values in failed],
-        }
-
-    def __str__(self) -> str:
-        others = {
-            "already recorded": self.done_before,
-            "failed earlier": self.failed_before,
-            "left": self.left,
-        }
-        counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
-        counts += [f"{number} {what}" for what, number in others.items() if number]
-        lines = [f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"]
-        if self.efficiency is not None:
-            seconds, each = self.seconds, f"{self.preparing_s_each:.2f} s per configuration"
-            preparing = (
-                f"preparing {seconds.preparing:.1f} s ({each}, including the start of workers)"
-            )
-            timing = (
-                f"timing {seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials)"
-            )
-            control = f"control runs {seconds.control:.1f} s, " if seconds.control else ""
-            lines.append(f"{preparing}, {timing}, {control}storing {seconds.storing:.1f} s")
-        shown = self.failures[:FAILURES_LISTED]
-        lines += [
-            f"failed: {each.configuration.title} at {each.stage}: {each.reason}" for each in shown
-        ]
-        more = len(self.failures) - FAILURES_LISTED
-        if more > 0:
-            lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
-        if self.failures or self.failed_before:
-            kept = (
-                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings"
-            )
-            lines.append(f"{kept}: --retry-failed repeats it, and deleting the file forgets it")
-        return "\n".join([*lines, *warning_lines(self.warnings)])
-
 
 #: Who records: this process, an executor, a function that makes one when something is left, or
 #: several by name.
@@ -306,28 +45,91 @@ Executors = (
     futures.Executor | Callable[[], futures.Executor] | Mapping[str, futures.Executor] | None
 )
 
-#: What executors raise that record nothing any more.
-_ENDED = (futures.BrokenExecutor, futures.CancelledError)
 
-#: How often workers are counted, at the least.
-POLL_S = 5.0
+def sweep(  # noqa: PLR0913
+    workloads: Iterable[Workload],
+    runtimes: Sequence[str | None] = (None,),
+    protocol: Protocol | Sequence[Protocol] | None = None,
+    options: Options | Sequence[Options] | None = None,
+    *,
+    out: str | os.PathLike,
+    mode: str | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    control: bool = False,
+    time_limit_s: float | None = None,
+    memory_limit: int | None = None,
+    retry_failed: bool = False,
+    wait: bool | float = True,
+    show_progress: bool = True,
+    executor: Executors = None,
+) -> SweepReport:
+    """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if
+    interrupted.
+
+    With several protocols or options, each is recorded; `Options.each(precision=["fp32", "bf16"])`
+    makes options with several precisions. A runtime is skipped for the precisions that it does not
+    support on its device, with a warning in the report. A runtime None is the default of the
+    workload's kind, as in `describe`.
+
+    The other arguments are those of `run_sweep`. Raises what `plan_configurations` and `run_sweep`
+    raise.
+    """
+    configurations, skipped = plan_configurations(
+        workloads, runtimes, protocol, options, mode, anywhere=executor is not None
+    )
+    return run_sweep(
+        configurations,
+        out,
+        rounds=rounds,
+        seed=seed,
+        control=control,
+        time_limit_s=time_limit_s,
+        memory_limit=memory_limit,
+        retry_failed=retry_failed,
+        wait=wait,
+        show_progress=show_progress,
+        warnings=skipped,
+        executor=executor,
+    )
 
 
-def default_rounds(trials: int) -> int:
-    """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only
-    many trials."""
-    return 3 if trials >= TIERS["compare"] else 1
+def plan_configurations(
+    workloads: Iterable[Workload],
+    runtimes: Iterable[str | None],
+    protocol: Protocol | Sequence[Protocol] | None = None,
+    options: Options | Sequence[Options] | None = None,
+    mode: str | None = None,
+    anywhere: bool = False,
+) -> tuple[list[Configuration], list[str]]:
+    """The configurations that `sweep` records, and a line for each runtime that is skipped for some
+    precisions.
+
+    Raises what `describe` raises; an unsupported precision is an error only if no configuration is
+    left.
+    """
+    configurations: list[Configuration] = []
+    unsupported: dict[tuple, dict[str, UnsupportedPrecision]] = {}
+    for workload, runtime, each_protocol, each_options in itertools.product(
+        as_list(workloads), dict.fromkeys(as_list(runtimes)), as_list(protocol), as_list(options)
+    ):
+        try:
+            configurations.append(
+                describe(workload, runtime, each_protocol, each_options, mode, anywhere=anywhere)
+            )
+        except UnsupportedPrecision as error:
+            unsupported.setdefault((error.runtime, error.device), {})[error.precision] = error
+    lines = []
+    for (runtime, device), errors in unsupported.items():
+        *_, last = errors.values()
+        offered = f"choose from {listed(last.offered)}"
+        lines.append(f"{runtime} on {device} does not support {listed(errors)}: {offered}")
+    if lines and not configurations:
+        raise UsageError("; ".join(lines))
+    return configurations, [f"skipped: {line}" for line in lines]
 
 
-def order(items: Iterable[Any], rounds: int, seed: int) -> Iterator[list[Any]]:
-    """The items of each round in a new random order; reproducible for a given seed."""
-    for number in range(rounds):
-        shuffled = list(items)
-        random.Random(f"{seed}/{number}").shuffle(shuffled)
-        yield shuffled
-
-
-def run_sweep(
+def run_sweep(  # noqa: PLR0913
     configurations: Sequence[Configuration],
     out: str | os.PathLike,
     *,
@@ -347,10 +149,12 @@ def run_sweep(
     `report.stopped`.
 
     `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest number
-    of trials). `control`: add a control run after each, which doubles the run time. `wait`: whether
-    to wait while another recording uses the same cores. `interpreters`: configuration id -> Python
-    that records it; None, or no entry, is the current one. `warnings`: lines for the report. If a
-    configuration fails, a failure row is written and the sweep continues.
+    of trials). `seed`: of the order. `control`: add a control run after each, which doubles the run
+    time. `time_limit_s`: for each configuration. `memory_limit`: of a process, in bytes.
+    `retry_failed`: record again what failed before. `wait`: whether to wait while another recording
+    uses the same cores. `interpreters`: configuration id -> Python that records it; None, or no
+    entry, is the current one. `warnings`: lines for the report. If a configuration fails, a failure
+    row is written and the sweep continues.
 
     `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of
     names to executors records all on each, into a folder of its name. What any machine has recorded
@@ -361,68 +165,68 @@ def run_sweep(
     recordings are kept.
     """
     if rounds is None:
-        rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
+        rounds = default_rounds(max((each.protocol.trials for each in configurations), default=1))
     check_limits(time_limit_s, rounds)
-    if executor is not None and (
-        interpreters or wait is not True or any(each.protocol.for_s for each in configurations)
-    ):
-        here = "soaks (for_s), versions of a library, --no-wait and --wait-limit are for this machine only"
-        raise UsageError(f"{here}: leave them out, or the executor (--scheduler)")
-    keyed = {
-        each.id if executor is None else cell_key(each.as_dict()): each
-        for each in dict.fromkeys(configurations)
-    }
-    keys = [
-        (key, number)
-        for number, shuffled in enumerate(order(keyed, rounds, seed))
-        for key in shuffled
-    ]
-    began, report = time.monotonic(), SweepReport(0, warnings=[*warnings])
-    plans: list[tuple[Any, deque[Cell]]] = []
-    with ExitStack() as stack:
-        for place, each in executor.items() if isinstance(executor, Mapping) else [("", executor)]:
-            folder = files.make_folder(Path(out) / place)
-            stack.enter_context(folder_lock(folder))
-            moved, cells = (folders.tidy(folder), {}) if each is None else folders.cells(folder)
-            again = "it has been moved aside and is recorded again"
-            report.warnings += [f"{path.name} was damaged; {again}" for path in moved]
-            found = folders.finished(folder)
-            recorded, failed = (
-                {(cells.get(name, name), number): name for name, number in each} for each in found
-            )
-            left = [key for key in keys if key not in recorded]
-            todo = [key for key in left if retry_failed or key not in failed]
-            queue = deque(Cell(folder, *key, keyed[key[0]], failed.get(key)) for key in todo)
-            plans.append((each() if todo and callable(each) else each, queue))
-            report.total += len(keys)
-            report.done_before += len(keys) - len(left)
-            report.failed_before += len(left) - len(todo)
-            report.folders.append(folder)
-            state_holder(folder, len(keys))
-        plan = [cell for _, cells in plans for cell in cells]
-        progress = stack.enter_context(
-            Progress([cell.configuration for cell in plan], report, show_progress)
-        )
+    if executor is not None:
+        _check_for_executors(configurations, interpreters, wait)
+    began = time.monotonic()
+    report = SweepReport(warnings=[*warnings])
+    wanted = wanted_keys(configurations, rounds, seed, anywhere=executor is not None)
+    with ExitStack() as held:
+        plans = []
+        executors = executor if isinstance(executor, Mapping) else {"": executor}
+        for name, each in executors.items():
+            folder = files.make_folder(Path(out) / name)
+            held.enter_context(folder_lock(folder))
+            plans.append(plan_folder(folder, each, wanted, retry_failed))
+            report.add_plan(plans[-1])
+            state_holder(folder, len(wanted))
+        planned = [cell.configuration for plan in plans for cell in plan.cells]
+        progress = held.enter_context(Progress(planned, report, show_progress))
         if executor is None:
-            pool = stack.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
-            outcomes = _here(plan, pool, progress, control)
+            pool = held.enter_context(WorkerPool(time_limit_s, memory_limit, interpreters, wait))
+            outcomes = record_here(plans[0].cells, pool, progress, control)
         else:
-            how = {"control": control, "limits": (time_limit_s, memory_limit)}
-            outcomes = stack.enter_context(closing(_elsewhere(plans, progress, **how)))
+            limits = (time_limit_s, memory_limit)
+            outcomes = held.enter_context(
+                closing(record_elsewhere(plans, progress, control, limits))
+            )
         try:
             with refused(
                 "the executor has ended", *_ENDED, hint="; run the sweep again to resume it"
             ):
                 for cell, outcome in outcomes:
-                    progress.end(cell.configuration, outcome)
+                    report.add(cell.configuration, outcome)
+                    progress.end(cell.configuration, outcome.seconds)
         except KeyboardInterrupt:
             report.stopped = True
         report.wall_s = time.monotonic() - began
     return report
 
 
+def default_rounds(trials: int) -> int:
+    """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only
+    many trials."""
+    return 3 if trials >= TIERS["compare"] else 1
+
+
+def _check_for_executors(
+    configurations: Iterable[Configuration],
+    interpreters: Mapping[str, Interpreter | None] | None,
+    wait: bool | float,
+) -> None:
+    if interpreters or wait is not True or any(each.protocol.for_s for each in configurations):
+        raise UsageError(
+            "soaks (for_s), versions of a library, --no-wait and --wait-limit are for this machine"
+            " only: leave them out, or the executor (--scheduler)"
+        )
+
+
+# The plan
+
+
 class Cell(NamedTuple):
-    """What is recorded once: folder, key and round there, and the id of an earlier failure of it."""
+    """What is recorded once: folder, key and round there, and the id of an earlier failure."""
 
     folder: Path
     key: str
@@ -431,44 +235,119 @@ class Cell(NamedTuple):
     failed: str | None
 
 
-def _here(
-    plan: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool
+@dataclass(frozen=True)
+class FolderPlan:
+    """What is left to be recorded into a folder, and by which executor; None is this process."""
+
+    folder: Path
+    executor: Any
+    cells: deque[Cell]
+    done_before: int
+    failed_before: int
+    damaged: Sequence[Path]
+
+
+def order(items: Iterable[Any], rounds: int, seed: int) -> Iterator[list[Any]]:
+    """The items of each round in a new random order; reproducible for a given seed."""
+    for number in range(rounds):
+        shuffled = list(items)
+        random.Random(f"{seed}/{number}").shuffle(shuffled)
+        yield shuffled
+
+
+def wanted_keys(
+    configurations: Iterable[Configuration], rounds: int, seed: int, anywhere: bool
+) -> dict[tuple[str, int], Configuration]:
+    """(key, round) -> configuration, in the order of recording.
+
+    The key is the id of the configuration; if it may be recorded `anywhere`, without the machine.
+    """
+    keyed = {}
+    for configuration in dict.fromkeys(configurations):
+        key = cell_key(configuration.as_dict()) if anywhere else configuration.id
+        keyed[key] = configuration
+    wanted = {}
+    for number, keys in enumerate(order(keyed, rounds, seed)):
+        for key in keys:
+            wanted[key, number] = keyed[key]
+    return wanted
+
+
+def plan_folder(
+    folder: Path,
+    executor: Any,
+    wanted: Mapping[tuple[str, int], Configuration],
+    retry_failed: bool,
+) -> FolderPlan:
+    """What of the wanted keys a folder does not contain yet; damaged files are moved aside."""
+    keys: Mapping[str, str] = {}  # by configuration id, where they are not the same
+    if executor is None:
+        damaged = folders.tidy(folder)
+    else:
+        damaged, keys = folders.cells(folder)
+    recorded, failed = folders.finished(folder)
+    done = {(keys.get(identity, identity), number) for identity, number in recorded}
+    failures = {(keys.get(identity, identity), number): identity for identity, number in failed}
+    left = [key for key in wanted if key not in done]
+    todo = [key for key in left if retry_failed or key not in failures]
+    if todo and callable(executor):
+        executor = executor()
+    return FolderPlan(
+        folder,
+        executor,
+        cells=deque(Cell(folder, *key, wanted[key], failures.get(key)) for key in todo),
+        done_before=len(wanted) - len(left),
+        failed_before=len(left) - len(todo),
+        damaged=damaged,
+    )
+
+
+# The run
+
+#: What executors raise that record nothing any more.
+_ENDED = (futures.BrokenExecutor, futures.CancelledError)
+
+#: How often workers are counted, at the least.
+POLL_S = 5.0
+
+
+def record_here(
+    cells: Iterable[Cell], pool: WorkerPool, progress: Progress, control: bool
 ) -> Iterator[tuple[Cell, Recorded]]:
-    for cell in plan:
+    """Record the cells in the processes of `pool`, one after the other."""
+    for cell in cells:
         pool.begin_series(cell.round)
         progress.begin(cell.configuration, cell.round)
-        how = (cell.configuration, cell.round, cell.folder, progress.listen)
-        yield cell, pool.record_configuration(*how, control=control)
+        outcome = pool.record_configuration(
+            cell.configuration, cell.round, cell.folder, progress.listen, control=control
+        )
+        yield cell, outcome
 
 
-def _elsewhere(
-    plans: Sequence[tuple[Any, deque[Cell]]], progress: Progress, **how: Any
+def record_elsewhere(
+    plans: Sequence[FolderPlan],
+    progress: Progress,
+    control: bool,
+    limits: tuple[float | None, int | None],
 ) -> Generator[tuple[Cell, Recorded]]:
-    """Each cell of the executors with its result, as they arrive; the jobs have `how`.
+    """Record the cells of the plans at their executors; gives each with its result, as they arrive.
 
     Only two jobs a worker are submitted at a time, so that workers that join later get some. A
     future is dropped with its result, since Dask records again what a lost worker had and is still
     wanted. Raises `StoreError` if an executor gives a result twice.
     """
-    how |= {"series": secrets.token_hex(8), "added": registry.added}
+    series = secrets.token_hex(8)
     running: dict[futures.Future, Cell] = {}
     try:
-        while running or any(queue for _, queue in plans):
-            for executor, queue in plans:
-                client = getattr(executor, "_client", None)  # of Dask
-                workers = (
-                    len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
-                )
-                jobs = (
-                    sum(cell.folder == queue[0].folder for cell in running.values()) if queue else 0
-                )
-                for cell in [
-                    queue.popleft() for _ in range(min(len(queue), max(1, 2 * workers) - jobs))
-                ]:
-                    plain = cell.configuration.as_dict()
-                    plain["options"] |= {"device_index": cell.configuration.options.device_index}
-                    job = {"key": cell.key, "round": cell.round, "configuration": plain, **how}
-                    running[executor.submit(record_task, job)] = cell
+        while running or any(plan.cells for plan in plans):
+            for plan in plans:
+                workers = _workers_of(plan.executor)
+                submitted = sum(cell.folder == plan.folder for cell in running.values())
+                room = max(1, 2 * workers) - submitted
+                for _ in range(min(room, len(plan.cells))):
+                    cell = plan.cells.popleft()
+                    job = _job(cell, control, limits, series)
+                    running[plan.executor.submit(record_task, job)] = cell
                 progress.submitted(len(running), workers)
             done = futures.wait(running, POLL_S, futures.FIRST_COMPLETED).done
             while done:
@@ -476,6 +355,18 @@ def _elsewhere(
     finally:
         for future in running:
             future.cancel()
+
+
+def _workers_of(executor: Any) -> int:
+    """How many workers an executor has now, about."""
+    client = getattr(executor, "_client", None)  # of Dask
+    return len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
+
+
+def _job(cell: Cell, control: bool, limits: tuple[float | None, int | None], series: str) -> Job:
+    configuration = cell.configuration.as_dict()
+    configuration["options"]["device_index"] = cell.configuration.options.device_index
+    return Job(cell.key, cell.round, configuration, control, *limits, series, registry.added)
 
 
 def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[Cell, Recorded]:
@@ -486,9 +377,7 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
         result = future.result()
     except _ENDED:
         raise
-    except (
-        Exception
-    ) as error:  # every executor has its own, such as Dask's if several workers died of this
+    except Exception as error:  # every executor has its own, such as Dask's if its workers died
         reason = f"the executor did not return its result: {one_line(error)}"
         failure = schema.Failure(cell.configuration, cell.round, "run", reason)
         return cell, Recorded(files.write_failure(failure, cell.folder), failure, Seconds())
@@ -501,70 +390,135 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
     return cell, result
 
 
-def sweep(
-    workloads: Iterable[Workload],
-    runtimes: Sequence[str | None] = (None,),
-    protocol: Protocol | Sequence[Protocol] | None = None,
-    options: Options | Sequence[Options] | None = None,
-    *,
-    out: str | os.PathLike,
-    mode: str | None = None,
-    executor: Executors = None,
-    **how: Any,
-) -> SweepReport:
-    """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if
-    interrupted.
+# The report
 
-    With several protocols or options, each is recorded; `Options.each(precision=["fp32", "bf16"])`
-    makes options with several precisions. A runtime is skipped for the precisions that it does not
-    support on its device, with a warning in the report. A runtime None is the default of the
-    workload's kind, as in `describe`.
+#: Number of failures that the report lists; the folder contains all of them.
+FAILURES_LISTED = 10
 
-    `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes),
-    `retry_failed`, `wait`, `show_progress` and `seed` (of the order). Raises what
-    `plan_configurations` and `run_sweep` raise.
+#: Attributes of a report that JSON has as they are.
+_JSON_VALUES = (
+    "total",
+    "done_before",
+    "failed_before",
+    "recorded",
+    "left",
+    "stopped",
+    "wall_s",
+    "preparing_s_each",
+    "efficiency",
+    "warnings",
+)
+
+
+@dataclass
+class SweepReport:
+    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C).
+
+    `machines`: of an executor, with the numbers of results. `folders`: where the recordings are.
     """
-    wanted, skipped = plan_configurations(
-        workloads, runtimes, protocol, options, mode, anywhere=executor is not None
-    )
-    return run_sweep(wanted, out, warnings=skipped, executor=executor, **how)
 
+    total: int = 0
+    done_before: int = 0
+    failed_before: int = 0
+    recorded: int = 0
+    failures: list[schema.Failure] = field(default_factory=list)
+    seconds: Seconds = field(default_factory=Seconds)
+    wall_s: float = 0.0
+    stopped: bool = False
+    warnings: list[str] = field(default_factory=list)
+    machines: Counter[str] = field(default_factory=Counter)
+    folders: list[Path] = field(default_factory=list)
 
-def plan_configurations(
-    workloads: Iterable[Workload],
-    runtimes: Iterable[str | None],
-    protocol: Protocol | Sequence[Protocol] | None = None,
-    options: Options | Sequence[Options] | None = None,
-    mode: str | None = None,
-    anywhere: bool = False,
-) -> tuple[list[Configuration], list[str]]:
-    """The configurations that `sweep` records, and a line for each runtime that is skipped for some
-    precisions.
+    def add_plan(self, plan: FolderPlan) -> None:
+        """Add what was found in a folder, and what is left to be recorded into it."""
+        self.folders.append(plan.folder)
+        self.total += plan.done_before + plan.failed_before + len(plan.cells)
+        self.done_before += plan.done_before
+        self.failed_before += plan.failed_before
+        for path in plan.damaged:
+            again = "it has been moved aside and is recorded again"
+            self.warnings.append(f"{path.name} was damaged; {again}")
 
-    Raises what `describe` raises; an unsupported precision is an error only if no configuration is
-    left.
-    """
-    wanted: list[Configuration] = []
-    lacking: dict[tuple, dict[str, UnsupportedPrecision]] = {}
-    sides = (
-        as_list(workloads),
-        dict.fromkeys(as_list(runtimes)),
-        as_list(protocol),
-        as_list(options),
-    )
-    for workload, runtime, protocol_of_it, options_of_it in itertools.product(*sides):
-        try:
-            wanted.append(
-                describe(workload, runtime, protocol_of_it, options_of_it, mode, anywhere=anywhere)
+    def add(self, configuration: Configuration, outcome: Recorded) -> None:
+        """Add one recording or failure."""
+        self.seconds.add(outcome.seconds)
+        if outcome.failure:
+            self.failures.append(outcome.failure)
+        else:
+            self.recorded += 1
+        self.warnings += [f"{configuration.name}: {text}" for text in outcome.warnings]
+        if isinstance(outcome, Result):
+            self.machines[outcome.machine] += 1
+
+    @property
+    def left(self) -> int:
+        attempted = self.recorded + len(self.failures)
+        return self.total - self.done_before - self.failed_before - attempted
+
+    @property
+    def efficiency(self) -> float | None:
+        """Time inside trials divided by the wall time of timing."""
+        return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
+
+    @property
+    def preparing_s_each(self) -> float | None:
+        """Preparation time per configuration, including the start of workers."""
+        attempted = self.recorded + len(self.failures)
+        return self.seconds.preparing / attempted if attempted else None
+
+    def as_dict(self) -> dict:
+        values = {name: getattr(self, name) for name in _JSON_VALUES}
+        for name, seconds in asdict(self.seconds).items():
+            values[f"{name}_s"] = seconds
+        if self.machines:
+            values["machines"] = dict(self.machines)
+        values["failed"] = len(self.failures)
+        values["failures"] = [
+            {
+                "shape": failure.configuration.name,
+                "runtime": failure.configuration.runtime,
+                "precision": failure.configuration.options.precision,
+                "stage": failure.stage,
+                "reason": failure.reason,
+            }
+            for failure in self.failures
+        ]
+        return values
+
+    def __str__(self) -> str:
+        lines = [self._counts()]
+        if self.efficiency is not None:
+            lines.append(self._times())
+        for failure in self.failures[:FAILURES_LISTED]:
+            title = failure.configuration.title
+            lines.append(f"failed: {title} at {failure.stage}: {failure.reason}")
+        more = len(self.failures) - FAILURES_LISTED
+        if more > 0:
+            lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
+        if self.failures or self.failed_before:
+            lines.append(
+                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings:"
+                " --retry-failed repeats it, and deleting the file forgets it"
             )
-        except UnsupportedPrecision as error:
-            lacking.setdefault((error.runtime, error.device), {})[error.precision] = error
-    lines = []
-    for (runtime, device), errors in lacking.items():
-        *_, last = errors.values()
-        lines.append(
-            f"{runtime} on {device} does not support {listed(errors)}: choose from {listed(last.offered)}"
-        )
-    if lines and not wanted:
-        raise UsageError("; ".join(lines))
-    return wanted, [f"skipped: {line}" for line in lines]
+        return "\n".join([*lines, *warning_lines(self.warnings)])
+
+    def _counts(self) -> str:
+        counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
+        if self.done_before:
+            counts.append(f"{self.done_before} already recorded")
+        if self.failed_before:
+            counts.append(f"{self.failed_before} failed earlier")
+        if self.left:
+            counts.append(f"{self.left} left")
+        return f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"
+
+    def _times(self) -> str:
+        seconds = self.seconds
+        each = f"{self.preparing_s_each:.2f} s per configuration, including the start of workers"
+        texts = [
+            f"preparing {seconds.preparing:.1f} s ({each})",
+            f"timing {seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials)",
+        ]
+        if seconds.control:
+            texts.append(f"control runs {seconds.control:.1f} s")
+        return ", ".join([*texts, f"storing {seconds.storing:.1f} s"])

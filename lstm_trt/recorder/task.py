@@ -29,6 +29,24 @@ from lstm_trt.store.temporary import temporary_folder
 IDLE_S = 10.0
 
 
+@dataclass(frozen=True)
+class Job:
+    """What `sweep` asks of a machine: one recording.
+
+    `configuration`: as JSON values, since `added`, names of the registry, may be needed to read it.
+    `series`: jobs of one series and round share processes.
+    """
+
+    key: str
+    round: int
+    configuration: dict
+    control: bool
+    time_limit_s: float | None
+    memory_limit: int | None
+    series: str
+    added: dict
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result(Recorded):
     """What a task returns: `content` is that of the file `path.name`, a recording or a failure row.
@@ -42,13 +60,10 @@ class Result(Recorded):
     machine: str
 
 
-def record_task(job: dict) -> Result:
+def record_task(job: Job) -> Result:
     """Record one configuration on this machine; what prevents it is the result's failure.
 
-    The job is what `sweep` makes: `configuration`, of any machine, as JSON values; `key` and
-    `round`; `control`; `limits` of time and memory; `series`, with whose jobs of the same round it
-    shares processes; `added` names of the registry. Raises `CancelledError` if Dask has cancelled
-    the task.
+    Raises `CancelledError` if Dask has cancelled the task.
     """
     done: Future[Result] = Future()
     with _STARTING:
@@ -81,26 +96,34 @@ def _serve(tasks: SimpleQueue) -> None:
                 done.set_exception(error)
 
 
-def _record(pool: WorkerPool, job: dict, cancelled: Callable[[], bool]) -> Result:
+def _record(pool: WorkerPool, job: Job, cancelled: Callable[[], bool]) -> Result:
     def listen(message: dict) -> None:
         if cancelled():
             raise CancelledError
 
-    registry.added.update(job["added"])
-    asked, number = Configuration.from_dict(job["configuration"]), job["round"]
-    pool.time_limit_s, pool.memory_limit = job["limits"]
-    pool.begin_series((job["series"], number))
+    registry.added.update(job.added)
+    asked = Configuration.from_dict(job.configuration)
+    pool.time_limit_s = job.time_limit_s
+    pool.memory_limit = job.memory_limit
+    pool.begin_series((job.series, job.round))
     with temporary_folder() as folder:
         try:
             here = describe(
                 asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode
             )
-            found = pool.record_configuration(here, number, folder, listen, control=job["control"])
+            recorded = pool.record_configuration(
+                here, job.round, folder, listen, control=job.control
+            )
         except LabError as error:
-            failure = failure_of(asked, number, error)
-            found = Recorded(files.write_failure(failure, folder), failure, Seconds())
-        known = {"key": job["key"], "round": number, "machine": platform.node()}
-        return Result(**vars(found), **known, content=found.path.read_bytes())
+            failure = failure_of(asked, job.round, error)
+            recorded = Recorded(files.write_failure(failure, folder), failure, Seconds())
+        return Result(
+            **vars(recorded),
+            key=job.key,
+            round=job.round,
+            machine=platform.node(),
+            content=recorded.path.read_bytes(),
+        )
 
 
 def _cancelled() -> Callable[[], bool]:

@@ -224,7 +224,7 @@ PROCESSOR = (
     PARITY + "test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains",
     PARITY + "test_what_computes_in_less_than_it_was_asked_for_fails",
 )
-SESSION, HOOK = "lstm_trt/recorder/test_prepare.py::", "hook/test_hook.py::"
+SESSION, HOOK = "lstm_trt/recorder/test_run.py::", "hook/test_hook.py::"
 CORES = (
     "lstm_trt/recorder/test_loop.py",
     "lstm_judge/test_confirmation.py",

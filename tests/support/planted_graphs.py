@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.onnx_checks import ACTIVATIONS, RECURRENT
+from lstm_trt.export.onnx_checks import PARAMETERS, RECURRENT
 
 
 def recurrent(
@@ -234,9 +234,9 @@ def own_cases(**common) -> dict[str, onnx.ModelProto]:
         plain += [{"lengths": [2, 5, 3], **more} for more in ({}, both, {"direction": "reverse"})]
         plain += [{"clip": 0.5}, {"clip": 0.5, "lengths": [2, 3, 3]}, {"layout": 1}, {"layout": 1, "states": False}]
         plain += [{"dtype": np.float64}, {"dtype": np.float16}]
-        for place, name in itertools.product(range(len(usual)), ACTIVATIONS):
+        for place, name in itertools.product(range(len(usual)), PARAMETERS):
             names = [*usual[:place], name, *usual[place + 1 :]]
-            alpha, beta = ([0.3] if default is not None else [] for default in ACTIVATIONS[name][1:])
+            alpha, beta = ([0.3] if parameter in PARAMETERS[name] else [] for parameter in ("alpha", "beta"))
             parameters = {"activation_alpha": alpha, "activation_beta": beta}
             chosen = {"activations": names, **{key: value for key, value in parameters.items() if value}}
             plain += [chosen] if name in ("Affine", "ScaledTanh") else [{"activations": names}, chosen]

@@ -606,9 +606,6 @@ LAST = linux.allowed_cores()[-1]
         ("isolated", {f"{CPU}/isolated": "4094-4095\n"}, "attention", "taskset -c 4094-4095"),
         ("nohz_full", {f"{CPU}/nohz_full": "(null)\n", f"{CPU}/online": "0-3"}, "attention", "nohz_full=3"),
         ("nohz_full", {f"{CPU}/nohz_full": "1-3\n"}, "good", ""),
-        ("rcu_nocbs", {"/proc/cmdline": "quiet\n", f"{CPU}/online": "0-3"}, "attention", "rcu_nocbs=3"),
-        ("rcu_nocbs", {"/proc/cmdline": "quiet rcu_nocbs=1-3\n"}, "good", ""),
-        ("rcu_nocbs", {"/proc/cmdline": "nohz_full=1\n", f"{CPU}/nohz_full": "1\n"}, "good", ""),
         ("clock_source", {f"{CLOCKS}/current_clocksource": "tsc\n"}, "good", ""),
         (
             "clock_source",
@@ -644,21 +641,12 @@ LAST = linux.allowed_cores()[-1]
             "",
         ),
         ("idle_states", {f"{CPU}/cpuidle/current_driver": "haltpoll"}, "unknown", "idle=poll"),
-        ("swap", {"/proc/meminfo": "SwapTotal: 2048 kB\nSwapFree: 1024 kB\n"}, "attention", "swapoff"),
-        ("swap", {"/proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n"}, "good", ""),
+        ("swap", {"/proc/swaps": "Filename Type Size Used\n/swapfile file 2048 1024\n"}, "attention", "swapoff"),
+        ("swap", {"/proc/swaps": "Filename Type Size Used\n"}, "good", ""),
         ("huge_pages", {"/sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"}, "attention", "tee"),
         ("huge_pages", {"/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never"}, "good", ""),
-        ("virtual_machine", {"/proc/cpuinfo": "flags: fpu\n"}, "good", ""),
-        (
-            "virtual_machine",
-            {f"{CLOCKS}/available_clocksource": "tsc kvm-clock", "/proc/stat": STAT},
-            "attention",
-            "vcpupin",
-        ),
         ("irqbalance", {"/proc/12/comm": "irqbalance\n"}, "attention", "systemctl disable --now irqbalance"),
         ("irqbalance", {"/proc/12/comm": "bash\n"}, "good", ""),
-        ("load", {"/proc/loadavg": "7.50 1 1 2/90 3", f"{CPU}/online": "0-7"}, "attention", "ps "),
-        ("load", {"/proc/loadavg": "0.10 1 1 2/90 3", f"{CPU}/online": "0-7"}, "good", ""),
     ],
 )
 def test_host_checks(tmp_path, check, files, verdict, remedy):
@@ -687,27 +675,18 @@ def test_doctor_says_which_permission_adds_what(tmp_path, monkeypatch, missing, 
     assert not remedy or "Permission denied" in result.meaning
 
 
-def test_steal_is_stated_in_percent(tmp_path):
-    result = found(
-        machine_checks.virtual_machine, {f"{CLOCKS}/available_clocksource": "kvm-clock", "/proc/stat": STAT}, tmp_path
-    )
-    assert result.value == f"kvm, {100 * 30 / 1188:.2g} % stolen since boot"
-
-
-def test_all_checks_work_on_an_empty_machine_and_on_this_one(tmp_path, monkeypatch):
+def test_all_checks_work_on_an_empty_machine_and_on_this_one(tmp_path):
     for checks in (machine_checks.host_checks(tmp_path), machine_checks.host_checks()):
         assert len(checks) == len(machine_checks.CHECKS) == len({check.name for check in checks})
         for check in checks:
             assert check.verdict in machine_checks.VERDICTS and check.value and check.meaning
             assert check.verdict != "good" or not check.remedy
 
-    monkeypatch.setattr(machine_checks, "CHECKS", [])
-
-    @machine_checks.check("broken")
+    @machine_checks.check("broken", checks=[])
     def broken(root):
         raise ValueError("odd file")
 
-    assert [(check.name, check.verdict) for check in machine_checks.host_checks()] == [("broken", "unknown")]
+    assert broken(tmp_path) == machine_checks.Check("broken", "not readable", "unknown", "odd file")
 
 
 def test_a_checkout_states_its_version_and_its_commit(tmp_path, monkeypatch):

@@ -23,7 +23,8 @@ from lstm_trt.recorder import loop
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_control
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_s
-from lstm_trt.recorder.sweep import Progress, SweepReport, default_rounds, run_sweep
+from lstm_trt.recorder.progress import Progress
+from lstm_trt.recorder.sweep import SweepReport, default_rounds, order, run_sweep
 from lstm_trt.store import consolidated, files, folders
 from tests.conftest import ROOT
 from tests.lstm_trt.recorder.test_loop import CountingSwitches, spin
@@ -476,16 +477,30 @@ def test_a_tier_names_the_number_of_trials(tmp_path, lab):
         assert answer["summary"]["n"] == trials and answer["nan_reaches_output"] is False
 
 
-def seconds_left(protocols: list[Protocol], done: int, timing_s: float) -> float:
-    """What a sweep's progress says after `done` of these, each `timing_s` long with 1 s around it."""
-    plan = [
-        Configuration(LstmShape(1, 8 + place, 4), "onnxruntime", "1", "a processor", protocol=protocol)
-        for place, protocol in enumerate(protocols)
-    ]
-    progress = Progress(plan, SweepReport(total=len(protocols)), show=False)
-    for configuration in plan[:done]:
-        progress.end(configuration, Recorded(Path(), None, Seconds(preparing=1.0, timing=timing_s)))
-    return progress.seconds_left()
+class Sweep:
+    """Recordings that take as long as a test says, in the order of a sweep; the clock is `time.monotonic`."""
+
+    def __init__(self, monkeypatch, took_s: dict[Configuration, float]) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        self.took_s = took_s
+        self.progress = Progress(list(took_s), SweepReport(total=len(took_s)), show=False)
+
+    def estimates(self) -> list[float]:
+        """After each recording the time left that the progress states, by that which is left."""
+        left_s, found = sum(self.took_s.values()), []
+        for configuration, took_s in self.took_s.items():
+            self.now_s += took_s
+            left_s -= took_s
+            self.progress.end(configuration, Seconds(timing=took_s))
+            if len(found) < len(self.took_s) - 1:
+                found.append(self.progress.seconds_left() / left_s)
+        return found
+
+
+def configured(protocol: Protocol, hidden: int = 8, runtime: str = "onnxruntime", **sizes: int) -> Configuration:
+    shape = LstmShape(**{"layers": 1, "hidden": hidden, "sequence": 4, **sizes})
+    return Configuration(shape, runtime, "1", "a processor", protocol=protocol)
 
 
 @pytest.mark.parametrize("columns", [60, 200])
@@ -495,8 +510,9 @@ def test_the_time_left_fits_a_narrow_terminal(monkeypatch, columns):
     monkeypatch.setattr(sys, "stderr", os.fdopen(writes, "w"))
     plan = [Configuration(LstmShape(2, 200, 128), "onnxruntime", "1", "a processor", protocol=periodic(1e6, trials=9))]
     with Progress(plan * 600, SweepReport(total=1000, done_before=400), show=True) as progress:
-        progress._began -= 10.0  # one network at a time
-        progress.end(plan[0], Recorded(Path(), None, Seconds(preparing=1.0, timing=9.0)))
+        progress._report.add(plan[0], Recorded(Path(), None, Seconds()))
+        progress._began -= 15.0  # one network at a time
+        progress.end(plan[0], Seconds(preparing=1.0, timing=14.0))
         progress.begin(plan[0], 1)
         shown = b""
         while b" left" not in shown.split(b"\r")[-1] and select.select([reads], [], [], 10)[0]:
@@ -506,12 +522,44 @@ def test_the_time_left_fits_a_narrow_terminal(monkeypatch, columns):
     assert ("2x200-s128-b1" in last) == (columns == 200)
 
 
-def test_time_left_knows_periods_and_pauses():
-    four = [periodic(10_000, trials=995)] * 4
-    assert seconds_left(four, 1, 10.0) == pytest.approx(3 * (1 + 10.0))
-    # A pause of 10 ms and calls of about 1 ms.
-    paused = [Protocol(arrival="paused", pause_ms=10, trials=990, warmup=10)] * 4
-    assert 3 * (1 + 10 + 0.9) < seconds_left(paused, 1, 11.0) < 3 * (1 + 10 + 1.5)
-    # What was seen of one period says what another one will take.
-    assert seconds_left([periodic(10_000, trials=995), periodic(20_000, trials=995)], 1, 10.0) == pytest.approx(21.0)
-    assert seconds_left([Protocol(), periodic(20_000, trials=995)], 1, 0.5) == pytest.approx(21.0)
+@pytest.mark.parametrize("around_s", [0.2, 1.0, 20.0])
+@pytest.mark.parametrize(
+    ("protocols", "calls_s"),
+    [
+        ([Protocol()] * 4, [0.1] * 4),
+        ([Protocol()] * 4, [30.0] * 4),
+        ([periodic(10_000, trials=995)] * 4, [10.0] * 4),
+        ([Protocol(arrival="paused", pause_ms=10, trials=990, warmup=10)] * 4, [11.0] * 4),  # calls of about 1 ms
+        ([Protocol(arrival="paused", pause_ms=1, trials=990, warmup=10)] * 4, [11.0] * 4),  # of about 10 ms
+    ],
+)
+def test_the_time_left_of_recordings_that_are_alike(monkeypatch, protocols, calls_s, around_s):
+    took_s = {
+        configured(protocol, hidden=8 + place): around_s + calls_s[place] for place, protocol in enumerate(protocols)
+    }
+    assert Sweep(monkeypatch, took_s).estimates() == pytest.approx([1.0] * 3, rel=0.01)
+
+
+def test_the_time_left_knows_that_another_period_takes_another_time(monkeypatch):
+    took_s = {configured(periodic(10_000, trials=995)): 11.0, configured(periodic(50_000, trials=995)): 51.0}
+    (estimate,) = Sweep(monkeypatch, took_s).estimates()
+    assert 0.5 < estimate < 2
+
+
+def test_the_time_left_of_networks_of_unlike_sizes_is_within_a_factor_of_two_from_a_third_on(monkeypatch, rng):
+    """Each runtime has an overhead of a call and a speed of its own; the largest network does 4 000 times the least."""
+    runtimes = {"fast": (1, 5e-6, 60e9), "usual": (2, 20e-6, 10e9), "slow": (8, 300e-6, 2e9)}
+    grid = Grid(layers=(1, 2), hidden=(16, 32, 64, 128, 256, 512), sequence=(16, 32, 64, 128), batch=(1,))
+    took_s = {}
+    for shape in grid:
+        for runtime, (around_s, call_s, flops_per_s) in runtimes.items():
+            configuration = Configuration(shape, runtime, "1", "a processor")
+            calls = configuration.protocol.trials + configuration.protocol.warmup
+            noise = rng.lognormal(0, 0.2)
+            took_s[configuration] = noise * (around_s + calls * (call_s + shape.flops / flops_per_s))
+    assert max(took_s.values()) > 100 * min(took_s.values())
+    (shuffled,) = order(took_s, 1, seed=int(rng.integers(2**32)))
+    estimates = Sweep(monkeypatch, {configuration: took_s[configuration] for configuration in shuffled}).estimates()
+    # The last ones may all be of the fastest or slowest runtime.
+    from_a_third_on = estimates[len(estimates) // 3 : len(estimates) * 9 // 10]
+    assert min(from_a_third_on) > 0.5 and max(from_a_third_on) < 2

@@ -176,29 +176,9 @@ def test_the_page_has_at_most_40_lines_and_what_needs_attention_is_on_it():
     assert all(f"{check.name}: {check.value}" in whole for check in good) and all(name in whole for name in names)
 
 
-def test_colour_only_where_asked(report, monkeypatch):
-    plain = doctor.render(report, colour=False)
-    coloured = doctor.render(report, colour=True)
-    assert "\033[32mready\033[0m" in coloured
-
-    def stripped(text):
-        for code in {*doctor.COLOURS.values(), "0"}:
-            text = text.replace(f"\033[{code}m", "")
-        return text
-
-    assert stripped(coloured) == plain
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert doctor.render(report) == plain
-    monkeypatch.delenv("NO_COLOR")
-    assert doctor.render(report) == coloured
-
-
 def test_the_page_of_this_machine_fits():
     report = doctor.examine()
-    lines = doctor.render(report, colour=False).splitlines()
+    lines = doctor.render(report).splitlines()
     assert max(map(len, lines)) <= 100, textwrap.shorten(max(lines, key=len), 200)
     whole = " ".join(" ".join(lines).split())
     for check in report.checks:

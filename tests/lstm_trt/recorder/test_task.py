@@ -41,7 +41,7 @@ class Elsewhere(Executor):
 
     def __init__(self, folder: Path, name: str = "elsewhere", accident=lambda place, result: result) -> None:
         self.folder, self.name, self.accident = folder, name, accident
-        self.jobs: list[dict] = []
+        self.jobs: list[task.Job] = []
         self.futures: weakref.WeakSet[Future] = weakref.WeakSet()
         self.most = 0
 
@@ -57,12 +57,12 @@ class Elsewhere(Executor):
             future.set_exception(error)
         return future
 
-    def result(self, job: dict, failure: schema.Failure | None = None) -> task.Result:
-        asked = Configuration.from_dict(job["configuration"])
+    def result(self, job: task.Job, failure: schema.Failure | None = None) -> task.Result:
+        asked = Configuration.from_dict(job.configuration)
         here = replace(asked, runtime_version="9", device_name=self.name, options=replace(asked.options, cores=(63,)))
-        recording = replace(planted(), configuration=here, round=job["round"])
+        recording = replace(planted(), configuration=here, round=job.round)
         path = files.write_failure(failure, self.folder) if failure else files.write(recording, self.folder)
-        known = {"key": job["key"], "round": job["round"], "content": path.read_bytes(), "machine": self.name}
+        known = {"key": job.key, "round": job.round, "content": path.read_bytes(), "machine": self.name}
         return task.Result(path=Path(path.name), failure=failure, seconds=Seconds(), **known)
 
 
@@ -144,7 +144,7 @@ def test_any_machine_counts_for_an_executor_and_only_this_one_without(tmp_path, 
     first, second = elsewhere("first"), elsewhere("second")
     assert sweep(GRID, protocol=SHORT, out=tmp_path, rounds=2, executor=first, **QUIET).recorded == 8
     report = sweep(GRID, protocol=SHORT, out=tmp_path, rounds=3, executor=second, **QUIET)
-    assert (report.done_before, report.recorded) == (8, 4) and {job["round"] for job in second.jobs} == {2}
+    assert (report.done_before, report.recorded) == (8, 4) and {job.round for job in second.jobs} == {2}
     folders.consolidate_folder(tmp_path)
     for name in names(tmp_path):
         if len(name) > 64:
@@ -182,9 +182,9 @@ def test_jobs_say_what_is_asked_for_on_any_machine(tmp_path, elsewhere):
     executor = elsewhere()
     options = [Options(device="cuda:1", device_clocks="all"), Options(device="cuda", precision="fp16")]
     sweep([LstmShape(1, 4, 2)], ["tensorrt"], SHORT, options, out=tmp_path, executor=executor, control=True, **QUIET)
-    asked = [Configuration.from_dict(job["configuration"]) for job in executor.jobs]
+    asked = [Configuration.from_dict(job.configuration) for job in executor.jobs]
     assert {each.options.device_index for each in asked} == {0, 1} and {each.runtime for each in asked} == {"tensorrt"}
-    assert {each.options.cores for each in asked} == {()} and all(job["control"] for job in executor.jobs)
+    assert {each.options.cores for each in asked} == {()} and all(job.control for job in executor.jobs)
 
 
 def test_each_machine_has_a_folder_of_its_name(tmp_path, elsewhere):
@@ -261,8 +261,8 @@ def test_what_an_executor_loses_is_a_failure_and_its_own_end_is_not(tmp_path, el
 
 
 def test_the_failure_of_a_machine_replaces_that_of_another(tmp_path, elsewhere):
-    def fail(executor: Elsewhere, job: dict) -> task.Result:
-        configuration = replace(Configuration.from_dict(job["configuration"]), device_name=executor.name)
+    def fail(executor: Elsewhere, job: task.Job) -> task.Result:
+        configuration = replace(Configuration.from_dict(job.configuration), device_name=executor.name)
         return Elsewhere.result(executor, job, failure_of(configuration, 0, UsageError(f"not on {executor.name}")))
 
     for name in ("one", "two"):

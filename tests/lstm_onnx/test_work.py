@@ -13,9 +13,9 @@ import onnx.inliner
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lstm_onnx import limits, work
 from lstm_onnx.own_network import OnnxNetwork
-from lstm_trt.config.errors import ExportFailed, TimeLimitReached, UsageError
-from lstm_trt.export import limits, onnx_checks, work
+from lstm_trt.config.errors import TimeLimitReached, UsageError
 from tests.support.own_networks import model_of, value
 
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
@@ -61,8 +61,8 @@ def test_operators_of_functions_are_counted_as_the_inliner_expands_them(rng):
 )
 def test_functions_without_end_are_refused_before_they_are_expanded(calls, monkeypatch):
     monkeypatch.setattr(onnx.inliner, "inline_local_functions", lambda model: pytest.fail("expanded"))
-    with pytest.raises(ExportFailed, match=r"functions|recursion"):
-        onnx_checks.read(calling(calls).SerializeToString())
+    with pytest.raises(UsageError, match=r"functions|recursion"):
+        work.read(calling(calls).SerializeToString(), "it")
 
 
 def loop(inner, most=None, condition="Identity", depth=0):
@@ -121,8 +121,8 @@ def scan(steps):
 
 def test_passes_of_a_scan_are_those_of_its_input():
     assert work.passes(scan(8).graph, {}) == 8
-    with pytest.raises(ExportFailed, match="passes"):
-        onnx_checks.read(scan(2**40).SerializeToString())
+    with pytest.raises(UsageError, match="passes"):
+        work.read(scan(2**40).SerializeToString(), "it")
 
 
 def endless():

@@ -9,10 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lstm_onnx import evaluate, read_onnx
+from lstm_onnx.constants import resolved
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_onnx.read_onnx import network_facts
 from lstm_trt.config.errors import UsageError
-from lstm_trt.export.sizes import resolved, static_model
+from lstm_trt.export.sizes import static_model
 from lstm_trt.machine import roofline
 from lstm_trt.machine.roofline import MachineRates, NoBound, roofline_bound
 from tests.conftest import sampled
@@ -185,6 +186,20 @@ def test_a_branch_that_sizes_decide_replaces_its_if(tmp_path):
     (expected,) = run(lstm_model([], [W, R]).SerializeToString(), inputs)
     assert np.array_equal(run(content, inputs)[0], expected)
     assert network.warnings  # the output is stated without axes
+
+
+def test_sizes_that_are_split_decide_a_branch():
+    """An operator with two outputs: constant folding of other packages leaves it."""
+    parts = [
+        make("Shape", ["x"], ["sizes"]),
+        make("Split", ["sizes"], ["rows", "columns"], num_outputs=2),
+        make("Equal", ["rows", "two"], ["has_two"]),
+        make("Squeeze", ["has_two"], ["decided"]),
+    ]
+    one, other = (branch(name, [make(op, ["x"], ["i"])], "i") for name, op in (("a", "Neg"), ("b", "Relu")))
+    nodes = [*parts, make("If", ["decided"], ["y"], then_branch=one, else_branch=other)]
+    model = resolved(model_of(nodes, [value("x", [2, 3])], [value("y", [2, 3])], [constant("two", 2)]))
+    assert [node.op_type for node in model.graph.node] == ["Neg", "Identity"]
 
 
 def test_both_branches_of_an_if_on_an_input_are_listed_as_such(tmp_path):

@@ -10,17 +10,33 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from lstm_onnx.constants import scanned
+from lstm_trt.config.errors import UsageError, any_error, one_line
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.sizes import bodies, graphs, known_sizes, scanned
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.sizes import bodies, graphs, known_sizes
 
 #: Most operators of a network with its local functions expanded, and most passes through its loops
 #: in a call.
 MOST = 10**6
 
 
-def operators(
-    part: Any, functions: Mapping[tuple[str, str], Any], counted: dict[tuple[str, str], float]
-) -> float:
+def read(content: bytes, name: str) -> onnx.ModelProto:
+    """`onnx_checks.read`; raises `UsageError` also for a file that describes too much work."""
+    model = onnx_checks.parsed(content, name, UsageError)
+    with any_error(UsageError, f"{name} is not valid ONNX", one_line):
+        functions = {(each.domain, each.name): each for each in model.functions}
+        if operators(model.graph, functions, {}) > MOST:
+            raise UsageError(
+                f"{name} has functions that call themselves, or more than {MOST} operators with them expanded"
+            )
+        model = onnx_checks.inlined(model)
+        if passes(model.graph, {}) > MOST:
+            raise UsageError(f"{name} has loops that never end, or have more than {MOST} passes")
+    return model
+
+
+def operators(part: Any, functions: Mapping[tuple[str, str], Any], counted: dict[tuple[str, str], float]) -> float:
     """Operators of a graph or function with local functions expanded; infinitely many if one of
     these calls itself.
 
@@ -43,9 +59,7 @@ def passes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> flo
     `outer`: constants around the graph.
     """
     stored = {tensor.name: tensor for tensor in graph.initializer if not tensor.external_data}
-    made = {
-        node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"
-    }
+    made = {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
     constants, sizes = {**outer, **stored, **made}, known_sizes(graph)
     total = 0.0
     for node in graph.node:
@@ -61,15 +75,9 @@ def _times(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> f
     if node.op_type != "Loop" or body is None:
         return 0
     same = {body.input[1].name}
-    same |= {
-        each.output[0] for each in body.node if each.op_type == "Identity" and each.input[0] in same
-    }
+    same |= {each.output[0] for each in body.node if each.op_type == "Identity" and each.input[0] in same}
     if body.output[0].name not in same:
         return 0
     if not node.input[0]:
         return math.inf
-    return (
-        onnx.numpy_helper.to_array(constants[node.input[0]]).item()
-        if node.input[0] in constants
-        else 0
-    )
+    return onnx.numpy_helper.to_array(constants[node.input[0]]).item() if node.input[0] in constants else 0
