@@ -53,3 +53,7 @@ class Bins(AllTrials):
         """As many places as there are calls above a limit, and the latencies of the bins above it."""
         above = self.values > limit_ns
         return range(int(self.counts[above].sum())), self.values[above]
+
+
+#: Ascending values, or those of a long recording.
+Ordered = np.ndarray | AllTrials

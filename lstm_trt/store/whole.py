@@ -46,11 +46,7 @@ class Whole:
         ]
 
 
-#: Ascending values, or those of a long recording.
-Ordered = np.ndarray | Whole
-
-
-def percentile(sorted_values: Ordered, share: Fraction) -> float:
+def percentile(sorted_values: np.ndarray | Whole, share: Fraction) -> float:
     """The order statistic at rank ceil(n share): the smallest value that this share of the trials
     does not exceed.
 
