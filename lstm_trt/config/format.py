@@ -10,7 +10,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -232,52 +231,6 @@ def _wrapped_line(line: str, width: int) -> str:
     return end.join(parts).replace("\0", " ")
 
 
-def table(
-    header: Sequence[str] | None,
-    rows: Sequence[Sequence[str]],
-    *,
-    drop: Sequence[str] = (),
-    **layout: Any,
-) -> str:
-    """Aligned columns with two spaces between them, one line per row; other arguments as in
-    `table_lines`.
-
-    If a terminal is narrower than the table, the columns `drop` are left out, the first one first,
-    as many as necessary; a line at the end names them.
-    """
-    names = list(header or ())
-    lines = table_lines(names, rows, **layout)
-    dropped = []
-    for name in drop:
-        if _widest(names, rows, lines) <= (WIDTH.get() or sys.maxsize):
-            break
-        rows = [_without_cell(row, names.index(name), len(names)) for row in rows]
-        names.remove(name)
-        dropped.append(name)
-        lines = table_lines(names, rows, **layout)
-    if dropped:
-        remedy = "a wider terminal or --format json shows them"
-        lines.append(f"columns not shown: {', '.join(dropped)}; {remedy}")
-    return "\n".join(lines)
-
-
-def _widest(header: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[str]) -> int:
-    """Characters of the longest line; those that end in free text do not count."""
-    sizes = zip(lines, [header, *rows], strict=True)
-    return max(len(line) for line, row in sizes if len(row) == len(header))
-
-
-def _without_cell(row: Sequence[str], place: int, size: int) -> Sequence[str]:
-    """A row of a table of `size` columns without one of them."""
-    in_row = place < _columns_of(row, size)
-    return [*row[:place], *row[place + 1 :]] if in_row else row
-
-
-def _columns_of(row: Sequence[str], size: int) -> int:
-    """The cells of a row that are in columns: the last one of fewer than `size` is free text."""
-    return size if len(row) == size else len(row) - 1
-
-
 def table_lines(
     header: Sequence[str] | None,
     rows: Sequence[Sequence[str]],
@@ -305,7 +258,7 @@ def table_lines(
     size = len(names)
     start = indent
     for place in range(size):
-        column = [line for line in lines if place < _columns_of(line, size)]
+        column = [line for line in lines if place < cells_in_columns(line, size)]
         cells = [line[place] for line in column]
         if wrap and width and place == size - 1:
             cells = [_wrapped_cell(cell, start, width) for cell in cells]
@@ -317,6 +270,11 @@ def table_lines(
             line[place] = cell
         start += max(map(len, cells), default=0) + 2
     return [(" " * indent + "  ".join(line)).rstrip() for line in lines]
+
+
+def cells_in_columns(row: Sequence[str], size: int) -> int:
+    """The cells of a row that are in columns: the last one of fewer than `size` is free text."""
+    return size if len(row) == size else len(row) - 1
 
 
 def _aligned(cells: Sequence[str], to_right: bool) -> list[str]:

@@ -139,11 +139,6 @@ def has_packages(folder: str) -> bool:
     return Path(folder).name in ("site-packages", "dist-packages")
 
 
-def package_folders() -> list[str]:
-    """Those of the module path: of this environment, then of one on which it stands."""
-    return [folder for folder in sys.path if has_packages(folder) and Path(folder).is_dir()]
-
-
 def in_checkout() -> bool:
     """Whether this package runs from a checkout: it has the project's Makefile beside it."""
     return (Path(__file__).parents[2] / "Makefile").is_file()

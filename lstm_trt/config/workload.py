@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from lstm_trt import registry
-from lstm_trt.config.errors import UnknownConfiguration, UsageError, one_of, refused
+from lstm_trt.config.errors import UnknownConfiguration, UsageError, refused
 from lstm_trt.config.fields import ADDED as ADDED, JsonFields, identity_fields, known_fields
 from lstm_trt.config.libraries import np
 
@@ -274,15 +274,3 @@ def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
         known = ", ".join(registry.table("WORKLOADS"))
         raise UnknownConfiguration(f"unknown workload kind {kind!r}: this version has {known}")
     return found.from_dict(plain)
-
-
-#: Measures of size for "largest", and their names in texts.
-SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
-
-
-def size_of(workload: Workload, by: str = "flops") -> int | None:
-    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None
-    if unknown."""
-    if one_of("size", by, SIZES) == "flops":
-        return workload.flops and workload.flops // 2
-    return workload.parameters if by == "parameters" else workload.axes["sequence"]
