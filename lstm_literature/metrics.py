@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_judge.read import numbers
 from lstm_literature import implementations, published
 from lstm_literature.published import SECONDS, seconds
 from lstm_literature.workloads import LiteratureWorkload, base_of
