@@ -33,6 +33,7 @@ from lstm_onnx.read_onnx import (
     read_file,
     read_shapes,
 )
+from lstm_onnx.torch_export import exported
 from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
@@ -40,7 +41,6 @@ from lstm_trt.config.libraries import onnx, require, torch
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import has_branches, write_sizes
-from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
 from lstm_trt.store.files import refuse_named_pipe
 
@@ -398,12 +398,7 @@ def TorchNetwork(
             tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
             own = _sizes_of_symbols(axes, tensors, named)
             more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": axes}
-            try:
-                content = export_module(module, example, name, **more)
-            except ExportFailed as error:
-                text = error.detail.encode()
-                log = cache.keep("exporter", cache.sha256(text), ".txt", text).path
-                raise ExportFailed(f"{error}; the exporter's own text: {log}") from None
+            content = exported(module, example, name, **more)
     finally:
         module.train(training)
     network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)

@@ -9,21 +9,16 @@ onnxscript.
 
 from __future__ import annotations
 
-import ctypes
 import io
-import os
-import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, UsageError, first_line, one_line
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error, first_line
 from lstm_trt.config.format import bytes_text, number
 from lstm_trt.config.libraries import installed_version, onnx, require, torch
 from lstm_trt.config.shape import INPUT, OUTPUT, LstmShape
@@ -59,14 +54,14 @@ def export_network(
         "recipe": RECIPE,
         "torch": installed_version("torch"),
         "onnx": installed_version("onnx"),
-        **({} if mode == "forward" else {"mode": mode}),
     }
-    return cache.fetch(
-        "onnx",
-        identity,
-        ".onnx",
-        lambda: _export(shape, weights or make_weights(shape, seed), mode),
-    )
+    if mode != "forward":
+        identity["mode"] = mode
+
+    def make() -> bytes:
+        return _export(shape, weights or make_weights(shape, seed), mode)
+
+    return cache.fetch("onnx", identity, ".onnx", make)
 
 
 @dataclass(frozen=True)
@@ -96,10 +91,13 @@ class OnnxFile:
         }
 
     def __str__(self) -> str:
-        size, flops = bytes_text(self.size_bytes), self.shape.flops
-        work = f", {number(flops / 1e6)} MFLOP per call" if flops else ""
-        states = f", {carried_text(self.shape.states)}" if self.mode == "stream" else ""
-        return f"{self.path}: {size}, {self.shape.parameters} parameters{work}{states}"
+        flops = self.shape.flops
+        parts = [bytes_text(self.size_bytes), f"{self.shape.parameters} parameters"]
+        if flops:
+            parts.append(f"{number(flops / 1e6)} MFLOP per call")
+        if self.mode == "stream":
+            parts.append(carried_text(self.shape.states))
+        return f"{self.path}: {', '.join(parts)}"
 
 
 def export_onnx(
@@ -118,30 +116,35 @@ def export_onnx(
     not have the mode, and the errors of `export_network`.
     """
     network: Any = shape.in_mode(mode)
-    if isinstance(network, LstmShape):
+    stacked = isinstance(network, LstmShape)
+    if stacked:
         require("torch", "onnx")
     folder = files.make_folder(Path(folder))
-    if isinstance(network, LstmShape):
-        source, name = (
-            export_network(network, seed, mode=mode).path,
-            f"{network.layers}x{network.hidden}-symbolic",
-        )
-        name += "-bi" * (network.directions == 2)
+    source = export_network(network, seed, mode=mode).path if stacked else network.path
+    if not symbolic:
+        name = network.label
+    elif not stacked:
+        name = network.name
     else:
-        source, name = network.path, network.name
-    content, name = (
-        (source.read_bytes(), name) if symbolic else (static_model(source, network), network.label)
-    )
-    path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
+        name = f"{network.layers}x{network.hidden}-symbolic"
+        if network.directions == 2:
+            name += "-bi"
+    if mode != "forward":
+        name += f"-{mode}"
+    content = source.read_bytes() if symbolic else static_model(source, network)
+    path = files.put(folder / f"{name}.onnx", content)
     return OnnxFile(path, network, symbolic, cache.sha256(content), len(content), mode)
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:
-    example, both = replace(shape, sequence=3, batch=2), {0: "sequence", 1: "batch"}
-    inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: both, OUTPUT: both}
-    for state in example.states if mode == "stream" else ():
-        inputs[state.input] = torch.zeros(state.shape)
-        axes |= {name: {1: "batch"} for name in (state.input, state.output)}
+    example = replace(shape, sequence=3, batch=2)
+    inputs = {INPUT: torch.zeros(example.input_shapes[INPUT])}
+    sequence_and_batch = {0: "sequence", 1: "batch"}
+    axes = {INPUT: sequence_and_batch, OUTPUT: sequence_and_batch}
+    if mode == "stream":
+        for state in example.states:
+            inputs[state.input] = torch.zeros(state.shape)
+            axes[state.input] = axes[state.output] = {1: "batch"}
     content = export_module(
         build_module(shape, weights, mode),
         tuple(inputs.values()),
@@ -166,67 +169,27 @@ def export_module(
     example: tuple[torch.Tensor, ...],
     label: str,
     lstm_operators: int | None = None,
-    **more: Any,
+    reason: Callable[[Exception], str] = first_line,
+    **options: Any,
 ) -> bytes:
     """A module as ONNX, checked; if given, to have `lstm_operators` LSTM operators.
 
-    `more` are further options of `torch.onnx.export`: `input_names` and `output_names`, by default
-    one of each, and `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of
-    the `example` inputs. `label` names the network in messages. Raises `ExportFailed` if the
-    exporter or the ONNX checker fails, with all that they said as its `detail`, which can be pages.
+    `options` are those of `torch.onnx.export`: `input_names` and `output_names`, by default one of
+    each, and `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the
+    `example` inputs. `label` names the network in messages. Raises `ExportFailed` with the `reason`
+    if the exporter or the ONNX checker fails.
     """
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
-    options = {
-        "input_names": [INPUT],
-        "output_names": [OUTPUT],
-        "opset_version": OPSET,
-        "dynamo": False,
-        **more,
-    }
-    with tempfile.TemporaryFile() as said:
-        try:
-            with _printed_into(said), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
-                torch.onnx.export(module, example, buffer, **options)
-                model = onnx.load_from_string(buffer.getvalue())
-                onnx.checker.check_model(model, full_check=True)
-        except Exception as error:  # of any class
-            failed = ExportFailed(
-                f"PyTorch {torch.__version__} cannot export {label}: {_reason(error)}"
-            )
-            said.seek(0)
-            failed.detail = f"{said.read().decode(errors='replace')}\n{error}"
-            raise failed from error
+    options = {"input_names": [INPUT], "output_names": [OUTPUT], **options}
+    failed = f"PyTorch {torch.__version__} cannot export {label}"
+    with any_error(ExportFailed, failed, reason), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
+        torch.onnx.export(module, example, buffer, opset_version=OPSET, dynamo=False, **options)
+        model = onnx.load_from_string(buffer.getvalue())
+        onnx.checker.check_model(model, full_check=True)
     found = [node.op_type for node in model.graph.node].count("LSTM")
     if lstm_operators not in (None, found):
         raise ExportFailed(
             f"the export of {label} has {found} LSTM operators, not {lstm_operators}"
         )
     return buffer.getvalue()
-
-
-@contextmanager
-def _printed_into(file: IO[bytes]) -> Iterator[None]:
-    """Standard output goes into this file, also that of PyTorch's C++ code, which prints a graph
-    when it fails."""
-    flush = ctypes.CDLL(None).fflush
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(file.fileno(), 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        flush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-def _reason(error: Exception) -> str:
-    """What failed in an export, without PyTorch's graphs and stacks.
-
-    Of a part that PyTorch interprets, the last line says why it failed.
-    """
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    reason = lines[-1] if lines and "TorchScript interpreter" in lines[0] else first_line(error)
-    return one_line(reason.partition("  [Caused by")[0])

@@ -2,8 +2,8 @@
 
 `host_checks` reads settings and changes none. Each check states the value found, whether it is good
 for tail latency, and one command or kernel argument that improves it. Settings that a container or
-guest cannot see are "unknown", not "good". Cores, clocks and kernel come first, then memory,
-privileges and other load. What recordings measure themselves (the cost of the clock, time that a
+guest cannot see are "unknown", not "good". Cores, clocks and kernel come first, then memory and
+privileges. What recordings measure themselves (the cost of the clock, time that a
 hypervisor or other programs took) has no check.
 """
 
@@ -26,8 +26,6 @@ VERDICTS = ("attention", "unknown", "good")
 CPU = "/sys/devices/system/cpu"
 
 CAP_IPC_LOCK, CAP_SYS_NICE = 14, 23  # linux/capability.h
-
-INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
 KERNEL_LINE = "kernel command line: "
 
@@ -88,11 +86,6 @@ def _switch(on: bool | None) -> str | None:
     if on is None:
         return None
     return "on" if on else "off"
-
-
-def _commands(root: Path) -> set[str]:
-    """The names of all processes that are visible from here."""
-    return {read_text("comm", process) or "" for process in (root / "proc").glob("[0-9]*")}
 
 
 def _for_last_core(argument: str, root: Path) -> str:
@@ -178,7 +171,7 @@ def cgroup_quota(root: Path) -> Found:
 
 @check("clock source", "a slow clock would add microseconds to every trial")
 def clock_source(root: Path) -> Found:
-    folder = "/sys/devices/system/clocksource/clocksource0"
+    folder = linux.CLOCK_SOURCE
     found = read_text(f"{folder}/current_clocksource", root)
     if found in ("tsc", "arch_sys_counter"):
         return found, "good", "read in user space in tens of nanoseconds"
@@ -229,16 +222,6 @@ def idle_states(root: Path) -> Found:
         return value, "good", "cores wake up at once"
     meaning = "calls after a pause wait until the core wakes up (no effect while it spins)"
     return value, "attention", meaning, f"sudo cpupower idle-set -D {SHALLOW_IDLE_US + 1}"
-
-
-@check("swap", "reading a page back from swap takes milliseconds")
-def swap(root: Path) -> Found:
-    table = read_text("/proc/swaps", root)
-    if table is None:
-        return None
-    if len(table.splitlines()) < 2:  # its first line is a heading
-        return "none", "good", "no page of the process can be swapped out"
-    return "on", "attention", "reading a page back from swap takes milliseconds", "sudo swapoff -a"
 
 
 @check("transparent huge pages", "the kernel may stop the process to merge pages")
@@ -304,20 +287,6 @@ def interrupted_calls(root: Path) -> Found:
         meaning = f"recordings cannot name what interrupted a call ({found['ran_missing']})"
         return "measured, without names", "attention", meaning, f"{setting}=0"
     return "measured", "good", "recordings tell when a call was off its core, and what ran there"
-
-
-@check("irqbalance", "if it runs, it may move device interrupts onto the timed core")
-def irqbalance(root: Path) -> Found:
-    try:
-        namespace = os.readlink(root / "proc/self/ns/pid")
-    except OSError:
-        return None
-    if "irqbalance" in _commands(root):
-        meaning = "it may move device interrupts onto the timed core at any time"
-        return "running", "attention", meaning, "sudo systemctl disable --now irqbalance"
-    if namespace != INITIAL_PID_NAMESPACE:
-        return "not visible", "unknown", "the host's processes cannot be seen from this container"
-    return "not running", "good", "interrupts stay on their assigned cores"
 
 
 # GPUs
@@ -397,7 +366,8 @@ def mig(root: Path) -> Found:
 
 @check("MPS", checks=GPU_CHECKS)
 def mps(root: Path) -> Found:
-    started = any(name.startswith("nvidia-cuda-mps") for name in _commands(root))
+    commands = [read_text("comm", process) or "" for process in (root / "proc").glob("[0-9]*")]
+    started = any(name.startswith("nvidia-cuda-mps") for name in commands)
     if started or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         meaning = "kernels of several programs run at the same time and disturb each other"
         return "in use", "attention", meaning, "echo quit | nvidia-cuda-mps-control"

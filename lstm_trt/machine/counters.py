@@ -12,8 +12,6 @@ Counters (`difference` subtracts them):
                           None if that table is larger than 16 KiB: on a machine with
                           hundreds of cores, reading it takes milliseconds
   softirqs                on the pinned cores (columns of /proc/softirqs)
-  interrupts_total        of the whole machine (/proc/stat)
-  context_switches_total  of the whole machine (/proc/stat)
   throttled_ns            time for which a CPU quota stopped this cgroup or one of its
   throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
   runnable_ns             time in which this thread could have run but waited for a core
@@ -26,18 +24,16 @@ block, and unexplained_cpu_ns, the rest: a runtime's pool works in every call, w
 do something else, such as sending usage data, run now and then, and may live too briefly for any
 list of threads. Time of others, from /proc/stat; one block's can be negative, since idle time is
 counted in ticks:
-  others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
-                          programs, the kernel or the hypervisor
+  others_ns               time in which the pinned cores were neither idle nor used by this
+                          process, but by other programs, the kernel or the hypervisor
   others_total_ns         the same for all cores
 Gauges:
-  cpu_khz                 clock of the slowest pinned core; with several pinned cores
-                          also cpu_khz_<core> for each core
+  cpu_khz                 clock of the slowest pinned core, where cpufreq states it
   gpu_*                   with a GPU: clocks in MHz, temperature, power in mW, and the
                           bit mask that `gpu.throttle_reasons` names
 """
 
 import os
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -47,20 +43,17 @@ from typing import Any, Self
 
 from lstm_trt.machine import linux
 
-#: Row of /proc/stat -> reading that is its first number.
-TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
-
 #: Readings that never decrease; all others are gauges.
 COUNTERS = (
     "steal_ns",
     "interrupts",
     "softirqs",
-    *TOTALS.values(),
     "throttled_ns",
     "throttled_periods",
     "runnable_ns",
+    "thread_cpu_ns",
+    "process_cpu_ns",
 )
-COUNTERS += ("thread_cpu_ns", "process_cpu_ns")
 
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
@@ -73,11 +66,10 @@ EXACT_NS = 10_000
 
 #: A recording was not alone if others used more than this share of the pinned cores' time, or this
 #: share of one of the remaining cores, and in either case more than two ticks.
-ALONE_SHARE, ALONE_SHARE_ELSEWHERE, ALONE_NS = 0.02, 0.5, 20_000_000
+ALONE_SHARE = 0.02
+ALONE_SHARE_ELSEWHERE = 0.5
+ALONE_NS = 20_000_000
 
-
-#: Number and clock of a processor in /proc/cpuinfo, where a blank line ends its rows.
-_CPU_MHZ = re.compile(rb"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*([\d.]+)$", re.MULTILINE)
 
 #: Rows of /proc/interrupts with one number for the whole machine instead of one per core.
 WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
@@ -95,11 +87,13 @@ def difference(
     """
     changed = dict(after)
     for name in (*COUNTERS, *OTHERS):
-        if name in changed:
-            first, last = before.get(name), after[name]
+        if name not in after:
+            continue
+        first, last = before.get(name), after[name]
+        if first is None or last is None or (last < first and name in COUNTERS):
             changed[name] = None
-            if first is not None and last is not None and (name in OTHERS or last >= first):
-                changed[name] = last - first
+        else:
+            changed[name] = last - first
     return changed
 
 
@@ -109,22 +103,22 @@ def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
 
     None where one of them is not known. With several threads that of one block can be negative.
     """
-    tables: list[Any] = [block.get(BY_THREAD) for block in blocks]
-    pool = None if None in tables else set.intersection(*(set(table) for table in tables))
+    tables = [block.get(BY_THREAD) for block in blocks]
+    pool = None  # the threads that ran in every block
+    if None not in tables:
+        pool = set.intersection(*map(set, tables))
     found = []
     for block in blocks:
-        pool_ns = unexplained_ns = None
+        kept = dict(block)
+        of_threads = kept.pop(BY_THREAD, None)
+        process_ns = kept.pop("process_cpu_ns", None)
+        kept["pool_cpu_ns"] = kept["unexplained_cpu_ns"] = None
         if pool is not None:
-            pool_ns = sum(block[BY_THREAD][thread] for thread in pool)
-            unexplained_ns = block["process_cpu_ns"] - block["thread_cpu_ns"] - pool_ns
-            if abs(unexplained_ns) < EXACT_NS:
-                unexplained_ns = 0
-        kept = {
-            name: value
-            for name, value in block.items()
-            if name not in (BY_THREAD, "process_cpu_ns")
-        }
-        found.append({**kept, "pool_cpu_ns": pool_ns, "unexplained_cpu_ns": unexplained_ns})
+            pool_ns = sum(of_threads[thread] for thread in pool)
+            rest_ns = process_ns - block["thread_cpu_ns"] - pool_ns
+            kept["pool_cpu_ns"] = pool_ns
+            kept["unexplained_cpu_ns"] = rest_ns if abs(rest_ns) >= EXACT_NS else 0
+        found.append(kept)
     return found
 
 
@@ -161,27 +155,28 @@ CLOSED = -1
 
 def _content(handle: int) -> bytes:
     """The whole file; empty if it cannot be read, or was removed with its cgroup."""
-    try:
-        content = os.pread(handle, 1 << 16, 0)
-        while content and (more := os.pread(handle, 1 << 16, len(content))):
+    content = b""
+    with suppress(OSError):
+        while more := os.pread(handle, 1 << 16, len(content)):
             content += more
-        return content
-    except OSError:
-        return b""
+    return content
 
 
 def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
     """Sum over the columns of `cores` in a table whose first line is "CPU0 CPU1 ..."."""
-    head, _, body = table.partition(b"\n")
+    head, *lines = table.splitlines() or [b""]
     names = head.split()
     try:
         places = [1 + names.index(b"CPU%d" % core) for core in cores]
     except ValueError:  # a pinned core has no column, or there is no table
         return None
     last = max(places)
-    lines = (line.split(None, last + 1) for line in body.splitlines())
-    rows = [fields for fields in lines if len(fields) > last and fields[0] not in WHOLE_MACHINE]
-    return sum(int(fields[place]) for fields in rows for place in places if fields[place].isdigit())
+    total = 0
+    for line in lines:
+        fields = line.split(None, last + 1)
+        if len(fields) > last and fields[0] not in WHOLE_MACHINE:
+            total += sum(int(fields[place]) for place in places if fields[place].isdigit())
+    return total
 
 
 class Watcher:
@@ -190,8 +185,11 @@ class Watcher:
     def __init__(
         self, cores: Sequence[int], device: str = "cpu", *, root: Path = linux.ROOT
     ) -> None:
-        self.cores, self.root = tuple(cores), Path(root)
-        self._held, self._nvml = ExitStack(), None
+        self.cores = tuple(cores)
+        self.root = Path(root)
+        self._held = ExitStack()
+        self._nvml: Any = None
+        self._gpu: Any = None
         if device != "cpu":
             from lstm_trt.machine import gpu
 
@@ -200,25 +198,23 @@ class Watcher:
     def __enter__(self) -> Self:
         self._threads: dict[int, int] = {}
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-        tables = {
-            name: self._open(self.root / "proc" / name)
-            for name in ("interrupts", "softirqs", "cpuinfo")
-        }
-        large = [
-            name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES
+        proc = self.root / "proc"
+        self._stat = self._open(proc / "stat")
+        self._schedule = self._open(proc / "thread-self/schedstat")
+        self._tables = {}
+        for name in ("interrupts", "softirqs"):
+            table = self._open(proc / name)
+            too_large = len(_content(table)) > LARGEST_TABLE_BYTES
+            self._tables[name] = CLOSED if too_large else table
+        cpu = self.root / "sys/devices/system/cpu"
+        self._clocks = [
+            self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores
         ]
-        # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
-        nominal = [] if "aperfmperf" in linux.cpuinfo_flags(self.root) else ["cpuinfo"]
-        self._tables = tables | dict.fromkeys([*large, *nominal], CLOSED)
-        self._stat, cpu = self._open(self.root / "proc/stat"), self.root / "sys/devices/system/cpu"
-        self._schedule = self._open(self.root / "proc/thread-self/schedstat")
-        self._clocks = {
-            core: self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores
-        }
         self._throttling = [
             self._open(folder / "cpu.stat") for folder in linux.cgroup_folders(self.root)
         ]
-        self._gpu: Any = self._nvml and self._held.enter_context(self._nvml).device()
+        if self._nvml is not None:
+            self._gpu = self._held.enter_context(self._nvml).device()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -237,12 +233,14 @@ class Watcher:
         """All current readings, by name; None for those that the system lacks."""
         values: dict[str, Any] = dict.fromkeys((*COUNTERS, *OTHERS, BY_THREAD))
         self._read_stat(values)
-        for name in ("interrupts", "softirqs"):
-            values[name] = _columns_sum(_content(self._tables[name]), self.cores)
-        if len(schedule := _content(self._schedule).split()) > 1:
+        for name, table in self._tables.items():
+            values[name] = _columns_sum(_content(table), self.cores)
+        schedule = _content(self._schedule).split()
+        if len(schedule) > 1:
             values["runnable_ns"] = int(schedule[1])
         self._read_throttling(values)
-        self._read_clocks(values)
+        clocks_khz = [int(text) for text in map(_content, self._clocks) if text.strip().isdigit()]
+        values["cpu_khz"] = min(clocks_khz, default=None)
         if self._nvml is not None:
             values |= self._nvml.read(self._gpu)
         self._read_cpu_times(values)
@@ -251,32 +249,32 @@ class Watcher:
     def gpu_state(self) -> dict[str, Any] | None:
         """The current state of the GPU (`Nvml.state`), read before and after the trials; None
         without a GPU."""
-        return None if self._nvml is None or self._gpu is None else self._nvml.state(self._gpu)
+        return None if self._gpu is None else self._nvml.state(self._gpu)
 
     def _read_stat(self, values: dict) -> None:
-        """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt
-        total"."""
-        idle, steal = {}, {}  # ticks by core
-        content, now_ns, own_ns = _content(self._stat), time.monotonic_ns(), time.process_time_ns()
+        """Rows "cpu1 user nice system idle iowait irq softirq steal ..."."""
+        idle = {}  # ticks by core
+        steal = {}
+        content = _content(self._stat)
+        now_ns = time.monotonic_ns()
+        own_ns = time.process_time_ns()
         for line in content.splitlines():
             name, _, row = line.partition(b" ")
             fields = row.split(None, 8)
-            if name in TOTALS:
-                values[TOTALS[name]] = int(fields[0]) or None
             # Sandboxes such as gVisor print rows of zeros, which are not counts.
-            elif (
-                name.startswith(b"cpu") and name != b"cpu" and len(fields) >= 8 and row.strip(b"0 ")
-            ):
-                idle[name], steal[name] = int(fields[3]) + int(fields[4]), int(fields[7])
+            if name.startswith(b"cpu") and len(fields) >= 8 and row.strip(b"0 "):
+                idle[name] = int(fields[3]) + int(fields[4])
+                steal[name] = int(fields[7])
+        idle.pop(b"cpu", None)  # the sum of all
         pinned = [b"cpu%d" % core for core in self.cores]
-        if pinned and idle.keys() >= set(pinned):
-            values["steal_ns"] = sum(steal[core] for core in pinned) * self._tick_ns
-            # Not from the busy columns: they sample what runs at each tick, which errs if calls
-            # follow the timer.
-            for name, cores in zip(OTHERS, (pinned, idle), strict=True):
-                values[name] = (
-                    len(cores) * now_ns - sum(idle[core] for core in cores) * self._tick_ns - own_ns
-                )
+        if not pinned or not idle.keys() >= set(pinned):
+            return
+        values["steal_ns"] = sum(steal[core] for core in pinned) * self._tick_ns
+        # Not from the busy columns: they sample what runs at each tick, which errs if calls follow
+        # the timer.
+        for name, cores in zip(OTHERS, (pinned, idle), strict=True):
+            idle_ns = sum(idle[core] for core in cores) * self._tick_ns
+            values[name] = len(cores) * now_ns - idle_ns - own_ns
 
     def _read_cpu_times(self, values: dict) -> None:
         """Clocks of all threads, then of the process: the kernel counts a running thread up to when
@@ -284,22 +282,21 @@ class Watcher:
 
         So what the process has beyond its threads is what ended threads had, to some microseconds.
         """
-        before, self._threads = self._threads, {}
+        before = self._threads
+        self._threads = {}
         with suppress(OSError):  # there is no /proc
             for thread in map(int, os.listdir(self.root / "proc/self/task")):
                 with suppress(OSError):  # it has ended
                     self._threads[thread] = time.clock_gettime_ns(cpu_clock(thread))
-        if self._threads.pop(threading.get_native_id(), None) is not None:
-            values["process_cpu_ns"], values["thread_cpu_ns"] = (
-                time.process_time_ns(),
-                time.thread_time_ns(),
-            )
-            spent = {
-                thread: now_ns - before.get(thread, 0) for thread, now_ns in self._threads.items()
-            }
-            values[BY_THREAD] = {
-                thread: spent_ns for thread, spent_ns in spent.items() if spent_ns > 0
-            }
+        if self._threads.pop(threading.get_native_id(), None) is None:
+            return
+        values["process_cpu_ns"] = time.process_time_ns()
+        values["thread_cpu_ns"] = time.thread_time_ns()
+        spent_ns = {}
+        for thread, now_ns in self._threads.items():
+            if now_ns > before.get(thread, 0):
+                spent_ns[thread] = now_ns - before.get(thread, 0)
+        values[BY_THREAD] = spent_ns
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""
@@ -308,16 +305,3 @@ class Watcher:
             for name, value in zip(("throttled_ns", "throttled_periods"), stopped, strict=True):
                 if value is not None:
                     values[name] = (values[name] or 0) + value
-
-    def _read_clocks(self, values: dict) -> None:
-        texts = {core: _content(file).strip() for core, file in self._clocks.items()}
-        clocks = {core: int(text) for core, text in texts.items() if text.isdigit()}
-        if not clocks:
-            listed = {
-                int(core): float(mhz)
-                for core, mhz in _CPU_MHZ.findall(_content(self._tables["cpuinfo"]))
-            }
-            clocks = {core: round(1000 * mhz) for core, mhz in listed.items() if core in self.cores}
-        values["cpu_khz"] = min(clocks.values(), default=None)
-        if len(self.cores) > 1:
-            values |= {f"cpu_khz_{core}": clocks.get(core) for core in self.cores}

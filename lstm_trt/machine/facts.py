@@ -42,27 +42,28 @@ ARM_CORES = {
 def cpu_name(root: Path = ROOT) -> str:
     """Name of the processor according to the kernel, "AMD EPYC 9575F 64-Core Processor"."""
     first = linux.cpuinfo(root)
-    stated = [
-        first[key]
-        for key in ("model name", "Model", "Hardware", "cpu model", "cpu")
-        if first.get(key)
-    ]
+    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
+        if first.get(key):
+            return first[key]
     core = (first.get("CPU implementer", ""), first.get("CPU part", ""))
-    if stated or core in ARM_CORES:
-        return stated[0] if stated else ARM_CORES[core]
+    if core in ARM_CORES:
+        return ARM_CORES[core]
     return f"implementer {core[0]} part {core[1]}" if core[0] else platform.machine() or "unknown"
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
     """Python, kernel, C library and the given packages, none of them imported; None if not
     installed, or not glibc."""
-    system: dict[str, str | None] = {
+    found = {
         "python": platform.python_version(),
         "kernel": os.uname().release,
+        "libc": " ".join(platform.libc_ver()).strip() or None,
     }
-    system["libc"] = " ".join(platform.libc_ver()).strip() or None
-    found = system | {name: installed_version(name) for name in distributions}
-    return found | ({"lstm_trt": found["lstm_trt"] or __version__} if "lstm_trt" in found else {})
+    for name in distributions:
+        found[name] = installed_version(name)
+    if "lstm_trt" in found:
+        found["lstm_trt"] = found["lstm_trt"] or __version__
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -72,45 +73,36 @@ def commit() -> str | None:
 
     `LSTM_TRT_COMMIT` names it where there is no .git, as in a copy of the tracked files.
     """
-    root, named = Path(__file__).parents[2], os.environ.get("LSTM_TRT_COMMIT") or None
+    root = Path(__file__).parents[2]
+    named = os.environ.get("LSTM_TRT_COMMIT") or None
     if named or not (root / ".git").exists():
         return named
+    describe_commit = ["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     with suppress(OSError):  # git is not installed
-        command = [
-            "git",
-            "-C",
-            str(root),
-            "describe",
-            "--always",
-            "--abbrev=40",
-            "--dirty",
-            "--exclude=*",
-        ]
-        return run_command(command).stdout.strip() or None
+        return run_command(["git", "-C", str(root), *describe_commit]).stdout.strip() or None
     return None
 
 
 def _caches(core: int, root: Path) -> dict[str, int]:
-    """Bytes of each data cache that `core` reaches: {"L1d": 49152, "L2": 1048576, "L3": 33554432}."""
+    """Bytes of each data cache that `core` reaches: {"L1d": 49152, "L2": 1048576}."""
     sizes = {}
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu{core}/cache/index{index}"
-        kind, level, size = (
-            read_text(f"{folder}/{name}", root) for name in ("type", "level", "size")
-        )
-        counted = re.fullmatch(r"(\d+)([KMG])", size or "")
-        if kind in ("Data", "Unified") and level and counted:
-            unit = {"K": 2**10, "M": 2**20, "G": 2**30}[counted[2]]
-            sizes[f"L{level}" + ("d" if kind == "Data" else "")] = int(counted[1]) * unit
+        kind = read_text(f"{folder}/type", root)
+        size = re.fullmatch(r"(\d+)K", read_text(f"{folder}/size", root) or "")
+        if size and kind in ("Data", "Unified"):
+            suffix = "d" if kind == "Data" else ""
+            sizes[f"L{read_text(f'{folder}/level', root)}{suffix}"] = 1024 * int(size[1])
     return sizes
 
 
 def turbo(root: Path = ROOT) -> bool | None:
     """Whether cores may run above their nominal clock; None if unknown."""
-    for path, on in (("intel_pstate/no_turbo", 0), ("cpufreq/boost", 1)):
-        if (setting := read_int(f"/sys/devices/system/cpu/{path}", root)) is not None:
-            return setting == on
-    return None
+    no_turbo = read_int("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
+    boost = read_int("/sys/devices/system/cpu/cpufreq/boost", root)
+    if no_turbo is not None:
+        return no_turbo == 0
+    return None if boost is None else boost == 1
 
 
 def governors(cores: Sequence[int], root: Path = ROOT) -> str | None:
@@ -127,8 +119,7 @@ def simultaneous_threads(root: Path = ROOT) -> bool | None:
     active = read_int("/sys/devices/system/cpu/smt/active", root)
     if active is not None:
         return active == 1
-    with linux.psutil_at(root) as psutil:
-        physical = psutil.cpu_count(logical=False)
+    physical = linux.physical_cores(root)
     return None if physical is None else len(linux.online_cores(root)) > physical
 
 
@@ -138,19 +129,16 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
 
     With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
     """
-    online, allowed = linux.online_cores(root), linux.allowed_cores()
-    with linux.psutil_at(root) as psutil:
-        physical_cores = psutil.cpu_count(logical=False)
-        memory_bytes = psutil.virtual_memory().total
+    allowed = linux.allowed_cores()
     description: dict[str, Any] = {
         "cpu": cpu_name(root),
         "architecture": platform.machine(),
-        "logical_cores": len(online),
-        "physical_cores": physical_cores,
+        "logical_cores": len(linux.online_cores(root)),
+        "physical_cores": linux.physical_cores(root),
         "allowed_cores": linux.list_text(allowed),
         "smt": simultaneous_threads(root),
         "caches": _caches(allowed[-1], root),
-        "memory_bytes": memory_bytes,
+        "memory_bytes": linux.memory_bytes("MemTotal", root),
         "hypervisor": linux.hypervisor(root),
         "governor": governors(allowed, root),
         "turbo": turbo(root),
@@ -159,9 +147,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
             linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))
         ),
         "cgroup_quota_cores": linux.cpu_quota_cores(root),
-        "clock_source": read_text(
-            "/sys/devices/system/clocksource/clocksource0/current_clocksource", root
-        ),
+        "clock_source": read_text(f"{linux.CLOCK_SOURCE}/current_clocksource", root),
         "kernel": os.uname().release,
         "preemption": linux.preemption(root),
     }
@@ -169,10 +155,8 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
         from lstm_trt.machine import gpu
 
         with gpu.Nvml() as session:
-            description |= {
-                "gpus": [session.describe(handle) for handle in session.devices()],
-                **session.versions(),
-            }
+            description["gpus"] = [session.describe(handle) for handle in session.devices()]
+            description |= session.versions()
         description["cuda_settings"] = gpu.settings()
     return description
 
@@ -181,12 +165,8 @@ def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16
     hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
-    parts = [
-        description.get("cpu"),
-        description.get("logical_cores"),
-        gpu_names,
-        description.get("driver"),
-    ]
+    names = ("cpu", "logical_cores", "gpus", "driver")
+    parts = [gpu_names if name == "gpus" else description.get(name) for name in names]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

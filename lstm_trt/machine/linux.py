@@ -4,15 +4,13 @@ Functions take `root` in place of `/`, so that tests can simulate a machine. Mis
 gives None or an empty result, never an exception.
 """
 
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import decimal
 
 ROOT = Path("/")
+
+CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0"
 
 #: Environment variables with the number of threads of libraries.
 THREAD_VARIABLES = (
@@ -38,9 +38,8 @@ def open_standard_streams() -> None:
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            handle = os.open(
-                os.devnull, os.O_RDWR
-            )  # the lowest free number, which is that of the stream
+            # The lowest free number, which is that of the stream.
+            handle = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(handle, True)
             setattr(sys, name, os.fdopen(handle, "r+"))
 
@@ -67,7 +66,7 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
         return None
     cores: list[int] = []
     try:
-        for part in filter(None, text.replace("(null)", "").replace("\n", "").strip().split(",")):
+        for part in filter(None, text.replace("(null)", "").strip().split(",")):
             first, _, last = part.partition("-")
             cores.extend(range(int(decimal(first)), int(decimal(last or first)) + 1))
     except ValueError:
@@ -76,20 +75,22 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
 
 
 def list_text(cores: tuple[int, ...] | None) -> str | None:
-    """Inverse of `cpu_list` for cores in order: (0, 1, 2, 8) -> "0-2,8"."""
+    """Inverse of `cpu_list`: (0, 1, 2, 8) -> "0-2,8"."""
     if cores is None:
         return None
-    # Within a run of consecutive cores, the core minus its place stays the same.
-    runs = itertools.groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])
-    parts = ([core for _, core in run] for _, run in runs)
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    runs: list[list[int]] = []  # first and last core
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 def online_cores(root: Path = ROOT) -> tuple[int, ...]:
     """Logical cores that are switched on."""
-    return cpu_list(read_text("/sys/devices/system/cpu/online", root)) or tuple(
-        range(os.cpu_count() or 1)
-    )
+    online = cpu_list(read_text("/sys/devices/system/cpu/online", root))
+    return online or tuple(range(os.cpu_count() or 1))
 
 
 def allowed_cores() -> tuple[int, ...]:
@@ -106,29 +107,42 @@ def choose_cores(threads: int, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
     """
     allowed = allowed_cores()
     if wanted and (len(wanted) != threads or not set(wanted) <= set(allowed)):
-        rule = (
-            f"there must be one core for each of --threads {threads}, out of {list_text(allowed)}"
+        raise UsageError(
+            f"--cores {list_text(wanted)}: there must be one core for each of --threads {threads},"
+            f" out of {list_text(allowed)}"
         )
-        raise UsageError(f"--cores {list_text(wanted)}: {rule}")
     if not wanted and threads > len(allowed):
         usable = f"this process may use only {len(allowed)}"
         raise UsageError(f"{threads} threads need {threads} cores, but {usable}: lower --threads")
     return wanted or allowed[-threads:]
 
 
+#: The cores that share a physical core with one.
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+def physical_cores(root: Path = ROOT) -> int | None:
+    """Number of physical cores that are switched on; None if the system does not state it."""
+    groups = {read_text(_SIBLINGS.format(core), root) for core in online_cores(root)}
+    return None if None in groups else len(groups)
+
+
 def sibling_cores(cores: tuple[int, ...], root: Path = ROOT) -> tuple[int, ...]:
     """The cores and those that share a physical core with them (hyper-threads)."""
-    folder = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    siblings = (cpu_list(read_text(folder.format(core), root)) or (core,) for core in cores)
-    return tuple(sorted({*cores, *(core for group in siblings for core in group)}))
+    found = set(cores)
+    for core in cores:
+        found.update(cpu_list(read_text(_SIBLINGS.format(core), root)) or ())
+    return tuple(sorted(found))
 
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
     """Cores that the scheduler does not use: isolcpus=, or an isolated cpuset partition (kernel
     6.7)."""
-    files = ("/sys/devices/system/cpu/isolated", "/sys/fs/cgroup/cpuset.cpus.isolated")
-    lists = [cores for file in files if (cores := cpu_list(read_text(file, root))) is not None]
-    return tuple(sorted(set().union(*lists))) if lists else None
+    by_argument = cpu_list(read_text("/sys/devices/system/cpu/isolated", root))
+    by_cgroup = cpu_list(read_text("/sys/fs/cgroup/cpuset.cpus.isolated", root))
+    if by_argument is None and by_cgroup is None:
+        return None
+    return tuple(sorted({*(by_argument or ()), *(by_cgroup or ())}))
 
 
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:
@@ -149,10 +163,11 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
 
 def kernel_argument(name: str, root: Path = ROOT) -> str | None:
     """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
-    arguments = (
-        argument.partition("=") for argument in (read_text("/proc/cmdline", root) or "").split()
-    )
-    return next((value for key, _, value in arguments if key == name), None)
+    for argument in (read_text("/proc/cmdline", root) or "").split():
+        key, _, value = argument.partition("=")
+        if key == name:
+            return value
+    return None
 
 
 #: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options
@@ -166,18 +181,13 @@ def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
 
     The type is "cgroup" for version 1 and "cgroup2" for version 2.
     """
-    mounts = _MOUNT.findall(read_text("/proc/self/mountinfo", root) or "")
-    found = [
-        mount[:3] for mount in mounts if mount[2] == "cgroup2" or controller in mount[3].split(",")
-    ]
-    if not found:  # no mountinfo: the usual places
-        if (root / "sys/fs/cgroup/cgroup.controllers").exists():
-            found.append(("/", "/sys/fs/cgroup", "cgroup2"))
-        found += [
-            ("/", f"/sys/fs/cgroup/{name}", "cgroup")
-            for name in (controller, f"{controller},cpuacct")
-        ]
-    return found
+    mounts = []
+    for inside, mount, kind, options in _MOUNT.findall(
+        read_text("/proc/self/mountinfo", root) or ""
+    ):
+        if kind == "cgroup2" or controller in options.split(","):
+            mounts.append((inside, mount, kind))
+    return mounts
 
 
 def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
@@ -189,20 +199,23 @@ def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
     then the container's cgroup.
     """
     paths: dict[str, str] = {}
-    for controllers, path in re.findall(
-        r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or ""
-    ):
-        if not controllers or controller in controllers.split(","):
-            paths["cgroup" if controllers else "cgroup2"] = path
+    lines = re.findall(r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or "")
+    for controllers, path in lines:
+        if not controllers:
+            paths["cgroup2"] = path
+        elif controller in controllers.split(","):
+            paths["cgroup"] = path
     folders: list[Path] = []
     for inside, mount, kind in _cgroup_mounts(controller, root):
         path = paths.get(kind, "/")
         if (path + "/").startswith(inside + "/"):
             path = path[len(inside) :]
+        top = root / mount.lstrip("/")
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        own = (root / mount.lstrip("/")).joinpath(*parts)
-        found = (own, *own.parents)[: len(parts) + 1]
-        folders += [folder for folder in found if folder.is_dir() and folder not in folders]
+        for depth in range(len(parts), -1, -1):
+            folder = top.joinpath(*parts[:depth])
+            if folder.is_dir() and folder not in folders:
+                folders.append(folder)
     return folders
 
 
@@ -210,11 +223,12 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     """The tightest CPU quota of the cgroup and its parents in cores; None without one."""
     quotas = []
     for folder in cgroup_folders(root):
-        v1 = f"{read_text('cpu.cfs_quota_us', folder)} {read_text('cpu.cfs_period_us', folder)}"  # -1 for no quota
-        quota = re.fullmatch(
-            r"(\d+) (\d+)", read_text("cpu.max", folder) or v1
-        )  # v2: "max 100000", "150000 100000"
-        if quota and int(quota[2]):
+        text = read_text("cpu.max", folder)  # v2: "max 100000", "150000 100000"
+        if text is None:  # v1: -1 for no quota
+            quota_us = read_text("cpu.cfs_quota_us", folder)
+            text = f"{quota_us} {read_text('cpu.cfs_period_us', folder)}"
+        quota = re.fullmatch(r"(\d+) ([1-9]\d*)", text)
+        if quota:
             quotas.append(int(quota[1]) / int(quota[2]))
     return min(quotas, default=None)
 
@@ -227,31 +241,23 @@ _MEMORY = (
 )
 
 
-@contextmanager
-def psutil_at(root: Path = ROOT) -> Iterator[Any]:
-    """The module psutil, meanwhile reading /proc below `root`; importing it takes 20 ms."""
-    import psutil
-
-    # Of values that are not used here.
-    warnings.filterwarnings("ignore", ".*stats couldn't be determined", RuntimeWarning)
-    before = psutil.PROCFS_PATH
-    psutil.PROCFS_PATH = str(Path(root) / "proc")
-    try:
-        yield psutil
-    finally:
-        psutil.PROCFS_PATH = before
+def memory_bytes(name: str, root: Path = ROOT) -> int | None:
+    """A line of /proc/meminfo, such as "MemTotal"."""
+    found = re.search(rf"(?m)^{name}: +(\d+) kB", read_text("/proc/meminfo", root) or "")
+    return None if found is None else 1024 * int(found[1])
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
     """Memory that is available without swapping, at most what the limits of the cgroup and its
     parents leave."""
-    with psutil_at(root) as psutil:
-        left = [psutil.virtual_memory().available]
+    left = [memory_bytes("MemAvailable", root) or 0]
     for folder in cgroup_folders(root, "memory"):
         for limit_name, use_name, cache_name in _MEMORY:
-            if (limit := read_int(limit_name, folder)) is not None:
+            limit = read_int(limit_name, folder)
+            if limit is not None:
+                used = read_int(use_name, folder) or 0
                 cached = _statistics(read_text("memory.stat", folder) or "").get(cache_name, 0)
-                left.append(max(0, limit - max(0, (read_int(use_name, folder) or 0) - cached)))
+                left.append(max(0, limit - max(0, used - cached)))
     return min(left)
 
 
@@ -274,9 +280,8 @@ def preemption(root: Path = ROOT) -> str | None:
     /proc/version also states who built the kernel on which host, which is left out.
     """
     version = read_text("/proc/version", root)
-    if read_text("/sys/kernel/realtime", root) == "1" or re.search(
-        r"\bPREEMPT[_ ]RT\b", version or ""
-    ):
+    real_time = re.search(r"\bPREEMPT[_ ]RT\b", version or "")
+    if real_time or read_text("/sys/kernel/realtime", root) == "1":
         return "PREEMPT_RT"
     if version is None:
         return None
@@ -289,20 +294,18 @@ def preemption(root: Path = ROOT) -> str | None:
 
 def hypervisor(root: Path = ROOT) -> str | None:
     """Name of the hypervisor, "unknown" if it has no name, "none" on bare x86, else None."""
-    if kind := read_text("/sys/hypervisor/type", root):
+    kind = read_text("/sys/hypervisor/type", root)
+    if kind:
         return kind
-    clocks = (
-        read_text("/sys/devices/system/clocksource/clocksource0/available_clocksource", root) or ""
-    )
+    clocks = read_text(f"{CLOCK_SOURCE}/available_clocksource", root) or ""
     for sign, name in (("kvm-clock", "kvm"), ("hyperv", "hyperv"), ("xen", "xen")):
         if sign in clocks:
             return name
     flags = cpuinfo_flags(root)
     if "hypervisor" in flags:
         return read_text("/sys/class/dmi/id/sys_vendor", root) or "unknown"
-    return (
-        "none" if "fpu" in flags else None
-    )  # "fpu" is an x86 flag; Arm's flags do not show a hypervisor
+    # "fpu" is an x86 flag; Arm's flags do not show a hypervisor.
+    return "none" if "fpu" in flags else None
 
 
 #: Seconds that a command has for cleaning up after Ctrl-C.
@@ -318,9 +321,15 @@ def run_command(
     `where`: `cwd` and `env`. Raises `OSError` if it cannot be started, `TimeoutExpired` at the
     limit.
     """
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(
-        command, **pipes, **where, text=True, errors="replace", start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        **where,
     ) as child:
         try:
             output, errors = child.communicate(timeout=limit_s)

@@ -1,7 +1,7 @@
 """What is recorded: a workload, a runtime, a protocol and options as a configuration of this
 machine; nothing is run.
 
-The parent process uses this module, `prepare.py` is for the worker.
+The parent process uses this module, `run.py` is for the worker.
 """
 
 from dataclasses import replace

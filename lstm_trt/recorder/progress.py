@@ -48,10 +48,8 @@ class Progress:
         self._guessed_left_s: dict[str, float] = defaultdict(float)
         self._guessed_done_s: dict[str, float] = defaultdict(float)
         self._took_s: dict[str, float] = defaultdict(float)
-        self._versions: dict[str, set[str]] = defaultdict(set)
         for configuration in plan:
             self._guessed_left_s[configuration.runtime] += guessed_s(configuration)
-            self._versions[configuration.runtime].add(configuration.runtime_version)
         self._left_s: float | None = None
         self._running = ""
         self._show = show and report.left > 0
@@ -81,8 +79,6 @@ class Progress:
     def begin(self, configuration: Configuration, number: int) -> None:
         """Round `number` of a configuration begins in this process."""
         self._running = configuration.title
-        if len(self._versions[configuration.runtime]) > 1:
-            self._running += f", version {configuration.runtime_version}"
         if number:
             self._running += f", r{number}"
         self._show_line(self._running)

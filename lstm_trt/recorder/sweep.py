@@ -28,14 +28,14 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, duration, listed, warning_lines
+from lstm_trt.config.format import count, duration, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.jobs import Seconds
 from lstm_trt.recorder.pool import Recorded, WorkerPool, check_limits
 from lstm_trt.recorder.progress import Progress
-from lstm_trt.recorder.task import Job, Result, record_task
+from lstm_trt.recorder.task import Result, Task, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock, state_holder
 
@@ -102,14 +102,14 @@ def plan_configurations(
     mode: str | None = None,
     anywhere: bool = False,
 ) -> tuple[list[Configuration], list[str]]:
-    """The configurations that `sweep` records, and a line for each runtime that is skipped for some
-    precisions.
+    """The configurations that `sweep` records, and a line for each runtime and precision that is
+    skipped.
 
     Raises what `describe` raises; an unsupported precision is an error only if no configuration is
     left.
     """
-    configurations: list[Configuration] = []
-    unsupported: dict[tuple, dict[str, UnsupportedPrecision]] = {}
+    configurations = []
+    unsupported = []
     for workload, runtime, each_protocol, each_options in itertools.product(
         as_list(workloads), dict.fromkeys(as_list(runtimes)), as_list(protocol), as_list(options)
     ):
@@ -118,15 +118,11 @@ def plan_configurations(
                 describe(workload, runtime, each_protocol, each_options, mode, anywhere=anywhere)
             )
         except UnsupportedPrecision as error:
-            unsupported.setdefault((error.runtime, error.device), {})[error.precision] = error
-    lines = []
-    for (runtime, device), errors in unsupported.items():
-        *_, last = errors.values()
-        offered = f"choose from {listed(last.offered)}"
-        lines.append(f"{runtime} on {device} does not support {listed(errors)}: {offered}")
-    if lines and not configurations:
-        raise UsageError("; ".join(lines))
-    return configurations, [f"skipped: {line}" for line in lines]
+            unsupported.append(str(error))
+    unsupported = list(dict.fromkeys(unsupported))
+    if unsupported and not configurations:
+        raise UsageError("; ".join(unsupported))
+    return configurations, [f"skipped: {line}" for line in unsupported]
 
 
 def run_sweep(  # noqa: PLR0913
@@ -332,7 +328,7 @@ def record_elsewhere(
 ) -> Generator[tuple[Cell, Recorded]]:
     """Record the cells of the plans at their executors; gives each with its result, as they arrive.
 
-    Only two jobs a worker are submitted at a time, so that workers that join later get some. A
+    Only two tasks a worker are submitted at a time, so that workers that join later get some. A
     future is dropped with its result, since Dask records again what a lost worker had and is still
     wanted. Raises `StoreError` if an executor gives a result twice.
     """
@@ -346,8 +342,8 @@ def record_elsewhere(
                 room = max(1, 2 * workers) - submitted
                 for _ in range(min(room, len(plan.cells))):
                     cell = plan.cells.popleft()
-                    job = _job(cell, control, limits, series)
-                    running[plan.executor.submit(record_task, job)] = cell
+                    task = _task(cell, control, limits, series)
+                    running[plan.executor.submit(record_task, task)] = cell
                 progress.submitted(len(running), workers)
             done = futures.wait(running, POLL_S, futures.FIRST_COMPLETED).done
             while done:
@@ -363,10 +359,10 @@ def _workers_of(executor: Any) -> int:
     return len(client.nthreads()) if client else getattr(executor, "_max_workers", 32)
 
 
-def _job(cell: Cell, control: bool, limits: tuple[float | None, int | None], series: str) -> Job:
+def _task(cell: Cell, control: bool, limits: tuple[float | None, int | None], series: str) -> Task:
     configuration = cell.configuration.as_dict()
     configuration["options"]["device_index"] = cell.configuration.options.device_index
-    return Job(cell.key, cell.round, configuration, control, *limits, series, registry.added)
+    return Task(cell.key, cell.round, configuration, control, *limits, series, registry.added)
 
 
 def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[Cell, Recorded]:

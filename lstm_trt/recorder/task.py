@@ -30,11 +30,11 @@ IDLE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Job:
+class Task:
     """What `sweep` asks of a machine: one recording.
 
     `configuration`: as JSON values, since `added`, names of the registry, may be needed to read it.
-    `series`: jobs of one series and round share processes.
+    `series`: tasks of one series and round share processes.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Job:
 class Result(Recorded):
     """What a task returns: `content` is that of the file `path.name`, a recording or a failure row.
 
-    `key` and `round` are those of the job. `machine` is the name of the host, which no file states.
+    `key` and `round` are those of the task. `machine`: name of the host, which no file states.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Result(Recorded):
     machine: str
 
 
-def record_task(job: Job) -> Result:
+def record_task(task: Task) -> Result:
     """Record one configuration on this machine; what prevents it is the result's failure.
 
     Raises `CancelledError` if Dask has cancelled the task.
@@ -68,7 +68,7 @@ def record_task(job: Job) -> Result:
     done: Future[Result] = Future()
     with _STARTING:
         tasks = _tasks(os.getpid())
-    tasks.put((job, _cancelled(), done))
+    tasks.put((task, _cancelled(), done))
     return done.result()
 
 
@@ -85,42 +85,42 @@ def _tasks(process: int) -> SimpleQueue:
 
 def _serve(tasks: SimpleQueue) -> None:
     while True:
-        job, cancelled, done = tasks.get()
+        task, cancelled, done = tasks.get()
         try:
             with WorkerPool() as pool:
                 while True:
-                    done.set_result(_record(pool, job, cancelled))
-                    job, cancelled, done = tasks.get(timeout=IDLE_S)
+                    done.set_result(_record(pool, task, cancelled))
+                    task, cancelled, done = tasks.get(timeout=IDLE_S)
         except Exception as error:  # `queue.Empty` after the last task
             if not done.done():
                 done.set_exception(error)
 
 
-def _record(pool: WorkerPool, job: Job, cancelled: Callable[[], bool]) -> Result:
+def _record(pool: WorkerPool, task: Task, cancelled: Callable[[], bool]) -> Result:
     def listen(message: dict) -> None:
         if cancelled():
             raise CancelledError
 
-    registry.added.update(job.added)
-    asked = Configuration.from_dict(job.configuration)
-    pool.time_limit_s = job.time_limit_s
-    pool.memory_limit = job.memory_limit
-    pool.begin_series((job.series, job.round))
+    registry.added.update(task.added)
+    asked = Configuration.from_dict(task.configuration)
+    pool.time_limit_s = task.time_limit_s
+    pool.memory_limit = task.memory_limit
+    pool.begin_series((task.series, task.round))
     with temporary_folder() as folder:
         try:
             here = describe(
                 asked.workload, asked.runtime, asked.protocol, asked.options, asked.mode
             )
             recorded = pool.record_configuration(
-                here, job.round, folder, listen, control=job.control
+                here, task.round, folder, listen, control=task.control
             )
         except LabError as error:
-            failure = failure_of(asked, job.round, error)
+            failure = failure_of(asked, task.round, error)
             recorded = Recorded(files.write_failure(failure, folder), failure, Seconds())
         return Result(
             **vars(recorded),
-            key=job.key,
-            round=job.round,
+            key=task.key,
+            round=task.round,
             machine=platform.node(),
             content=recorded.path.read_bytes(),
         )

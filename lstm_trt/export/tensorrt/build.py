@@ -60,47 +60,67 @@ def build_engine(
     """
     if options is not None and target is not None:
         raise UsageError("options and target exclude each other: set options.compute_capability")
-    options = options or EngineOptions("tensorrt-rtx", compute_capability=target, detailed=True)
-    if isinstance(network, bytes):
-        onnx, name = network, name or "network"
-    elif isinstance(network, LstmShape):
-        path = export_network(network, seed).path
-        onnx = path.read_bytes() if options.profile else static_model(path, network)
-        name = name or network_name(network, options.profile)
-    else:
-        refuse_named_pipe(Path(network))
-        with file_errors(f"read {network}"):
-            onnx, name = Path(network).read_bytes(), name or Path(network).stem
-    trt = load_module(options.flavour)
-    here = device_here() if options.compute_capability is None else None
-    card = here and here.as_dict()
-    if options.flavour == "tensorrt" and card is None:
-        raise BuildFailed(
-            "tensorrt builds for the GPU of this machine, but none is visible: use tensorrt-rtx"
-        )
-    if options.compute_capability == "sm75" and options.precision != "fp16":
-        raise BuildFailed(
-            f"TensorRT for RTX has no float32 matrix products for sm75, so {options.precision} cannot be built: use"
-            " --precision fp16 or another --compute-capability"
-        )
+    if options is None:
+        options = EngineOptions("tensorrt-rtx", compute_capability=target, detailed=True)
+    onnx, network_title = _onnx_of(network, options.profile, seed)
+    name = name or network_title
+    version = load_module(options.flavour).__version__
+    card = _card_of(options)
     identity = {
         "recipe": RECIPE,
         "onnx": cache.sha256(onnx),
-        "version": trt.__version__,
+        "version": version,
         "onnx_package": installed_version("onnx"),
         "gpu": card,
         "options": options.as_dict(),
     }
-    beside, plan = (cache.stored("engine", identity, suffix) for suffix in (".json", ".engine"))
-    if beside and plan:
+    plan = cache.stored("engine", identity, ".engine")
+    beside = cache.stored("engine", identity, ".json")
+    if plan and beside:
         information = json.loads(beside.path.read_bytes())
         if information["engine"]["sha256"] == plan.sha256:  # else these are files of two builds
             return Engine(*plan, {"name": name, **information})
-    built, facts = _build(onnx, options, name, card)
+    content, facts = _build(onnx, options, name, card)
     cache.keep("engine", identity, ".json", facts)
-    return Engine(
-        *cache.keep("engine", identity, ".engine", built), {"name": name, **json.loads(facts)}
-    )
+    plan = cache.keep("engine", identity, ".engine", content)
+    return Engine(*plan, {"name": name, **json.loads(facts)})
+
+
+def _onnx_of(
+    network: LstmShape | str | Path | bytes, profile: Profile | None, seed: int
+) -> tuple[bytes, str]:
+    """The ONNX file to build, and the name of its network."""
+    if isinstance(network, bytes):
+        return network, "network"
+    if isinstance(network, LstmShape):
+        path = export_network(network, seed).path
+        content = path.read_bytes() if profile else static_model(path, network)
+        return content, network_name(network, profile)
+    path = Path(network)
+    refuse_named_pipe(path)
+    with file_errors(f"read {network}"):
+        return path.read_bytes(), path.stem
+
+
+def _card_of(options: EngineOptions) -> dict | None:
+    """The GPU of this machine, if the engine depends on it; raises `BuildFailed` for options that
+    cannot be built."""
+    if options.compute_capability == "sm75" and options.precision != "fp16":
+        raise BuildFailed(
+            "TensorRT for RTX has no float32 matrix products for sm75, so"
+            f" {options.precision} cannot be built: use --precision fp16 or another"
+            " --compute-capability"
+        )
+    if options.compute_capability is not None:
+        return None
+    card = device_here()
+    if card is not None:
+        return card.as_dict()
+    if options.flavour == "tensorrt":
+        raise BuildFailed(
+            "tensorrt builds for the GPU of this machine, but none is visible: use tensorrt-rtx"
+        )
+    return None
 
 
 def _build(
@@ -112,7 +132,8 @@ def _build(
     computed = to_half(model, name) if options.precision == "fp16" else model
     plan, facts = build_plan(computed, options, name, card)
     version = load_module(options.flavour).__version__
-    targets = [options.compute_capability] if options.compute_capability else []
+    opsets = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    recurrent = onnx_checks.recurrent_nodes(model)
     information = {
         "flavour": options.flavour,
         "versions": {
@@ -124,19 +145,18 @@ def _build(
             "sha256": cache.sha256(onnx),
             "bytes": len(onnx),
             "ir_version": model.ir_version,
-            "opset": next(
-                (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None
-            ),
-            "lstms": [
-                onnx_checks.label(node)
-                for node in onnx_checks.recurrent_nodes(model)
-                if node.op_type == "LSTM"
-            ],
+            "opset": opsets[0] if opsets else None,
+            "lstms": [onnx_checks.label(node) for node in recurrent if node.op_type == "LSTM"],
         },
         "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": version},
         "options": options.as_dict(),
         "tf32": options.precision == "tf32",
-        "target": {"compute_capabilities": targets, "gpu": card},
+        "target": {
+            "compute_capabilities": [options.compute_capability]
+            if options.compute_capability
+            else [],
+            "gpu": card,
+        },
         **facts,
     }
     return plan, json.dumps(information, indent=1, allow_nan=False).encode()
@@ -161,18 +181,15 @@ def build_plan(
     with _timing_cache(trt, config, options, card):
         serialized = builder.build_serialized_network(network, config)
         if serialized is None:
-            raise BuildFailed(
-                f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}"
-            )
+            title = FLAVOURS[options.flavour].title
+            raise BuildFailed(f"{title} cannot build {name}: {errors_of(lines)}")
         plan = bytes(serialized)
         seconds = (time.perf_counter_ns() - started) / 1e9
     warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
+    table = None
     try:
         table = _layer_table(trt, plan, options, lines, structure, card)
-    except (
-        Exception
-    ) as error:  # a form of the table that is not known: the engine is good all the same
-        table = None
+    except Exception as error:  # a form of it that is not known: the engine is good all the same
         warnings.add(f"the layer table cannot be read: {type(error).__name__}: {one_line(error)}")
     return plan, {"build_seconds": seconds, "layers": table, "warnings": sorted(warnings)}
 
@@ -212,11 +229,15 @@ def _layer_table(
 ) -> dict | None:
     """The table of kernels, from the builder's log, else from the engine inspector on a GPU; None
     without both."""
-    rows, source = layers.rows_from_log(lines), "the builder's log"
+    rows = layers.rows_from_log(lines)
+    source = "the builder's log"
     if rows is None and options.detailed and card is not None:
-        rows, source = _inspect(trt, plan, options), "the engine inspector"
-    sequence = options.profile.sequence[1] if options.profile and options.profile.sequence else None
-    return layers.layer_table(rows, structure, source, sequence) if rows else None
+        rows = _inspect(trt, plan, options)
+        source = "the engine inspector"
+    if not rows:
+        return None
+    steps = options.profile.sequence if options.profile else None
+    return layers.layer_table(rows, structure, source, steps[1] if steps else None)
 
 
 def _parser_error(parser, lines) -> str:
@@ -224,10 +245,10 @@ def _parser_error(parser, lines) -> str:
     if not parser.num_errors:
         return errors_of(lines) or "no reason given"
     error = parser.get_error(0)
-    operator = (
-        f"{error.node_operator()} operator {error.node_name()!r}: " if error.node_operator() else ""
-    )
-    return operator + one_line(error.desc())
+    reason = one_line(error.desc())
+    if error.node_operator():
+        return f"{error.node_operator()} operator {error.node_name()!r}: {reason}"
+    return reason
 
 
 def _configure(trt, config, options: EngineOptions) -> None:
@@ -257,16 +278,16 @@ def _configure(trt, config, options: EngineOptions) -> None:
 def _add_profile(
     builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str
 ) -> None:
-    """Set the ranges of the symbolic input sizes, which are identified by their names in the file."""
-    symbols = {
-        value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim]
-        for value in model.graph.input
-    }
+    """Set the ranges of the symbolic input sizes, which are identified by their names in the
+    file."""
+    symbols = {}
+    for value in model.graph.input:
+        symbols[value.name] = [dim.dim_param for dim in value.type.tensor_type.shape.dim]
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
-    dynamic = [tensor for tensor in inputs if any(size < 0 for size in tensor.shape)]
-    if not dynamic and profile is not None:
-        raise UsageError(f"{name} has no symbolic size: remove the ranges")
+    dynamic = [tensor for tensor in inputs if min(tensor.shape, default=0) < 0]
     if not dynamic:
+        if profile is not None:
+            raise UsageError(f"{name} has no symbolic size: remove the ranges")
         return
     if profile is None:
         listed = ", ".join(f"{tensor.name} {symbols[tensor.name]}" for tensor in dynamic)
@@ -275,26 +296,25 @@ def _add_profile(
         )
     ranges = builder.create_optimization_profile()
     for tensor in dynamic:
-        sizes = [
-            (size,) * 3 if size >= 0 else _range(symbols[tensor.name][place], tensor.name, profile)
-            for place, size in enumerate(tensor.shape)
-        ]
+        sizes = []
+        for size, symbol in zip(tensor.shape, symbols[tensor.name], strict=True):
+            fixed = (size, size, size)
+            sizes.append(fixed if size >= 0 else _range(symbol, tensor.name, profile))
         ranges.set_shape(tensor.name, *zip(*sizes, strict=True))
     if config.add_optimization_profile(ranges) < 0:
         raise BuildFailed(f"TensorRT rejects the ranges for {name}: check them")
 
 
 def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
+    """The range of a symbolic size, by its name."""
+    unknown = f"the input {tensor!r} has a symbolic size {symbol!r}"
     for axis, pattern in (("sequence", r"seq|time|step|len"), ("batch", r"batch")):
         if re.search(pattern, symbol, re.IGNORECASE):
-            found = getattr(profile, axis)
-            if found is None:
-                raise UsageError(
-                    f"the input {tensor!r} has a symbolic size {symbol!r}: give --{axis}-range as well"
-                )
-            return found
-    remedy = "name it sequence or batch, or make it static"
-    raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: {remedy}")
+            sizes = getattr(profile, axis)
+            if sizes is None:
+                raise UsageError(f"{unknown}: give --{axis}-range as well")
+            return sizes
+    raise UsageError(f"{unknown}: name it sequence or batch, or make it static")
 
 
 @contextmanager

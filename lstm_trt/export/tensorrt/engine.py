@@ -85,7 +85,8 @@ class EngineOptions(JsonFields):
             one_of("compute capability", self.compute_capability, COMPUTE_CAPABILITIES)
             if self.flavour != "tensorrt-rtx":
                 raise UsageError(
-                    f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target"
+                    f"{self.flavour} builds for the GPU of this machine:"
+                    " only tensorrt-rtx has a target"
                 )
         for name, limits in LIMITS.items():
             if getattr(self, name) is not None:
@@ -120,7 +121,9 @@ class Engine:
     def write(self, folder: Path) -> list[Path]:
         """Write the engine and its JSON file into `folder`; raises `UsageError` if that is not
         possible."""
-        folder, stem, plan = make_folder(folder), file_stem(self), self.plan
+        folder = make_folder(folder)
+        stem = file_stem(self)
+        plan = self.plan
         information = json.dumps(self.information, indent=1) + "\n"
         return [
             put(folder / f"{stem}.json", information.encode()),
@@ -130,15 +133,20 @@ class Engine:
     def __str__(self) -> str:
         """One line: name, size, version, target GPU, precision, build time."""
         facts = self.information
-        title, version = FLAVOURS[facts["flavour"]].title, facts["engine"]["version"]
-        target, card = facts["target"]["compute_capabilities"], facts["target"]["gpu"]
-        targets = " ".join(target) or (card["name"] if card else "the builder's default GPUs")
-        size = bytes_text(facts["engine"]["bytes"])
-        computes = f"{facts['options']['precision']}, TF32 {'on' if facts['tf32'] else 'off'}"
-        built = (
-            f"built in {facts['build_seconds']:.2f} s{', from the cache' if self.cached else ''}"
-        )
-        return f"{facts['name']}: {size}, {title} {version}, for {targets}, {computes}, {built}"
+        targets = facts["target"]["compute_capabilities"]
+        if facts["target"]["gpu"]:
+            targets = [facts["target"]["gpu"]["name"]]
+        parts = [
+            bytes_text(facts["engine"]["bytes"]),
+            f"{FLAVOURS[facts['flavour']].title} {facts['engine']['version']}",
+            "for " + (" ".join(targets) or "the builder's default GPUs"),
+            facts["options"]["precision"],
+            f"TF32 {'on' if facts['tf32'] else 'off'}",
+            f"built in {facts['build_seconds']:.2f} s",
+        ]
+        if self.cached:
+            parts.append("from the cache")
+        return f"{facts['name']}: {', '.join(parts)}"
 
 
 # Names and files
@@ -148,8 +156,11 @@ def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
     """`3x72-s24-b4`, or `3x72-s8to64-b1to4` if the sizes are ranges."""
     if profile is None:
         return shape.label
-    ranges = ((sizes[0], sizes[2]) for sizes in (profile.sequence, profile.batch) if sizes)
-    sizes = [f"{least}to{most}" if least < most else f"{least}" for least, most in ranges]
+    sizes = []
+    for given in (profile.sequence, profile.batch):
+        if given:
+            least, _, most = given
+            sizes.append(f"{least}to{most}" if least < most else str(least))
     return shape.label.replace(f"-s{shape.sequence}-b{shape.batch}", f"-s{sizes[0]}-b{sizes[1]}")
 
 
@@ -157,7 +168,8 @@ def file_stem(engine: Engine) -> str:
     """Name of the files without suffix: network, precision, flavour and target,
     `3x72-s24-b4-fp32-rtx-sm86`."""
     information = engine.information
-    flavour, options = information["flavour"], information["options"]
+    flavour = information["flavour"]
+    options = information["options"]
     target = options["compute_capability"]
     if target is None:
         target = "all" if flavour == "tensorrt-rtx" else information["target"]["gpu"]["name"]

@@ -10,6 +10,7 @@ iteration) are derived.
 
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -26,6 +27,10 @@ KERNELS = ("kgen", "gemm", "runtime_fusion")
 #: kernels.
 COPIES = re.compile(r"ShapeHostToDevice|copy_d2h|copy_h2d")
 
+#: A tensor in a row of the log, and an operator of the ONNX file in a row.
+TENSOR = re.compile(r"\{ Name: (.+?), (?:Location|Dimensions)")
+OPERATOR = re.compile(r"\[ONNX Layer: (.*?)\]")
+
 
 @dataclass(frozen=True)
 class LayerRow:
@@ -41,12 +46,15 @@ class LayerRow:
     then: str | None
 
     @property
+    def copies_size(self) -> bool:
+        """Whether it copies a size between host and device."""
+        return COPIES.search(f"{self.kind} {self.name}") is not None
+
+    @property
     def kernel(self) -> bool:
         """Whether it is launched on the GPU; integer operations on the host have only scalar
         outputs."""
-        return self.kind in KERNELS or not (
-            self.scalar or COPIES.search(f"{self.kind} {self.name}")
-        )
+        return self.kind in KERNELS or not (self.scalar or self.copies_size)
 
     @property
     def what(self) -> str:
@@ -67,22 +75,19 @@ def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[LayerRow] | None:
 
 def _row_from_text(line: str) -> LayerRow:
     head, _, tail = line.partition(", LayerType: ")
-    before, _, outputs = tail.partition("Outputs: [")
+    inputs, _, outputs = tail.partition("Outputs: [")
+    inputs = inputs.partition("Constants: [")[0]
     outputs = outputs.partition("], TacticName")[0]
     integers = re.findall(r"Dimensions: \[1?\], [^{}]*Datatype: (?:Int|Bool)", outputs)
-    then = re.search(r"JumpTargetThen: (\S+?),", line)
+    jump = re.search(r"JumpTargetThen: (\S+?),", line)
     return LayerRow(
         name=head.removeprefix("Name: "),
         kind=tail.partition(",")[0],
-        inputs=tuple(
-            re.findall(
-                r"\{ Name: (.+?), (?:Location|Dimensions)", before.partition("Constants: [")[0]
-            )
-        ),
-        outputs=tuple(re.findall(r"\{ Name: (.+?), (?:Location|Dimensions)", outputs)),
+        inputs=tuple(TENSOR.findall(inputs)),
+        outputs=tuple(TENSOR.findall(outputs)),
         scalar=len(integers) == outputs.count("{ Name: "),
-        onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", line)),
-        then=then and then[1],
+        onnx=tuple(OPERATOR.findall(line)),
+        then=jump[1] if jump else None,
     )
 
 
@@ -106,13 +111,14 @@ def _row_from_json(layer: dict) -> LayerRow:
             and "Int" in tensor.get("Datatype", "") + tensor.get("Format/Datatype", "")
             for tensor in outputs
         ),
-        onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", str(layer.get("Metadata", "")))),
+        onnx=tuple(OPERATOR.findall(str(layer.get("Metadata", "")))),
         then=layer.get("JumpTargetThen"),
     )
 
 
 def structure(network) -> dict[str, int]:
-    """Loops, recurrences and matrix products of the parsed network, before anything is optimized."""
+    """Loops, recurrences and matrix products of the parsed network, before anything is
+    optimized."""
     kinds = [network.get_layer(index).type.name for index in range(network.num_layers)]
     return {
         "layers": len(kinds),
@@ -122,21 +128,32 @@ def structure(network) -> dict[str, int]:
     }
 
 
+@dataclass(frozen=True)
+class Loop:
+    """The rows from `first` to `last`, which a backward jump repeats: steps of the sequence a turn,
+    and number of turns, as far as they are known."""
+
+    first: int
+    last: int
+    step: int | None
+    turns: int | None
+
+
 class _Program:
     """Values of the integers in a program, as far as literals and the sequence length determine
     them."""
 
     def __init__(self, rows: list[LayerRow], sequence: int | None) -> None:
-        self.rows, self.sequence = rows, sequence
+        self.rows = rows
+        self.sequence = sequence
         self.makers: dict[str, LayerRow] = {}
         for row in rows:
             # A variable that a memset clears and a calculation sets later has the value of the
             # calculation; an `add` increments a loop counter, which starts at the value of the
             # memset.
             made = row.outputs[0] if row.outputs else ""
-            if made not in self.makers or (
-                self.makers[made].kind == "memset" and row.kind != "add"
-            ):
+            before = self.makers.get(made)
+            if before is None or (before.kind == "memset" and row.kind != "add"):
                 self.makers[made] = row
 
     def value(self, name: str, depth: int = 0) -> int | None:
@@ -150,48 +167,43 @@ class _Program:
             return None
         if maker.kind == "memset":
             return 0
-        operands = [
-            value for used in maker.inputs if (value := self.value(used, depth + 1)) is not None
-        ]
-        if not operands or len(operands) < len(maker.inputs):
+        operands = [self.value(used, depth + 1) for used in maker.inputs]
+        if None in operands:
             return None
-        if maker.kind in ("copy", "cast"):
-            return operands[0]
-        if maker.kind in ("mul", "div") and len(operands) == 2 and operands[1]:
-            return operands[0] * operands[1] if maker.kind == "mul" else operands[0] // operands[1]
+        match maker.kind, operands:
+            case "copy" | "cast", [first, *_]:
+                return first
+            case "mul", [first, second]:
+                return first * second
+            case "div", [first, second] if second:
+                return first // second
         return None
 
-    def loops(self) -> list[dict]:
-        """The loops, one per backward jump: rows from `first` to `last`, number of turns, and steps
-        per turn."""
+    def loops(self) -> list[Loop]:
+        """The loops, one per backward jump."""
         places = {row.name: place for place, row in enumerate(self.rows)}
         found = []
         for last, row in enumerate(self.rows):
             first = places.get(row.then or "", last + 1)
-            if first > last or len(row.inputs) != 2:
-                continue
-            counter, limit = row.inputs
-            steps = [
-                self.value(r.inputs[1])
-                for r in self.rows[first:last]
-                if r.kind == "add" and counter in r.outputs
-            ]
-            start = next(
-                (
-                    self.value(r.inputs[0])
-                    for r in self.rows
-                    if r.kind == "copy" and counter in r.outputs
-                ),
-                0,
-            )
-            end, step = self.value(limit), steps[0] if steps else None
-            turns = (
-                None
-                if not step or end is None or start is None
-                else max(0, -(-(end - start) // step))
-            )
-            found.append({"first": first, "last": last, "step": step, "turns": turns})
+            if first <= last and len(row.inputs) == 2:
+                counter, limit = row.inputs
+                step = self._operand("add", 1, counter, self.rows[first:last], None)
+                start = self._operand("copy", 0, counter, self.rows, 0)
+                end = self.value(limit)
+                turns = None
+                if step and end is not None and start is not None:
+                    turns = max(0, math.ceil((end - start) / step))
+                found.append(Loop(first, last, step, turns))
         return found
+
+    def _operand(
+        self, kind: str, place: int, output: str, rows: list[LayerRow], otherwise: int | None
+    ) -> int | None:
+        """An input of the first row of this kind that makes `output`."""
+        for row in rows:
+            if row.kind == kind and output in row.outputs:
+                return self.value(row.inputs[place])
+        return otherwise
 
 
 def layer_table(
@@ -202,84 +214,115 @@ def layer_table(
     `network` is the result of `structure`; `sequence` is the number of time steps that is assumed
     for a dynamic loop. `launches` is None if the turns of a loop cannot be derived.
     """
-    loops, kernels = _Program(rows, sequence).loops(), []
+    loops = _Program(rows, sequence).loops()
+    kernels = []
     for place, row in enumerate(rows):
         if row.kernel:
-            which = next(
-                (n for n, loop in enumerate(loops) if loop["first"] <= place <= loop["last"]), None
-            )
+            around = [n for n, loop in enumerate(loops) if loop.first <= place <= loop.last]
             kernels.append(
-                {"loop": which, "kind": row.kind, "what": row.what, "onnx": list(row.onnx)}
+                {
+                    "loop": around[0] if around else None,
+                    "kind": row.kind,
+                    "what": row.what,
+                    "onnx": list(row.onnx),
+                }
             )
-    counted, inside = [], Counter(kernel["loop"] for kernel in kernels)
-    for number, loop in enumerate(loops):
-        turns, step, body = loop["turns"], loop["step"], inside[number]
-        named = [set(row.onnx) for row in rows[loop["first"] : loop["last"] + 1] if row.onnx]
-        # If steps remain after the last turn, only their rows, which follow the loop, name the
-        # operator.
-        named = named or [set(row.onnx) for row in rows[loop["last"] :] if row.onnx][:1]
-        counted.append(
-            {
-                "onnx": sorted(set().union(*named)),
-                "steps": None if turns is None else turns * step,
-                "steps_a_turn": step,
-                "turns": turns,
-                "kernels_a_turn": body,
-                "kernels_a_step": body / step if step else None,
-            }
-        )
-    known = all(loop["turns"] is not None for loop in counted)
+    inside = Counter(kernel["loop"] for kernel in kernels)
+    described = [_described(loop, rows, inside[number]) for number, loop in enumerate(loops)]
+    launches = None
+    if all(loop.turns is not None for loop in loops):
+        in_loops = [loop["kernels_a_turn"] * loop["turns"] for loop in described]
+        launches = inside[None] + sum(in_loops)
     return {
         "source": source,
         "network": network,
         "sequence": sequence,
-        "loops": counted,
+        "loops": described,
         "kernels_outside_loops": inside[None],
-        "launches": inside[None] + sum(loop["kernels_a_turn"] * loop["turns"] for loop in counted)
-        if known
-        else None,
-        "copies_of_sizes": sum(bool(COPIES.search(f"{row.kind} {row.name}")) for row in rows),
+        "launches": launches,
+        "copies_of_sizes": sum(row.copies_size for row in rows),
         "kernels": kernels,
         "rows": len(rows),
     }
 
 
+def _described(loop: Loop, rows: list[LayerRow], kernels: int) -> dict:
+    """A loop with this number of kernels as JSON values, and the operators of the file in it."""
+    operators = {name for row in rows[loop.first : loop.last + 1] for name in row.onnx}
+    if not operators:
+        # If steps remain after the last turn, only their rows, which follow the loop, name the
+        # operator.
+        following = [row.onnx for row in rows[loop.last :] if row.onnx]
+        operators = set(following[0]) if following else set()
+    known = loop.turns is not None and loop.step is not None
+    return {
+        "onnx": sorted(operators),
+        "steps": loop.turns * loop.step if known else None,
+        "steps_a_turn": loop.step,
+        "turns": loop.turns,
+        "kernels_a_turn": kernels,
+        "kernels_a_step": kernels / loop.step if loop.step else None,
+    }
+
+
+#: Columns of the table of loops -> key.
+LOOP_COLUMNS = {
+    "steps": "steps",
+    "steps/iteration": "steps_a_turn",
+    "iterations": "turns",
+    "kernels/iteration": "kernels_a_turn",
+    "kernels/step": "kernels_a_step",
+}
+
+NO_TABLE = (
+    "no layer table: the builder's log has none (was another logger set first?), and there is no"
+    " GPU"
+)
+
+
 def render(table: dict | None) -> list[str]:
     """The table as lines of text; one line if there is no table."""
     if table is None:
-        return [
-            "no layer table: the builder's log has none (was another logger set first?), and there is no GPU"
-        ]
-    network, loops = table["network"], table["loops"]
-    lines = [
-        f"network as parsed: {count(network['loops'], 'loop')}, {count(network['recurrences'], 'recurrence')},"
-        f" {count(network['matrix_products'], 'matrix product')}, {count(network['layers'], 'layer')}",
+        return [NO_TABLE]
+    network = table["network"]
+    loops = table["loops"]
+    parsed = [
+        count(network["loops"], "loop"),
+        count(network["recurrences"], "recurrence"),
+        count(network["matrix_products"], "matrix product"),
+        count(network["layers"], "layer"),
+    ]
+    engine = (
         f"engine (read from {table['source']}): {count(len(table['kernels']), 'kernel')} among"
         f" {count(table['rows'], 'row')}, {count(len(loops), 'loop')}"
-        + ("" if loops else ": all time steps are unrolled"),
-    ]
+    )
+    lines = [f"network as parsed: {', '.join(parsed)}"]
     if loops:
-        header = (
-            "loop",
-            "steps",
-            "steps/iteration",
-            "iterations",
-            "kernels/iteration",
-            "kernels/step",
-            "operator",
-        )
-        rows = []
-        for number, loop in enumerate(loops, 1):
-            cells = [
-                loop[name]
-                for name in ("steps", "steps_a_turn", "turns", "kernels_a_turn", "kernels_a_step")
-            ]
-            texts = [
-                "?" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
-                for cell in cells
-            ]
-            rows.append((str(number), *texts, " ".join(loop["onnx"])))
-        lines += table_lines(header, rows, left=("loop",), indent=2)
+        lines += [engine, *_loop_lines(loops)]
+    else:
+        lines.append(f"{engine}: all time steps are unrolled")
+    lines += _kernel_lines(table["kernels"])
+    lines.append(_launches(table))
+    if table["copies_of_sizes"]:
+        copies = table["copies_of_sizes"]
+        lines.append(f"sizes copied between host and device during an inference: {copies}")
+    return lines
+
+
+def _loop_lines(loops: list[dict]) -> list[str]:
+    rows = []
+    for number, loop in enumerate(loops, 1):
+        texts = []
+        for key in LOOP_COLUMNS.values():
+            cell = loop[key]
+            texts.append(
+                "?" if cell is None else f"{cell:.3g}" if key == "kernels_a_step" else str(cell)
+            )
+        rows.append((str(number), *texts, " ".join(loop["onnx"])))
+    return table_lines(("loop", *LOOP_COLUMNS, "operator"), rows, left=("loop",), indent=2)
+
+
+def _kernel_lines(kernels: list[dict]) -> list[str]:
     header = (
         "loop",
         "rows",
@@ -288,31 +331,22 @@ def render(table: dict | None) -> list[str]:
         "operator",
     )
     rows = []
-    for kernel, same in itertools.groupby(table["kernels"]):
+    for kernel, same in itertools.groupby(kernels):
         loop = "-" if kernel["loop"] is None else str(kernel["loop"] + 1)
-        rows.append(
-            (
-                loop,
-                str(len(list(same))),
-                kernel["kind"],
-                kernel["what"][:76],
-                " ".join(kernel["onnx"]),
-            )
-        )
-    lines += table_lines(header, rows, left=("loop",), indent=2)
+        operators = " ".join(kernel["onnx"])
+        rows.append((loop, str(len(list(same))), kernel["kind"], kernel["what"][:76], operators))
+    return table_lines(header, rows, left=("loop",), indent=2)
+
+
+def _launches(table: dict) -> str:
     if table["launches"] is None:
-        lines.append(
+        return (
             "launches per inference: unknown, the iterations of a loop are determined at run time"
         )
-    else:
-        counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
-        sums = "".join(f" + {loop['turns']} x {loop['kernels_a_turn']}" for loop in loops)
-        lines.append(
-            f"launches per inference (derived{counted}, one per kernel and iteration): {table['launches']}"
-            f" = {table['kernels_outside_loops']}{sums}"
-        )
-    if table["copies_of_sizes"]:
-        lines.append(
-            f"sizes copied between host and device during an inference: {table['copies_of_sizes']}"
-        )
-    return lines
+    counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
+    terms = [f"{loop['turns']} x {loop['kernels_a_turn']}" for loop in table["loops"]]
+    total = " + ".join([str(table["kernels_outside_loops"]), *terms])
+    return (
+        f"launches per inference (derived{counted}, one per kernel and iteration):"
+        f" {table['launches']} = {total}"
+    )

@@ -11,7 +11,8 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, any_error, one_line
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.onnx_checks import graphs, is_float32, retype
+from lstm_trt.export.onnx_checks import is_float32, retype
+from lstm_trt.export.sizes import graphs
 
 HALF = "__half"
 
@@ -25,25 +26,36 @@ def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
     """
     half = onnx.ModelProto()
     half.CopyFrom(model)
-    graph, to = half.graph, onnx.TensorProto
+    graph = half.graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [v.name for v in graph.input if v.name not in constants and is_float32(v)]
     outputs = [v.name for v in graph.output if is_float32(v)]
+    values = [v for v in graph.input if v.name in constants]
     for each in graphs(graph):
         del each.value_info[:]
+        if each is not graph:
+            values += [*each.input, *each.output]
         for node in each.node:
             _halve(node, {*inputs, *outputs})
-    values = [v for each in graphs(graph)[1:] for v in (*each.input, *each.output)]
-    values += [v for v in graph.input if v.name in constants]
-    retype(half, values, to.FLOAT16, name)
-    middle, cast = list(graph.node), onnx.helper.make_node
+    retype(half, values, onnx.TensorProto.FLOAT16, name)
+    middle = list(graph.node)
     del graph.node[:]
-    graph.node.extend(cast("Cast", [i], [i + HALF], f"{i}_to_half", to=to.FLOAT16) for i in inputs)
+    for tensor in inputs:
+        graph.node.append(
+            _cast(tensor, tensor + HALF, onnx.TensorProto.FLOAT16, f"{tensor}_to_half")
+        )
     graph.node.extend(middle)
-    graph.node.extend(cast("Cast", [o + HALF], [o], f"{o}_to_float", to=to.FLOAT) for o in outputs)
+    for tensor in outputs:
+        graph.node.append(
+            _cast(tensor + HALF, tensor, onnx.TensorProto.FLOAT, f"{tensor}_to_float")
+        )
     with any_error(BuildFailed, f"{name} cannot be written in float16", one_line):
         onnx.checker.check_model(half, full_check=True)
     return half
+
+
+def _cast(tensor: str, result: str, number: int, name: str) -> onnx.NodeProto:
+    return onnx.helper.make_node("Cast", [tensor], [result], name, to=number)
 
 
 def _halve(node: onnx.NodeProto, renamed: set[str]) -> None:
@@ -52,18 +64,17 @@ def _halve(node: onnx.NodeProto, renamed: set[str]) -> None:
     for names in (node.input, node.output):
         names[:] = [used + HALF if used in renamed else used for used in names]
     if node.op_type == "ConstantOfShape" and not node.attribute:  # its default is a float32 zero
-        node.attribute.append(
-            onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", 1, [1], [0.0]))
-        )
+        _set_value(node.attribute.add(), np.zeros(1, np.float32))
     for attribute in node.attribute:
-        if (
-            node.op_type == "Cast"
-            and attribute.name == "to"
-            and attribute.i == onnx.TensorProto.FLOAT
-        ):
-            attribute.i = onnx.TensorProto.FLOAT16
-        elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+        if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             numbers = np.array(onnx.helper.get_attribute_value(attribute), np.float32)
-            attribute.CopyFrom(
-                onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(numbers))
-            )
+            _set_value(attribute, numbers)
+        elif node.op_type == "Cast" and attribute.name == "to":
+            if attribute.i == onnx.TensorProto.FLOAT:
+                attribute.i = onnx.TensorProto.FLOAT16
+
+
+def _set_value(attribute: onnx.AttributeProto, numbers: np.ndarray) -> None:
+    """Make it the attribute `value` with a tensor, which `retype` converts."""
+    tensor = onnx.numpy_helper.from_array(numbers)
+    attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))

@@ -13,7 +13,6 @@ import time
 import types
 from pathlib import Path
 
-import psutil
 import pytest
 
 import lstm_trt
@@ -41,7 +40,7 @@ SOFTIRQS = """                    CPU0       CPU1
 CPUINFO = """processor	: 0
 model name	: Planted  CPU @ 3 GHz
 cpu MHz		: 3000.500
-flags		: fpu avx2 fma {extra}
+flags		: fpu avx2 fma
 
 processor	: 1
 model name	: Planted  CPU @ 3 GHz
@@ -71,8 +70,10 @@ def tree(tmp_path):
             "/proc/stat": STAT,
             "/proc/interrupts": INTERRUPTS,
             "/proc/softirqs": SOFTIRQS,
-            "/proc/cpuinfo": CPUINFO.format(extra="aperfmperf"),
+            "/proc/cpuinfo": CPUINFO,
             "/sys/devices/system/cpu/online": "0-1\n",
+            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3000500\n",
+            "/sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "2500250\n",
         },
     )
 
@@ -83,27 +84,18 @@ TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 # --- readings on a simulated machine ---
 
 
-def test_a_simulated_machine_is_read_by_its_own_reader_only(tree):
-    """psutil has one place of /proc for the whole process: a reading elsewhere must not change it for others."""
-    with linux.psutil_at(tree) as there, pytest.raises(psutil.Error):
-        there.Process()  # the tree has no processes
-    assert psutil.Process().pid == os.getpid()
-
-
 def test_counters_of_the_pinned_cores(tree):
     with Watcher((1,), "cpu", root=tree) as watcher:
         reading = watcher.read()
     assert reading["steal_ns"] == 20 * TICK_NS
     assert reading["interrupts"] == 205
     assert reading["softirqs"] == 42
-    assert reading["interrupts_total"] == 5000
-    assert reading["context_switches_total"] == 7777
     assert reading["cpu_khz"] == 2500250
     assert reading["throttled_ns"] is None and reading["throttled_periods"] is None
     with Watcher((0, 1), "cpu", root=tree) as watcher:
         reading = watcher.read()
     assert (reading["steal_ns"], reading["interrupts"], reading["softirqs"]) == (30 * TICK_NS, 306, 53)
-    assert (reading["cpu_khz"], reading["cpu_khz_0"], reading["cpu_khz_1"]) == (2500250, 3000500, 2500250)
+    assert reading["cpu_khz"] == 2500250
 
 
 def test_a_second_reading_is_fresh(tree):
@@ -113,7 +105,6 @@ def test_a_second_reading_is_fresh(tree):
         after = watcher.read()
     changed = difference(before, after)
     assert changed["steal_ns"] == 5 * TICK_NS
-    assert changed["interrupts_total"] == 600
     assert changed["cpu_khz"] == 2500250  # a gauge is not subtracted
 
 
@@ -180,17 +171,8 @@ def test_what_is_not_counted_is_none(tmp_path):
     for cores in ((0,), (7,)):
         with Watcher(cores, "cpu", root=tmp_path) as watcher:
             reading = watcher.read()
-        assert reading["steal_ns"] is reading["interrupts_total"] is reading["context_switches_total"] is None
+        assert reading["steal_ns"] is reading["others_ns"] is reading["others_total_ns"] is None
         assert reading["interrupts"] == (101 if cores == (0,) else None)
-
-
-def test_a_nominal_clock_is_no_reading(tree):
-    plant(tree, {"/proc/cpuinfo": CPUINFO.format(extra="")})
-    with Watcher((1,), "cpu", root=tree) as watcher:
-        assert watcher.read()["cpu_khz"] is None
-    plant(tree, {"/sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "1234000\n"})
-    with Watcher((1,), "cpu", root=tree) as watcher:
-        assert watcher.read()["cpu_khz"] == 1234000
 
 
 def test_a_table_too_large_to_read_quickly_is_left_out(tree):
@@ -202,14 +184,14 @@ def test_a_table_too_large_to_read_quickly_is_left_out(tree):
 
 def test_difference_of_counters_and_gauges():
     before = {"steal_ns": 5, "interrupts": None, "softirqs": 9, "throttled_ns": 1, "cpu_khz": 1}
-    after = {"steal_ns": 7, "interrupts": 3, "softirqs": 8, "throttled_ns": None, "cpu_khz": 2, "interrupts_total": 4}
+    after = {"steal_ns": 7, "interrupts": 3, "softirqs": 8, "throttled_ns": None, "cpu_khz": 2, "runnable_ns": 4}
     assert difference(before, after) == {
         "steal_ns": 2,
         "interrupts": None,
         "softirqs": None,  # went backwards
         "throttled_ns": None,
         "cpu_khz": 2,
-        "interrupts_total": None,
+        "runnable_ns": None,
     }
     assert after["steal_ns"] == 7  # the readings are not changed
 
@@ -292,12 +274,11 @@ def test_cgroup_v2_counts_its_own_and_its_parents_quota(tmp_path):
     assert check.verdict == "attention" and check.value == "0.5 cores, 3 stops so far" and check.remedy
 
 
-def test_cgroup_v2_above_a_namespace_and_without_mountinfo(tmp_path):
+def test_cgroup_v2_above_a_namespace(tmp_path):
+    cgroup_v2(tmp_path, "/../../other")
     plant(
         tmp_path,
         {
-            "/proc/self/cgroup": "0::/../../other\n",
-            "/sys/fs/cgroup/cgroup.controllers": "cpu\n",
             "/sys/fs/cgroup/cpu.max": "max 100000\n",
             "/sys/fs/cgroup/cpu.stat": "nr_throttled 0\nthrottled_usec 0\n",
         },
@@ -364,8 +345,8 @@ def test_counters_of_this_machine_grow():
         assert (first[name] is None) == (second[name] is None)
         if first[name] is not None:
             assert changed[name] is not None and changed[name] >= 0
-    if first["context_switches_total"] is not None:
-        assert changed["context_switches_total"] > 0
+    if first["interrupts"] is not None:
+        assert changed["interrupts"] > 0
     json.dumps(first)
 
 
@@ -424,7 +405,7 @@ def test_clock_cost_is_that_of_the_clock():
 # --- descriptions of simulated machines ---
 
 
-def test_description_of_a_planted_machine(tree, monkeypatch):
+def test_description_of_a_planted_machine(tree):
     core = linux.allowed_cores()[-1]
     cpu = "/sys/devices/system/cpu"
     plant(
@@ -436,8 +417,9 @@ def test_description_of_a_planted_machine(tree, monkeypatch):
             **{f"{cpu}/cpu{core}/cache/index1/{k}": v for k, v in {"type": "Instruction", "level": "1"}.items()},
             **{
                 f"{cpu}/cpu{core}/cache/index2/{k}": v
-                for k, v in {"type": "Unified", "level": "2", "size": "2M"}.items()
+                for k, v in {"type": "Unified", "level": "2", "size": "2048K"}.items()
             },
+            **{f"{cpu}/cpu{each}/topology/thread_siblings_list": "0-1\n" for each in (0, 1)},
             f"{cpu}/isolated": "\n",
             f"{cpu}/nohz_full": "(null)\n",
             f"{cpu}/intel_pstate/no_turbo": "1\n",
@@ -446,7 +428,6 @@ def test_description_of_a_planted_machine(tree, monkeypatch):
             "/proc/version": "Linux version 6.1.0 (someone@build-host) (gcc 12) #1 SMP PREEMPT_RT Debian\n",
         },
     )
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 1)  # it reads /sys, which cannot be simulated
     description = facts.describe("cpu", tree)
     assert description["cpu"] == "Planted CPU @ 3 GHz"
     assert (description["logical_cores"], description["physical_cores"], description["smt"]) == (2, 1, True)
@@ -641,18 +622,11 @@ LAST = linux.allowed_cores()[-1]
             "",
         ),
         ("idle_states", {f"{CPU}/cpuidle/current_driver": "haltpoll"}, "unknown", "idle=poll"),
-        ("swap", {"/proc/swaps": "Filename Type Size Used\n/swapfile file 2048 1024\n"}, "attention", "swapoff"),
-        ("swap", {"/proc/swaps": "Filename Type Size Used\n"}, "good", ""),
         ("huge_pages", {"/sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"}, "attention", "tee"),
         ("huge_pages", {"/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never"}, "good", ""),
-        ("irqbalance", {"/proc/12/comm": "irqbalance\n"}, "attention", "systemctl disable --now irqbalance"),
-        ("irqbalance", {"/proc/12/comm": "bash\n"}, "good", ""),
     ],
 )
 def test_host_checks(tmp_path, check, files, verdict, remedy):
-    if check == "irqbalance":
-        (tmp_path / "proc/self/ns").mkdir(parents=True)
-        os.symlink(machine_checks.INITIAL_PID_NAMESPACE, tmp_path / "proc/self/ns/pid")
     result = found(getattr(machine_checks, check), files, tmp_path)
     assert result.verdict == verdict, result
     assert remedy in result.remedy and bool(remedy) == bool(result.remedy), result

@@ -41,7 +41,7 @@ class Elsewhere(Executor):
 
     def __init__(self, folder: Path, name: str = "elsewhere", accident=lambda place, result: result) -> None:
         self.folder, self.name, self.accident = folder, name, accident
-        self.jobs: list[task.Job] = []
+        self.jobs: list[task.Task] = []
         self.futures: weakref.WeakSet[Future] = weakref.WeakSet()
         self.most = 0
 
@@ -57,7 +57,7 @@ class Elsewhere(Executor):
             future.set_exception(error)
         return future
 
-    def result(self, job: task.Job, failure: schema.Failure | None = None) -> task.Result:
+    def result(self, job: task.Task, failure: schema.Failure | None = None) -> task.Result:
         asked = Configuration.from_dict(job.configuration)
         here = replace(asked, runtime_version="9", device_name=self.name, options=replace(asked.options, cores=(63,)))
         recording = replace(planted(), configuration=here, round=job.round)
@@ -261,7 +261,7 @@ def test_what_an_executor_loses_is_a_failure_and_its_own_end_is_not(tmp_path, el
 
 
 def test_the_failure_of_a_machine_replaces_that_of_another(tmp_path, elsewhere):
-    def fail(executor: Elsewhere, job: task.Job) -> task.Result:
+    def fail(executor: Elsewhere, job: task.Task) -> task.Result:
         configuration = replace(Configuration.from_dict(job.configuration), device_name=executor.name)
         return Elsewhere.result(executor, job, failure_of(configuration, 0, UsageError(f"not on {executor.name}")))
 
