@@ -11,14 +11,14 @@ from typing import Any
 from lstm_trt.config.format import WIDTH, cells_in_columns, in_unit, table_lines, without_zeros
 
 
-def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
+def multiple(ratio: float, sign: str = "x") -> str:
     """A ratio: 1x, 1.004x, 1.13x, 9.98x, 12.3x, 134x."""
     if not math.isfinite(ratio):
         return "?"
     if ratio == 1:
         return f"1{sign}"
     decimals = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
-    return f"{ratio:,.{decimals}f}{sign}".replace(",", separator)
+    return f"{ratio:.{decimals}f}{sign}"
 
 
 def rate(period_us: float) -> str:

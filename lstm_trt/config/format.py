@@ -1,9 +1,8 @@
 """Numbers and tables as text: one formatter per unit, and the text table.
 
 Used by command output, messages and figures, so that a value is rounded the same way everywhere.
-Values that are not finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass
-`separator=THIN_SPACE` and `sign="×"`. While a command prints to a terminal, `WIDTH` is set;
-otherwise tables are as wide as their cells need.
+Values that are not finite are shown as `?`. All is plain ASCII (`us`). While a command prints to a
+terminal, `WIDTH` is set; otherwise tables are as wide as their cells need.
 """
 
 import math
@@ -22,9 +21,6 @@ WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
 
 #: A terminal of fewer columns gets what a pipe gets.
 LEAST_COLUMNS = 40
-
-#: Thousands separator in figures.
-THIN_SPACE = "\u2009"
 
 #: File formats of figures.
 FIGURE_FORMATS = ("png", "svg", "pdf")
@@ -70,13 +66,13 @@ def terminal_width(file: Any) -> int | None:
     return columns if columns >= LEAST_COLUMNS else None
 
 
-def number(value: float | None, digits: int = 3, separator: str = "") -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345,
     1.00."""
     if value is None or not math.isfinite(value):
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
-    return f"{value:,.{decimals}f}".replace(",", separator)
+    return f"{value:.{decimals}f}"
 
 
 def decimal(text: str) -> str:
@@ -140,13 +136,13 @@ def in_unit(value: float, units: Mapping[str, float]) -> tuple[float, str]:
     return value / units[unit], unit
 
 
-def percent(share: float | None, separator: str = "") -> str:
+def percent(share: float | None) -> str:
     """A share as percentage, one decimal above 1 %, two significant digits below: 12.3 %, 2.0 %,
     0.30 %, 0.0033 %."""
-    return f"{percent_number(share, separator)} %"
+    return f"{percent_number(share)} %"
 
 
-def percent_number(share: float | None, separator: str = "") -> str:
+def percent_number(share: float | None) -> str:
     """As `percent`, without the sign: for the first of two bounds, or a column with the sign in its
     heading."""
     if share is None or not math.isfinite(share):
@@ -155,16 +151,15 @@ def percent_number(share: float | None, separator: str = "") -> str:
     if value in (0, 100):
         return f"{value:.0f}"
     if abs(value) >= 1:
-        return f"{value:,.1f}".replace(",", separator)
+        return f"{value:.1f}"
     return f"{value:.{1 - _exponent(value, 2)}f}" if abs(value) >= 1e-6 else f"{value:.1e}"
 
 
-def count(number: int, noun: str, separator: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """`1 trial`, `12 trials`, `no trials`, `2 misses`."""
     if number != 1:
         noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
-    shown = f"{number:,}".replace(",", separator) if number else "no"
-    return f"{shown} {noun}"
+    return f"{number if number else 'no'} {noun}"
 
 
 def bytes_text(size: int) -> str:

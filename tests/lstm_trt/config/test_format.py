@@ -13,7 +13,7 @@ from lstm_trt.config import format
     ("text", "expected"),
     [
         (format.number(9.996), "10.0"),
-        (format.number(12345.6, separator=format.THIN_SPACE), "12\u2009346"),
+        (format.number(12345.6), "12346"),
         (format.number(float("nan")), "?"),
         (format.short_number(99.9), "99.9"),
         (format.short_number(1000.0), "1000"),
