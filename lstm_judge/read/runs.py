@@ -21,9 +21,7 @@ from lstm_judge.read.tables import Table, file_names, in_memory, read_tables, so
 from lstm_judge.read.whole import KEPT
 from lstm_trt import registry
 from lstm_trt.config.errors import (
-    Incomplete,
     LabError,
-    NotATable,
     NotReadable,
     UnknownConfiguration,
     UsageError,
@@ -42,6 +40,17 @@ MOST_MISSING = 5
 #: Columns of a recording that latencies alone need, and those that analysis and plots use: not the device's own clock.
 LATENCIES = ("latency_ns", "warmup")
 COLUMNS = ("trial", *LATENCIES, "start_ns", "intended_ns", *TRIAL_CAUSES, *OFF_CORE)
+
+
+class NotATable(UsageError):
+    """Options for tables were given for recordings of lstm_trt."""
+
+
+class Incomplete(str):
+    """A warning that recordings are missing from an answer: the exit status of its command is 3
+    instead of 0."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False)
