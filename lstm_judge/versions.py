@@ -35,7 +35,8 @@ from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import check_limits
-from lstm_trt.recorder.sweep import SweepReport, run_sweep
+from lstm_trt.recorder.report import SweepReport
+from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 

@@ -3,8 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from multiprocessing.connection import wait
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tqdm import tqdm
@@ -54,7 +54,7 @@ def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
         cores = min(len(allowed_cores()), len(others))
         children: list[Any] = []
         for _ in range(cores if cores > 1 and left_s > LONG_S else 0):
-            child = Child("from lstm_trt.machine.process import serve; serve()")
+            child = Child("from lstm_judge.analysis.parallel import serve; serve()")
             cleaning.callback(child.close)
             children.append(child.connection)
         under_way: dict[Any, range] = {}
@@ -95,3 +95,17 @@ def _chunks(trials: Sequence[int]) -> Iterator[range]:
         sum_ += n
     if start < len(trials):
         yield range(start, len(trials))
+
+
+def serve() -> None:
+    """Main program of a child that calls functions: it answers (function, argument) with what is
+    returned or raised."""
+    connection = Connection(int(sys.argv[-1]))
+    with suppress(EOFError, OSError):  # the parent has ended
+        while True:
+            function, argument = connection.recv()
+            try:
+                answer = function(argument)
+            except Exception as error:
+                answer = error
+            connection.send(answer)

@@ -25,13 +25,21 @@ from lstm_judge.read.samples import Latencies
 from lstm_judge.read.whole import Bins
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import latency
-from lstm_trt.machine import facts
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
 SAME_LEVEL = 0.01
 
 #: Number of windows for the classification of the course.
 WINDOWS = 20
+
+#: A clock's quantum is looked for up to this multiple of the spread of the bulk and this share of
+#: the median: wider steps are states. The share of the values that must be near its multiples, as a
+#: resonance, and on so many of them.
+WIDEST_QUANTUM, LARGEST_QUANTUM, RESONANCE, MULTIPLES, ON_EACH = 2.5, 0.03, 0.6, 3, 0.01
+
+#: Share of distinct values above which no step is looked for: it would be fine, or the values are
+#: of several states.
+MOST_DISTINCT = 0.5
 
 #: Maximum number of blocks, and minimum number of trials in each.
 BLOCKS, BLOCK_TRIALS = 200, 16
@@ -275,10 +283,41 @@ def _dips(ordered: np.ndarray, least: int) -> list[float]:
     return [*_dips(ordered[:below], least), place, *_dips(ordered[below:], least)]
 
 
+def quantum(values: np.ndarray) -> float:
+    """The greatest common step of values that a clock of another unit than theirs counted; 0 if
+    there is none.
+
+    A clock of 100 MHz, read in ns, gives values that are multiples of 10 ns up to rounding, so that
+    neighbouring values are 1 ns apart. It is the lowest frequency at which the values of the bulk
+    resonate (the modulus of their characteristic function), at steps from a 25th of their spread
+    on; finer ones do not matter.
+    """
+    low, quarter, median, three, high = np.percentile(values, [5, 25, 50, 75, 95])
+    spread = min(median - quarter, three - median) / 0.6745
+    if len(values) < 100 or not spread > 0 or high - low > 40 * spread:
+        return 0.0
+    central = values[(values >= low) & (values <= high)] - median
+    if len(np.unique(central)) > MOST_DISTINCT * len(central):
+        return 0.0
+    width = spread / 100
+    counts, _ = np.histogram(central, bins=np.arange(low - median, high - median + width, width))
+    size = 1 << 16
+    resonance = np.abs(np.fft.rfft(counts, size)) / len(central)
+    steps = size * width / np.maximum(np.arange(len(resonance)), 1e-9)
+    widest = min(WIDEST_QUANTUM * spread, LARGEST_QUANTUM * median)
+    resonance[(steps > widest) | (steps < spread / 25)] = 0
+    best = int(np.argmax(resonance >= 0.95 * resonance.max())) if resonance.max() > RESONANCE else 0
+    if not best:
+        return 0.0
+    best += int(np.argmax(resonance[best : best + best // 4 + 1]))
+    _, on = np.unique(np.round(central / steps[best]), return_counts=True)
+    return float(steps[best]) if np.count_nonzero(on >= ON_EACH * len(central)) >= MULTIPLES else 0.0
+
+
 def clock_step(values: np.ndarray) -> float:
     """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
-    It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Two values more
+    It is the median difference of neighbouring distinct values, or `quantum` if that is more. Two values more
     than 5 % apart are two states, not clock steps, unless they are 1 and 2, or 2 and 3 steps, or all values are
     multiples of their least difference and that is a power of ten (1 us, as in tables).
     """
@@ -297,7 +336,7 @@ def clock_step(values: np.ndarray) -> float:
         if np.abs(numbers - numbers.round()).max() < 1e-6:
             return least
     two_states = len(central) < 3 and step > 0.05 * median and round(central[0] / step, 6) not in (1, 2)
-    return 0.0 if two_states else max(step, facts.quantum(values))
+    return 0.0 if two_states else max(step, quantum(values))
 
 
 def spread_ties(values: np.ndarray, step: float) -> np.ndarray:

@@ -13,7 +13,8 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
-from lstm_trt.recorder.sweep import Executors, SweepReport, sweep
+from lstm_trt.recorder.report import SweepReport
+from lstm_trt.recorder.sweep import Executors, sweep
 
 EXAMPLE = (
     "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"

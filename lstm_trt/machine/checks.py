@@ -71,9 +71,10 @@ def check(
                 found = find(root)
             except Exception as error:  # a file in an unexpected format
                 return Check(name, "not readable", "unknown", str(error)[:80])
-            if not found or not found[0]:
+            value, *texts = found or (None,)
+            if not value:
                 return Check(name, "not visible", "unknown", unseen)
-            return Check(name, *found)
+            return Check(name, value, *texts)
 
         checks.append(run)
         return run

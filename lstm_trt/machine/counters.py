@@ -103,7 +103,7 @@ def split_cpu_time(blocks: Sequence[Mapping]) -> list[dict]:
 
     None where one of them is not known. With several threads that of one block can be negative.
     """
-    tables = [block.get(BY_THREAD) for block in blocks]
+    tables: list[Any] = [block.get(BY_THREAD) for block in blocks]
     pool = None  # the threads that ran in every block
     if None not in tables:
         pool = set.intersection(*map(set, tables))

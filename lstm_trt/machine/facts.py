@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt import __version__
-from lstm_trt.config.libraries import installed_version, np
+from lstm_trt.config.libraries import installed_version
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text, run_command
 
@@ -165,52 +165,13 @@ def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16
     hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
-    names = ("cpu", "logical_cores", "gpus", "driver")
-    parts = [gpu_names if name == "gpus" else description.get(name) for name in names]
+    parts = [
+        description.get("cpu"),
+        description.get("logical_cores"),
+        gpu_names,
+        description.get("driver"),
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-#: A clock's quantum is looked for up to this multiple of the spread of the bulk and this share of
-#: the median: wider steps are states. The share of the values that must be near its multiples, as a
-#: resonance, and on so many of them.
-WIDEST_QUANTUM, LARGEST_QUANTUM, RESONANCE, MULTIPLES, ON_EACH = 2.5, 0.03, 0.6, 3, 0.01
-
-#: Share of distinct values above which no step is looked for: it would be fine, or the values are
-#: of several states.
-MOST_DISTINCT = 0.5
-
-
-def quantum(values: np.ndarray) -> float:
-    """The greatest common step of values that a clock of another unit than theirs counted; 0 if
-    there is none.
-
-    A clock of 100 MHz, read in ns, gives values that are multiples of 10 ns up to rounding, so that
-    neighbouring values are 1 ns apart. It is the lowest frequency at which the values of the bulk
-    resonate (the modulus of their characteristic function), at steps from a 25th of their spread
-    on; finer ones do not matter.
-    """
-    low, quarter, median, three, high = np.percentile(values, [5, 25, 50, 75, 95])
-    spread = min(median - quarter, three - median) / 0.6745
-    if len(values) < 100 or not spread > 0 or high - low > 40 * spread:
-        return 0.0
-    central = values[(values >= low) & (values <= high)] - median
-    if len(np.unique(central)) > MOST_DISTINCT * len(central):
-        return 0.0
-    width = spread / 100
-    counts, _ = np.histogram(central, bins=np.arange(low - median, high - median + width, width))
-    size = 1 << 16
-    resonance = np.abs(np.fft.rfft(counts, size)) / len(central)
-    steps = size * width / np.maximum(np.arange(len(resonance)), 1e-9)
-    widest = min(WIDEST_QUANTUM * spread, LARGEST_QUANTUM * median)
-    resonance[(steps > widest) | (steps < spread / 25)] = 0
-    best = int(np.argmax(resonance >= 0.95 * resonance.max())) if resonance.max() > RESONANCE else 0
-    if not best:
-        return 0.0
-    best += int(np.argmax(resonance[best : best + best // 4 + 1]))
-    _, on = np.unique(np.round(central / steps[best]), return_counts=True)
-    return (
-        float(steps[best]) if np.count_nonzero(on >= ON_EACH * len(central)) >= MULTIPLES else 0.0
-    )
 
 
 def clock_cost(samples: int = 20_000) -> dict[str, int]:
@@ -224,7 +185,9 @@ def clock_cost(samples: int = 20_000) -> dict[str, int]:
     def step() -> None:
         pass
 
-    clock, costs, calls = time.perf_counter_ns, [], []
+    clock = time.perf_counter_ns
+    costs = []
+    calls = []
     for _ in range(samples):
         before = clock()
         costs.append(clock() - before)

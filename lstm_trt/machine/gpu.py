@@ -88,8 +88,10 @@ def cuda_device(place: int = 0) -> CudaDevice:
         return buffer.value.decode()
 
     call("cuInit", 0)
-    device, version = number("cuDeviceGet", place), number("cuDriverGetVersion")
-    name, address = text("cuDeviceGetName", device), text("cuDeviceGetPCIBusId", device)
+    device = number("cuDeviceGet", place)
+    version = number("cuDriverGetVersion")
+    name = text("cuDeviceGetName", device)
+    address = text("cuDeviceGetPCIBusId", device)
     if name.startswith(SHIM_NAME) and not os.environ.get(SHIM_VARIABLE):
         raise NoCudaDevice(f"{name} is the tests' stand-in for a driver", True)
     major, minor = (number("cuDeviceGetAttribute", attribute, device) for attribute in _CAPABILITY)
@@ -130,32 +132,31 @@ THROTTLE_REASONS = {
 
 def throttle_reasons(mask: int | None) -> list[str]:
     """Names of the bits of `gpu_throttle_reasons`; a bit without a name is given in hexadecimal."""
-    mask = mask or 0
+    if mask is None:
+        return []
+    names = [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
     rest = mask & ~sum(THROTTLE_REASONS)
-    return [name for bit, name in {**THROTTLE_REASONS, rest: hex(rest)}.items() if mask & bit]
+    return [*names, hex(rest)] if rest else names
 
 
 #: Variables that change how CUDA runs, and whose values name no folder or device.
 VARIABLES = (
-    *(
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_MODULE_LOADING",
-    ),
-    *(
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-        "NVIDIA_TF32_OVERRIDE",
-    ),
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "NVIDIA_TF32_OVERRIDE",
 )
 
 
 def settings() -> dict[str, str]:
-    """The environment variables that change how CUDA runs; folders and UUIDs are replaced by `set`."""
+    """The environment variables that change how CUDA runs; `set` stands for folders and UUIDs."""
     found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"):
-        if (text := os.environ.get(name)) is not None:
+        text = os.environ.get(name)
+        if text is not None:
             found[name] = text if text.replace(",", "").isdecimal() else "set"
     return found
 
@@ -184,21 +185,18 @@ def clock_warnings(readings: Iterable[Mapping | None]) -> list[str]:
     ]
     if not clocks or is_steady(clocks):
         return []
-    lock = lock_advice(max(clocks))
-    changed = (
-        f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials"
-    )
-    return [f"{changed}: lock it with {lock}" if lock else changed]
+    lowest, highest = min(clocks), max(clocks)
+    text = f"the GPU's SM clock changed between {lowest} and {highest} MHz during the trials"
+    lock = lock_advice(highest)
+    return [f"{text}: lock it with {lock}" if lock else text]
 
 
 def lock_advice(clock_mhz: int) -> str:
     """The command that locks the SM clock; empty if `LSTM_TRT_CLOCKS=fixed` says that locking it is
     not ours to do."""
-    return (
-        ""
-        if os.environ.get("LSTM_TRT_CLOCKS") == "fixed"
-        else f"sudo nvidia-smi --lock-gpu-clocks={clock_mhz}"
-    )
+    if os.environ.get("LSTM_TRT_CLOCKS") == "fixed":
+        return ""
+    return f"sudo nvidia-smi --lock-gpu-clocks={clock_mhz}"
 
 
 class Nvml:
@@ -228,7 +226,9 @@ class Nvml:
         """The GPU that is device `place` for CUDA, which can number them in another order and hide
         some."""
         found = device_here(place)
-        return found and self.ask("nvmlDeviceGetHandleByPciBusId", found.pci_bus_id.encode())
+        if found is None:
+            return None
+        return self.ask("nvmlDeviceGetHandleByPciBusId", found.pci_bus_id.encode())
 
     def one_process_only(self, place: int) -> bool:
         """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second
@@ -242,15 +242,16 @@ class Nvml:
 
         None if this driver, GPU or version of pynvml does not support it, or there is no handle.
         """
+        if None in arguments:
+            return None
         try:
-            library = self.library
             values = [
-                getattr(library, value) if isinstance(value, str) else value for value in arguments
+                getattr(self.library, value) if isinstance(value, str) else value
+                for value in arguments
             ]
-            return None if None in arguments else convert(getattr(library, name)(*values))
-        except (
-            Exception
-        ):  # no such function; NVMLError has a class per code; old versions raise TypeError
+            return convert(getattr(self.library, name)(*values))
+        # No such function; NVMLError has a class per code; old versions raise TypeError.
+        except Exception:
             return None
 
     def versions(self) -> dict[str, str | None]:

@@ -1,5 +1,4 @@
-"""Child processes with the modules and the `sys.path` of this one: those that record, and those
-that analyze."""
+"""Child processes with the modules and the `sys.path` of this one."""
 
 import os
 import signal
@@ -8,7 +7,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import IO
 
 from lstm_trt.machine.linux import THREAD_VARIABLES, open_standard_streams
@@ -59,7 +57,8 @@ class Child:
         log: IO[bytes] | int = subprocess.DEVNULL,
     ) -> None:
         interpreter = interpreter or Interpreter()
-        open_standard_streams()  # a connection with the number of one would be replaced in the child
+        # A connection with the number of a standard stream would be replaced in the child.
+        open_standard_streams()
         self.connection, theirs = Pipe()
         environment = (
             interpreter.environment()
@@ -92,17 +91,3 @@ class Child:
             with suppress(OSError):
                 os.killpg(self.child.pid, signal.SIGKILL)
             self.child.wait()
-
-
-def serve() -> None:
-    """Main program of a child that calls functions: it answers (function, argument) with what is
-    returned or raised."""
-    connection = Connection(int(sys.argv[-1]))
-    with suppress(EOFError, OSError):  # the parent has ended
-        while True:
-            function, argument = connection.recv()
-            try:
-                answer = function(argument)
-            except Exception as error:
-                answer = error
-            connection.send(answer)

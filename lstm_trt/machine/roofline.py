@@ -11,9 +11,9 @@ EPYC, where a core does 250 GFLOP/s and reads 500 GB/s from its first-level cach
 reached 95 GFLOP/s, and `torch.sum`, the fastest reader found, 210 GB/s; with older instructions
 libraries reach still less, and a bound from their rates lay up to 2.5 times above real latencies.
 Therefore two loops run as machine code on x86-64: fused multiply-adds on registers, and repeated
-loads over a buffer. They are listed below as pairs of machine code and assembly (a test assembles
-the text and compares), and need a few hundred bytes of executable memory. Where they cannot run,
-there is no bound, and `NoBound` says why.
+loads over a buffer. They are put together below, with the assembly in comments (a test assembles it
+and compares), and need a few hundred bytes of executable memory. Where they cannot run, there is no
+bound, and `NoBound` says why.
 """
 
 import ctypes
@@ -46,9 +46,6 @@ KIB = 1024
 #: Working sets in bytes, 16 KiB to 256 MiB, two per doubling.
 WORKING_SETS = tuple(half * KIB << power for power in range(3, 18) for half in (2, 3))[:-1]
 
-#: A loop as (machine code, assembly) per instruction; a label has no code.
-Listing = list[tuple[bytes, str]]
-
 #: Two multiply-adds per cycle with a latency of four or five cycles need eight to ten of them in
 #: flight.
 ACCUMULATORS = 12
@@ -65,13 +62,15 @@ LOADS = 16
 #: vmovups r0, [rax + 32-bit displacement] by register width, without the displacement.
 LOAD = {64: b"\x62\xf1\x7c\x48\x10\x80", 32: b"\xc5\xfc\x10\x80"}
 
-REGISTER = {64: "zmm", 32: "ymm"}
-
 #: Probes by register width in bytes. Older files have rates of the probe "torch", which are too low
 #: for a bound.
 PROBES = {64: "avx512", 32: "avx2"}
 
-END: Listing = [(b"\xc5\xf8\x77", "vzeroupper"), (b"\xc3", "ret")]
+#: vzeroupper; ret
+END = b"\xc5\xf8\x77\xc3"
+
+#: Jumps with a 32-bit displacement: if not zero, and if below.
+JNZ, JB = b"\x0f\x85", b"\x0f\x82"
 
 
 class NoBound(LabError):
@@ -150,11 +149,13 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
     """
     if rates.probe not in PROBES.values():
         raise NoBound(
-            f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound"
+            f"rates measured with {rates.probe or 'an unknown method'} are too low"
+            " for a lower bound"
         )
     if getattr(workload, "half", False):
         raise NoBound(
-            "numbers of the network are float16, whose products can take less time than those of float32"
+            "numbers of the network are float16,"
+            " whose products can take less time than those of float32"
         )
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
@@ -169,17 +170,15 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
         once = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.features or 0))
         inputs += max(layer.input_flops / peak, layer.directions * once)
         multiplied = layer.recurrent_flops / peak
-        read = (
-            layer.directions
-            * layer.computed
-            * traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
-        )
+        each_step = traffic_ns(FLOAT32_BYTES * layer.gates * (layer.hidden or 0))
+        read = layer.directions * layer.computed * each_step
         recurrence += max(multiplied, read)
         arithmetic += multiplied
         traffic += read
     if not inputs + recurrence:
         raise NoBound(
-            "no float32 matrix product, convolution or recurrent operator of known sizes is always computed"
+            "no float32 matrix product, convolution or recurrent operator of known sizes"
+            " is always computed"
         )
     return RooflineBound(inputs + recurrence, inputs, recurrence, arithmetic, traffic)
 
@@ -187,55 +186,35 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
 # Measurement with machine code
 
 
-def multiply_loop(width: int) -> Listing:
+def multiply_loop(width: int) -> bytes:
     """void multiply(uint64 rounds): `rounds` x 12 multiply-adds on registers of `width` bytes, all
     zero."""
-    register = REGISTER[width]
-    codes = (
-        FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3]) for number in range(ACCUMULATORS)
-    )
-    body = [
-        (code, f"vfmadd231ps {register}{at}, {register}15, {register}14")
-        for at, code in enumerate(codes)
-    ]
-    body.append((b"\x48\xff\xcf", "dec rdi"))
-    return [
-        (b"\xc5\xfc\x77", "vzeroall"),
-        (b"", "round:"),
-        *body,
-        _jump_back("jnz", "round", body),
-        *END,
-    ]
+    body = b""
+    for number in range(ACCUMULATORS):
+        # vfmadd231ps r<number>, r15, r14
+        body += FMA[width][number >= 8] + bytes([0xC6 | number % 8 << 3])
+    body += b"\x48\xff\xcf"  # dec rdi
+    vzeroall = b"\xc5\xfc\x77"
+    return vzeroall + body + _jump_back(JNZ, body) + END
 
 
-def read_loop(width: int) -> Listing:
+def read_loop(width: int) -> bytes:
     """void read(void *buffer, uint64 bytes, uint64 passes): `bytes` a multiple of 16 x `width`."""
-    displaced = ((struct.pack("<i", width * number), width * number) for number in range(LOADS))
-    loads = [
-        (LOAD[width] + code, f"{{disp32}} vmovups {REGISTER[width]}0, [rax + {at}]")
-        for code, at in displaced
-    ]
-    loads.append((b"\x48\x05" + struct.pack("<i", width * LOADS), f"add rax, {width * LOADS}"))
-    loads.append((b"\x48\x39\xc8", "cmp rax, rcx"))
-    body = [
-        (b"\x48\x89\xf8", "mov rax, rdi"),
-        (b"\x48\x8d\x0c\x37", "lea rcx, [rdi + rsi]"),
-        (b"", "block:"),
-    ]
-    body += [*loads, _jump_back("jb", "block", loads), (b"\x48\xff\xca", "dec rdx")]
-    return [(b"", "pass:"), *body, _jump_back("jnz", "pass", body), *END]
+    block = b""
+    for number in range(LOADS):
+        block += LOAD[width] + struct.pack("<i", width * number)  # vmovups r0, [rax + ...]
+    block += b"\x48\x05" + struct.pack("<i", width * LOADS)  # add rax, ...
+    block += b"\x48\x39\xc8"  # cmp rax, rcx
+    body = b"\x48\x89\xf8"  # mov rax, rdi
+    body += b"\x48\x8d\x0c\x37"  # lea rcx, [rdi + rsi]
+    body += block + _jump_back(JB, block)
+    body += b"\x48\xff\xca"  # dec rdx
+    return body + _jump_back(JNZ, body) + END
 
 
-def _jump_back(name: str, label: str, over: Listing) -> tuple[bytes, str]:
-    """A jump back over these instructions; its 32-bit displacement counts from its own end."""
-    opcode = {"jnz": b"\x0f\x85", "jb": b"\x0f\x82"}[name]
-    distance = len(machine_code(over)) + len(opcode) + 4
-    return opcode + struct.pack("<i", -distance), f"{{disp32}} {name} {label}"
-
-
-def machine_code(listing: Listing) -> bytes:
-    """The bytes of a listing."""
-    return b"".join(code for code, _ in listing)
+def _jump_back(opcode: bytes, over: bytes) -> bytes:
+    """A jump back over these instructions; its displacement counts from its own end."""
+    return opcode + struct.pack("<i", -(len(over) + len(opcode) + 4))
 
 
 class CoreProbe:
@@ -248,7 +227,8 @@ class CoreProbe:
     def __init__(self, width: int) -> None:
         self.name = PROBES[width]
         self.flops_per_round = ACCUMULATORS * 2 * width // FLOAT32_BYTES
-        multiply, read = machine_code(multiply_loop(width)), machine_code(read_loop(width))
+        multiply = multiply_loop(width)
+        read = read_loop(width)
         start = -(-len(multiply) // 64) * 64
         self._memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._memory.write(multiply.ljust(start, b"\x90") + read)
@@ -290,18 +270,20 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     All sizes are measured three times and the best rates are kept, so that other load does not make
     the bound too high. Raises `NoBound` as `core_probe` does.
     """
-    probe, rounds, turns = core_probe(), 20_000, 3
+    probe = core_probe()
+    rounds = 20_000
+    turns = 3
     array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
     address = -(-array.ctypes.data // 4096) * 4096
     budget_ns = int(seconds * 1e9 / turns / (len(WORKING_SETS) + 4))
-    peak, rates = 0.0, dict.fromkeys(WORKING_SETS, 0.0)
+    peak = 0.0
+    rates = dict.fromkeys(WORKING_SETS, 0.0)
     for _ in range(turns):
         took_ns = _fastest_ns(lambda: probe.multiply(rounds), 4 * budget_ns)
         peak = max(peak, rounds * probe.flops_per_round / took_ns)
         for size in WORKING_SETS:
-            passes = max(
-                1, 4 * 2**20 // size
-            )  # 10 to 100 us per call: the overhead of the call is negligible
+            # 10 to 100 us per call: the overhead of the call is negligible.
+            passes = max(1, 4 * 2**20 // size)
             took_ns = _fastest_ns(partial(probe.read, address, size, passes), budget_ns)
             rates[size] = max(rates[size], passes * size / took_ns)
     measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -312,7 +294,8 @@ def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
 
 def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
     """The shortest time of the calls that fit the budget, at least two."""
-    clock, took_ns = time.perf_counter_ns, []
+    clock = time.perf_counter_ns
+    took_ns = []
     end = clock() + budget_ns
     while len(took_ns) < 2 or clock() < end:
         start = clock()
@@ -341,8 +324,13 @@ def _key() -> str:
 
     # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a
     # machine.
-    kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
-    software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
+    software = [
+        os.uname().release,
+        linux.cpuinfo().get("microcode"),
+        core_probe().name,
+        FORMAT,
+        time.time() // LONGEST_AGE_S,
+    ]
     return (
         f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
     )
@@ -357,7 +345,8 @@ def renewed_rates(threads: int = 1) -> MachineRates:
     """
     from lstm_trt.store import cache
 
-    cached, now = load_rates(), measure_rates()
+    cached = load_rates()
+    now = measure_rates()
     before = dict(cached.read_gb_s)
     read = tuple((size, max(rate, before[size])) for size, rate in now.read_gb_s)
     best = replace(

@@ -22,6 +22,7 @@ import struct
 import threading
 import time
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -61,9 +62,8 @@ class Event(NamedTuple):
     period: int = 0
 
 
-_FLAGS = (
-    1 << 5 | 1 << 6 | 1 << 18 | 1 << 25
-)  # exclude_kernel, exclude_hv, sample_id_all, use_clockid
+#: exclude_kernel, exclude_hv, sample_id_all, use_clockid.
+_FLAGS = 1 << 5 | 1 << 6 | 1 << 18 | 1 << 25
 _DUMMY, _PAGE_FAULTS, _SWITCHES, _NAMES = 9, 2, _FLAGS | 1 << 26, 1 << 9
 
 THREAD = Event(14, 3, 128, _DUMMY, _SWITCHES)
@@ -73,6 +73,9 @@ FAULTS = Event(9, 4, 32, _PAGE_FAULTS, _FLAGS, THREAD.sampled | 1 << 3, 1)
 
 #: A block has at least this number of trials, even if their switches may not all fit into the ring.
 LEAST_ROOM = 100
+
+#: More than any block has.
+UNLIMITED = 1 << 62
 
 #: Names that the provenance lists: those that ran longest.
 MOST_NAMES = 20
@@ -111,31 +114,28 @@ def rows_of(content: bytes, event: Event) -> tuple[np.ndarray, int, dict[int, st
     Nearly all records are of the event's type, which are read as an array; any other is stepped
     over by its size.
     """
-    found, lost, names, place, size = (
-        [np.empty((0, event.words), np.uint64)],
-        0,
-        {},
-        0,
-        8 * event.words,
-    )
+    found = [np.empty((0, event.words), np.uint64)]
+    lost = 0
+    names = {}
+    size = 8 * event.words
+    place = 0
     while place < len(content):
         whole = (len(content) - place) // size * event.words
         rows = np.frombuffer(content, np.uint64, whole, place).reshape(-1, event.words)
-        other = np.flatnonzero(
-            (rows[:, 0] & 0xFFFFFFFF != event.record) | (rows[:, 0] >> 48 != size)
-        )
+        header = rows[:, 0]
+        other = np.flatnonzero((header & 0xFFFFFFFF != event.record) | (header >> 48 != size))
         found.append(rows[: other[0] if len(other) else None])
         place += found[-1].nbytes
-        if place < len(content):
-            kind, _, length = struct.unpack_from("IHH", content, place)
-            if kind == LOST:
-                lost += struct.unpack_from("Q", content, place + 16)[0]
-            elif kind == COMM:
-                name = content[place + 16 : place + length - 16].partition(b"\0")[0]
-                names[struct.unpack_from("I", content, place + 12)[0]] = name.decode(
-                    errors="replace"
-                )
-            place += max(length, 8)
+        if place == len(content):
+            break
+        kind, _, length = struct.unpack_from("IHH", content, place)
+        if kind == LOST:
+            lost += struct.unpack_from("Q", content, place + 16)[0]
+        elif kind == COMM:
+            thread = struct.unpack_from("I", content, place + 12)[0]
+            name = content[place + 16 : place + length - 16].partition(b"\0")[0]
+            names[thread] = name.decode(errors="replace")
+        place += max(length, 8)
     return np.concatenate(found), lost, names
 
 
@@ -194,14 +194,16 @@ def who_ran(
 
     `rows`: records of the core. `away`: those of the thread, which may return to another core.
     """
-    times, threads = rows[:, 3].astype(np.int64), rows[:, 2] >> 32
+    if not len(away.back_ns):  # the thread's own records can be lost
+        return []
+    times = rows[:, 3].astype(np.int64)
+    threads = rows[:, 2] >> 32
     into = np.flatnonzero(~_has(rows[:, 0], OUT))
-    begins, ends = times[into], np.append(times[into], away.back_ns[-1:])[1:]
+    begins = times[into]
+    ends = np.append(begins, away.back_ns[-1])[1:]
     turns = []
     left = (threads == thread) & _has(rows[:, 0], PREEMPTED) & within(times, start_ns, end_ns)
-    for at in (
-        np.flatnonzero(left) if len(away.back_ns) else ()
-    ):  # the thread's own records can be lost
+    for at in np.flatnonzero(left):
         back = away.back_ns[min(np.searchsorted(away.back_ns, times[at]), len(away.back_ns) - 1)]
         turn = int(np.searchsorted(into, at))
         while turn < len(ends) and threads[into[turn]] != thread and begins[turn] < back:
@@ -213,33 +215,37 @@ def who_ran(
 def mappings_of(addresses: np.ndarray, root: Path = ROOT) -> Counter:
     """Number of addresses by what is mapped there: [stack], [heap], the name of a file, or
     anonymous memory."""
-    lines = [
-        line.split(None, 5) for line in (read_text("/proc/self/maps", root) or "").splitlines()
-    ]
-    bounds = np.array(
-        [[int(end, 16) for end in line[0].split("-")] for line in lines], np.uint64
-    ).reshape(-1, 2)
-    names = [os.path.basename(line[5]) if len(line) > 5 else "anonymous memory" for line in lines]
-    places = np.searchsorted(bounds[:, 1], addresses, "right")
-    gone, starts = "not mapped any more", np.append(bounds[:, 0], np.uint64(0))
-    names.append(gone)
-    return Counter(
-        names[place] if starts[place] <= at else gone
-        for place, at in zip(places, addresses, strict=True)
-    )
+    starts, ends, names = [], [], []
+    for line in (read_text("/proc/self/maps", root) or "").splitlines():
+        fields = line.split(None, 5)
+        first, _, last = fields[0].partition("-")
+        starts.append(int(first, 16))
+        ends.append(int(last, 16))
+        names.append(os.path.basename(fields[5]) if len(fields) > 5 else "anonymous memory")
+    found = Counter()
+    for address in addresses.tolist():
+        place = bisect_right(starts, address) - 1
+        mapped = place >= 0 and address < ends[place]
+        found[names[place] if mapped else "not mapped any more"] += 1
+    return found
 
 
 class Ring:
     """The ring of a thread's or a core's event; `missing` is why there is none, empty otherwise."""
 
     def __init__(self, event: Event, thread: int, core: int = -1) -> None:
-        self.event, self.size, self.lost, self.names, self.missing = event, 0, 0, {}, ""
+        self.event = event
+        self.size = 0
+        self.lost = 0
+        self.names: dict[int, str] = {}
+        self.missing = ""
         self._map: Any = None
         attributes = bytearray(136)
         fields = (event.config, event.period, event.sampled, 0, event.flags)
         struct.pack_into("IIQQQQQ", attributes, 0, TYPE_SOFTWARE, len(attributes), *fields)
         struct.pack_into("i", attributes, 92, CLOCK_MONOTONIC)
-        libc, number = ctypes.CDLL(None, use_errno=True), SYSCALL.get(os.uname().machine, -1)
+        libc = ctypes.CDLL(None, use_errno=True)
+        number = SYSCALL.get(os.uname().machine, -1)
         handle = libc.syscall(
             number, ctypes.c_char_p(bytes(attributes)), thread, core, -1, CLOSE_ON_EXEC
         )
@@ -253,11 +259,14 @@ class Ring:
                 self.size = pages * mmap.PAGESIZE
             pages //= 2
         os.close(handle)  # the map holds the event
-        self.missing = "" if self._map else "the memory for rings is used up (perf_event_mlock_kb)"
+        if not self._map:
+            self.missing = "the memory for rings is used up (perf_event_mlock_kb)"
 
     def span(self) -> tuple[int, int]:
         """Tail and head: the numbers of all bytes that were read and written."""
-        head, tail = (0, 0) if self.missing else struct.unpack_from("QQ", self._map, HEAD)
+        if self.missing:
+            return 0, 0
+        head, tail = struct.unpack_from("QQ", self._map, HEAD)
         return tail, head
 
     def read(self) -> bytes:
@@ -265,9 +274,13 @@ class Ring:
         tail, head = self.span()
         if head == tail:
             return b""
-        first, begin, end = mmap.PAGESIZE, tail % self.size, head % self.size
-        content = self._map[first + begin : first + (end if end > begin else self.size)]
-        content += b"" if end > begin else self._map[first : first + end]
+        start = mmap.PAGESIZE
+        begin = start + tail % self.size
+        end = start + head % self.size
+        if end > begin:
+            content = self._map[begin:end]
+        else:
+            content = self._map[begin : start + self.size] + self._map[start:end]
         struct.pack_into("Q", self._map, TAIL, head)
         return content
 
@@ -319,51 +332,51 @@ class Switches:
         """The trials whose switches fit into half of the ring, by those since `discard`, which were
         `trials`."""
         tail, head = self._own.span()
-        return (
-            max(LEAST_ROOM, self._own.size * trials // (2 * (head - tail)))
-            if head - tail and trials
-            else 1 << 62
-        )
+        if head == tail or not trials:
+            return UNLIMITED
+        return max(LEAST_ROOM, self._own.size * trials // (2 * (head - tail)))
 
     def take(self, start_ns: np.ndarray, end_ns: np.ndarray) -> dict[str, np.ndarray]:
-        """`columns` of trials of the timed thread since `discard`; empty where nothing is measured."""
+        """`columns` of trials of the timed thread since `discard`; empty if nothing is measured."""
         if self._own.missing:
             return {}
         now = time.perf_counter_ns()
         own = away_of(self._own.take(), now)
         for ring in self._cores:
             for thread, turn_ns in who_ran(ring.take(), self._thread, own, start_ns, end_ns):
-                name = ring.names.get(thread) or read_text(f"/proc/{thread}/comm", self._root)
-                name = (
-                    (name or f"pid {thread}, ended")
-                    if thread
-                    else "idle, or a process outside of this container"
-                )
+                name = self._name(thread, ring)
                 self._turns.setdefault(name, array("q")).append(turn_ns)
         faults = self._faulting.take()
-        inside = faults[within(faults[:, 2].astype(np.int64), start_ns, end_ns), 3]
-        self._faults += mappings_of(inside, self._root) if len(inside) else Counter()
-        pool = (away_of(ring.take(), now) for ring in self._pool.values() if not ring.missing)
+        inside = within(faults[:, 2].astype(np.int64), start_ns, end_ns)
+        if inside.any():
+            self._faults += mappings_of(faults[inside, 3], self._root)
+        pool = [away_of(ring.take(), now) for ring in self._pool.values() if not ring.missing]
         return columns(start_ns, end_ns, own, pool)
+
+    def _name(self, thread: int, ring: Ring) -> str:
+        if not thread:
+            return "idle, or a process outside of this container"
+        name = ring.names.get(thread) or read_text(f"/proc/{thread}/comm", self._root)
+        return name or f"pid {thread}, ended"
 
     def as_dict(self) -> Mapping[str, Any]:
         """JSON values, for the provenance: what was measured since `with`, and why the rest was
         not."""
         longest = sorted(self._turns.items(), key=lambda item: -sum(item[1]))[:MOST_NAMES]
+        ran = {}
+        for name, turns_ns in longest:
+            ran[name] = {
+                "times": len(turns_ns),
+                "shortest_ns": min(turns_ns),
+                "longest_ns": max(turns_ns),
+                "total_ns": sum(turns_ns),
+            }
         return {
             "threads": sum(not ring.missing for ring in (self._own, *self._pool.values())),
             "ring_bytes": self._own.size,
             "lost": sum(ring.lost for ring in self._rings()),
             "missing": self._own.missing or None,
-            "ran": {
-                name: {
-                    "times": len(ns),
-                    "shortest_ns": min(ns),
-                    "longest_ns": max(ns),
-                    "total_ns": sum(ns),
-                }
-                for name, ns in longest
-            },
+            "ran": ran,
             "ran_missing": self._cores[0].missing or None,
             "faults": dict(self._faults.most_common(MOST_NAMES)),
             "faults_missing": self._faulting.missing or None,

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lstm_trt import __version__, registry, runtimes
+from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import LabError, NotInstalled, RuntimeUnavailable, causes, first_line
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import WHOLE_WORDS, WIDTH, count, table_lines
@@ -60,12 +60,7 @@ class DoctorReport:
     checks: list[Check]
 
     def as_dict(self) -> dict:
-        return {
-            "runtimes": [asdict(row) for row in self.runtimes],
-            "checks": [asdict(check) for check in self.checks],
-            "versions": self.versions,
-            "machine": self.machine,
-        }
+        return asdict(self)
 
     @property
     def frame(self) -> Any:
@@ -85,9 +80,6 @@ def _missing_module(error: BaseException) -> str:
     for each in causes(error):
         if isinstance(each, ModuleNotFoundError) and each.name:
             name = each.name.partition(".")[0]
-            if name == "lstm_trt":
-                again = "pip install --force-reinstall --no-deps lstm_trt"
-                return f"the installation is incomplete: {again}"
             return f"install the package that provides the module {name!r}"
     return ""
 
@@ -129,12 +121,11 @@ def rows_of(name: str) -> list[RuntimeRow]:
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
-    found: dict[str, None] = dict.fromkeys(PACKAGES)
+    found: list[str] = [*PACKAGES]
     for name in names:
         with suppress(Exception, SystemExit):  # already reported in its row
-            found[runtimes.load_runtime(name).DISTRIBUTION] = None
-    found.pop("lstm_trt", None)  # its version is known, installed or not
-    return list(found)
+            found.append(runtimes.load_runtime(name).DISTRIBUTION)
+    return found
 
 
 def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorReport:
@@ -142,7 +133,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorRepo
     names = list(registry.table("RUNTIMES") if names is None else as_list(names))
     return DoctorReport(
         runtimes=[row for name in names for row in rows_of(name)],
-        versions={"lstm_trt": __version__, **facts.versions(_distributions(names))},
+        versions=facts.versions(["lstm_trt", *_distributions(names)]),
         machine=facts.describe("cuda", root),
         checks=host_checks(root),
     )

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,9 +17,7 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.format import count, duration, listed, terminal_width
 from lstm_trt.recorder.jobs import Seconds
 from lstm_trt.recorder.pool import waiting_text
-
-if TYPE_CHECKING:
-    from lstm_trt.recorder.sweep import SweepReport
+from lstm_trt.recorder.report import SweepReport
 
 #: What `guessed_s` assumes of any runtime: operations a second, and the seconds around the calls.
 OPERATIONS_PER_S = 25e9

@@ -168,8 +168,6 @@ class Run:
         described = self.step.facts()
         clock = self.provenance["clock"]
         clock = {**clock, **against_clock(trials.median_ns, clock)}
-        latency_ns, warmup = trials.columns["latency_ns"], trials.columns["warmup"]
-        clock["quantum_ns"] = facts.quantum(latency_ns[~warmup])
         warnings = list(trials.warnings)
         warnings += self._device_warnings(timed, described)
         if trials.median_ns < 1e3 * clock["shortest_us"]:
@@ -180,7 +178,8 @@ class Run:
         tasks = len(os.listdir("/proc/self/task"))
         pinned_to = sorted(os.sched_getaffinity(0))
         loop_ns = trials.self_check["loop_ns"]
-        columns = {"trial": np.arange(len(latency_ns), dtype=np.int64), **trials.columns}
+        numbers = np.arange(len(trials.columns["latency_ns"]), dtype=np.int64)
+        columns = {"trial": numbers, **trials.columns}
         provenance = {
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,

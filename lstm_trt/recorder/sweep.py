@@ -6,7 +6,7 @@ kept only on disk: a killed sweep resumes with the same command and loses at mos
 configuration in progress.
 
 `run_sweep` has three steps: it plans (`plan_folder`: what a folder does not contain yet), runs
-(`record_here`, or `record_elsewhere` at executors) and reports (`SweepReport`).
+(`record_here`, or `record_elsewhere` at executors) and reports (`report.SweepReport`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import os
 import random
 import secrets
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +28,14 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, duration, warning_lines
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.process import Interpreter
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.jobs import Seconds
 from lstm_trt.recorder.pool import Recorded, WorkerPool, check_limits
 from lstm_trt.recorder.progress import Progress
-from lstm_trt.recorder.task import Result, Task, record_task
+from lstm_trt.recorder.report import SweepReport
+from lstm_trt.recorder.task import Task, record_task
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock, state_holder
 
@@ -72,8 +72,17 @@ def sweep(  # noqa: PLR0913
     support on its device, with a warning in the report. A runtime None is the default of the
     workload's kind, as in `describe`.
 
-    The other arguments are those of `run_sweep`. Raises what `plan_configurations` and `run_sweep`
-    raise.
+    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest number
+    of trials). `seed`: of the order. `control`: add a control run after each, which doubles the run
+    time. `time_limit_s`: for each configuration. `memory_limit`: of a process, in bytes.
+    `retry_failed`: record again what failed before. `wait`: whether to wait while another recording
+    uses the same cores, or for how many seconds at most.
+
+    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of
+    names to executors records all on each, into a folder of its name. What any machine has recorded
+    counts as recorded.
+
+    Raises what `plan_configurations` and `run_sweep` raise.
     """
     configurations, skipped = plan_configurations(
         workloads, runtimes, protocol, options, mode, anywhere=executor is not None
@@ -144,17 +153,9 @@ def run_sweep(  # noqa: PLR0913
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with
     `report.stopped`.
 
-    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest number
-    of trials). `seed`: of the order. `control`: add a control run after each, which doubles the run
-    time. `time_limit_s`: for each configuration. `memory_limit`: of a process, in bytes.
-    `retry_failed`: record again what failed before. `wait`: whether to wait while another recording
-    uses the same cores. `interpreters`: configuration id -> Python that records it; None, or no
-    entry, is the current one. `warnings`: lines for the report. If a configuration fails, a failure
-    row is written and the sweep continues.
-
-    `executor` runs the recordings as tasks (`task.record_task`), on whichever machine; a mapping of
-    names to executors records all on each, into a folder of its name. What any machine has recorded
-    counts as recorded.
+    If a configuration fails, a failure row is written and the sweep continues. `interpreters`:
+    configuration id -> Python that records it; None, or no entry, is the current one. `warnings`:
+    lines for the report. The other arguments are those of `sweep`.
 
     Raises `UsageError` if the folder is unusable or in use, the executor cannot record this or has
     ended, or without `wait` the cores are in use; `StoreError` if the disk is full. Completed
@@ -174,8 +175,7 @@ def run_sweep(  # noqa: PLR0913
         for name, each in executors.items():
             folder = files.make_folder(Path(out) / name)
             held.enter_context(folder_lock(folder))
-            plans.append(plan_folder(folder, each, wanted, retry_failed))
-            report.add_plan(plans[-1])
+            plans.append(plan_folder(folder, each, wanted, retry_failed, report))
             state_holder(folder, len(wanted))
         planned = [cell.configuration for plan in plans for cell in plan.cells]
         progress = held.enter_context(Progress(planned, report, show_progress))
@@ -238,9 +238,6 @@ class FolderPlan:
     folder: Path
     executor: Any
     cells: deque[Cell]
-    done_before: int
-    failed_before: int
-    damaged: Sequence[Path]
 
 
 def order(items: Iterable[Any], rounds: int, seed: int) -> Iterator[list[Any]]:
@@ -274,8 +271,12 @@ def plan_folder(
     executor: Any,
     wanted: Mapping[tuple[str, int], Configuration],
     retry_failed: bool,
+    report: SweepReport,
 ) -> FolderPlan:
-    """What of the wanted keys a folder does not contain yet; damaged files are moved aside."""
+    """What of the wanted keys a folder does not contain yet; the report gets what it contains.
+
+    Damaged files are moved aside.
+    """
     keys: Mapping[str, str] = {}  # by configuration id, where they are not the same
     if executor is None:
         damaged = folders.tidy(folder)
@@ -288,14 +289,15 @@ def plan_folder(
     todo = [key for key in left if retry_failed or key not in failures]
     if todo and callable(executor):
         executor = executor()
-    return FolderPlan(
-        folder,
-        executor,
-        cells=deque(Cell(folder, *key, wanted[key], failures.get(key)) for key in todo),
-        done_before=len(wanted) - len(left),
-        failed_before=len(left) - len(todo),
-        damaged=damaged,
-    )
+    report.folders.append(folder)
+    report.total += len(wanted)
+    report.done_before += len(wanted) - len(left)
+    report.failed_before += len(left) - len(todo)
+    for path in damaged:
+        again = "it has been moved aside and is recorded again"
+        report.warnings.append(f"{path.name} was damaged; {again}")
+    cells = deque(Cell(folder, *key, wanted[key], failures.get(key)) for key in todo)
+    return FolderPlan(folder, executor, cells)
 
 
 # The run
@@ -384,137 +386,3 @@ def _kept(running: dict[futures.Future, Cell], future: futures.Future) -> tuple[
     if earlier != path:
         earlier.unlink(missing_ok=True)
     return cell, result
-
-
-# The report
-
-#: Number of failures that the report lists; the folder contains all of them.
-FAILURES_LISTED = 10
-
-#: Attributes of a report that JSON has as they are.
-_JSON_VALUES = (
-    "total",
-    "done_before",
-    "failed_before",
-    "recorded",
-    "left",
-    "stopped",
-    "wall_s",
-    "preparing_s_each",
-    "efficiency",
-    "warnings",
-)
-
-
-@dataclass
-class SweepReport:
-    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C).
-
-    `machines`: of an executor, with the numbers of results. `folders`: where the recordings are.
-    """
-
-    total: int = 0
-    done_before: int = 0
-    failed_before: int = 0
-    recorded: int = 0
-    failures: list[schema.Failure] = field(default_factory=list)
-    seconds: Seconds = field(default_factory=Seconds)
-    wall_s: float = 0.0
-    stopped: bool = False
-    warnings: list[str] = field(default_factory=list)
-    machines: Counter[str] = field(default_factory=Counter)
-    folders: list[Path] = field(default_factory=list)
-
-    def add_plan(self, plan: FolderPlan) -> None:
-        """Add what was found in a folder, and what is left to be recorded into it."""
-        self.folders.append(plan.folder)
-        self.total += plan.done_before + plan.failed_before + len(plan.cells)
-        self.done_before += plan.done_before
-        self.failed_before += plan.failed_before
-        for path in plan.damaged:
-            again = "it has been moved aside and is recorded again"
-            self.warnings.append(f"{path.name} was damaged; {again}")
-
-    def add(self, configuration: Configuration, outcome: Recorded) -> None:
-        """Add one recording or failure."""
-        self.seconds.add(outcome.seconds)
-        if outcome.failure:
-            self.failures.append(outcome.failure)
-        else:
-            self.recorded += 1
-        self.warnings += [f"{configuration.name}: {text}" for text in outcome.warnings]
-        if isinstance(outcome, Result):
-            self.machines[outcome.machine] += 1
-
-    @property
-    def left(self) -> int:
-        attempted = self.recorded + len(self.failures)
-        return self.total - self.done_before - self.failed_before - attempted
-
-    @property
-    def efficiency(self) -> float | None:
-        """Time inside trials divided by the wall time of timing."""
-        return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
-
-    @property
-    def preparing_s_each(self) -> float | None:
-        """Preparation time per configuration, including the start of workers."""
-        attempted = self.recorded + len(self.failures)
-        return self.seconds.preparing / attempted if attempted else None
-
-    def as_dict(self) -> dict:
-        values = {name: getattr(self, name) for name in _JSON_VALUES}
-        for name, seconds in asdict(self.seconds).items():
-            values[f"{name}_s"] = seconds
-        if self.machines:
-            values["machines"] = dict(self.machines)
-        values["failed"] = len(self.failures)
-        values["failures"] = [
-            {
-                "shape": failure.configuration.name,
-                "runtime": failure.configuration.runtime,
-                "precision": failure.configuration.options.precision,
-                "stage": failure.stage,
-                "reason": failure.reason,
-            }
-            for failure in self.failures
-        ]
-        return values
-
-    def __str__(self) -> str:
-        lines = [self._counts()]
-        if self.efficiency is not None:
-            lines.append(self._times())
-        for failure in self.failures[:FAILURES_LISTED]:
-            title = failure.configuration.title
-            lines.append(f"failed: {title} at {failure.stage}: {failure.reason}")
-        more = len(self.failures) - FAILURES_LISTED
-        if more > 0:
-            lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
-        if self.failures or self.failed_before:
-            lines.append(
-                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings:"
-                " --retry-failed repeats it, and deleting the file forgets it"
-            )
-        return "\n".join([*lines, *warning_lines(self.warnings)])
-
-    def _counts(self) -> str:
-        counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
-        if self.done_before:
-            counts.append(f"{self.done_before} already recorded")
-        if self.failed_before:
-            counts.append(f"{self.failed_before} failed earlier")
-        if self.left:
-            counts.append(f"{self.left} left")
-        return f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"
-
-    def _times(self) -> str:
-        seconds = self.seconds
-        each = f"{self.preparing_s_each:.2f} s per configuration, including the start of workers"
-        texts = [
-            f"preparing {seconds.preparing:.1f} s ({each})",
-            f"timing {seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials)",
-        ]
-        if seconds.control:
-            texts.append(f"control runs {seconds.control:.1f} s")
-        return ", ".join([*texts, f"storing {seconds.storing:.1f} s"])

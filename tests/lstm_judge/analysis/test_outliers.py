@@ -21,12 +21,11 @@ from lstm_judge.analysis.causes import (
 )
 from lstm_judge.analysis.outliers import BULK, TAIL, causes_text, clusters_line, explain_of, quick_of
 from lstm_judge.analysis.quantiles import count_outliers
-from lstm_judge.analysis.segments import segments_of
+from lstm_judge.analysis.segments import quantum, segments_of
 from lstm_judge.analysis.text.outliers import outliers_text
 from lstm_judge.read.runs import load
 from lstm_judge.read.samples import Latencies
 from lstm_trt.config.errors import UsageError
-from lstm_trt.machine import facts
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support.planted_latencies import (
     ALTERNATIONS,
@@ -662,11 +661,11 @@ def test_steps_of_the_clock_are_no_clusters(rounded, rng):
 def test_the_quantum_is_the_common_step_of_the_latencies(fixed):
     for step_ns, width_ns in ((10.0, 46), (10.0, 130), (41.67, 60), (25, 400)):
         values = np.round(np.round(fixed.normal(21_000, width_ns, 1000) / step_ns) * step_ns)
-        assert facts.quantum(values) == pytest.approx(step_ns, rel=0.02)
-    assert facts.quantum(np.round(fixed.normal(21_000, 200, 1000))) == 0
-    assert facts.quantum(fixed.normal(21_000, 46, 1000)) == 0
+        assert quantum(values) == pytest.approx(step_ns, rel=0.02)
+    assert quantum(np.round(fixed.normal(21_000, 200, 1000))) == 0
+    assert quantum(fixed.normal(21_000, 46, 1000)) == 0
     states = fixed.choice([20_000.0, 21_000, 22_000, 23_000], 1000) + fixed.normal(0, 50, 1000)
-    assert facts.quantum(states) == 0  # far apart: states of the machine
+    assert quantum(states) == 0  # far apart: states of the machine
 
 
 def in_bursts(rng, n: int, length: int, count: int, single: int = 0) -> np.ndarray:

@@ -81,8 +81,9 @@ for number, name in enumerate(("stdin", "stdout", "stderr")):
     os.close(number)
     setattr(sys, name, None)
 from lstm_trt.machine.process import Child
-child = Child("from lstm_trt.machine.process import serve; serve()")
-child.connection.send((abs, -3))
+begin = "from multiprocessing.connection import Connection; theirs = Connection(int(sys.argv[-1]))"
+child = Child(begin + "; theirs.send(abs(theirs.recv()))")
+child.connection.send(-3)
 open({str(tmp_path / "answer")!r}, "w").write(str(child.connection.recv()))
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

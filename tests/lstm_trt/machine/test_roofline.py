@@ -236,53 +236,35 @@ def test_what_shows_a_bound_says_why_there_is_none(changes, reason):
         assert ("no roofline bound: " in text.lower()) == (reason is not None) and (reason or "") in text
 
 
-LOOPS = [(roofline.multiply_loop, 64), (roofline.multiply_loop, 32)]
-LOOPS += [(roofline.read_loop, 64), (roofline.read_loop, 32)]
+REGISTER = {64: "zmm", 32: "ymm"}
+
+
+def multiply_text(width: int) -> list[str]:
+    register = REGISTER[width]
+    products = [f"vfmadd231ps {register}{number}, {register}15, {register}14" for number in range(12)]
+    return ["vzeroall", "round:", *products, "dec rdi", "{disp32} jnz round", "vzeroupper", "ret"]
+
+
+def read_text(width: int) -> list[str]:
+    loads = [f"{{disp32}} vmovups {REGISTER[width]}0, [rax + {width * number}]" for number in range(16)]
+    block = ["block:", *loads, f"add rax, {16 * width}", "cmp rax, rcx", "{disp32} jb block"]
+    begin = ["pass:", "mov rax, rdi", "lea rcx, [rdi + rsi]"]
+    return [*begin, *block, "dec rdx", "{disp32} jnz pass", "vzeroupper", "ret"]
 
 
 @pytest.mark.skipif(not (shutil.which("as") and shutil.which("objcopy")), reason="needs an assembler: as and objcopy")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembler here is not for x86-64")
-@pytest.mark.parametrize(("loop", "width"), LOOPS)
-def test_the_machine_code_matches_the_assembled_text(tmp_path, loop, width):
-    listing = loop(width)
-    source = "\n".join([".intel_syntax noprefix", *(text for _, text in listing), ""])
+@pytest.mark.parametrize("width", [64, 32])
+@pytest.mark.parametrize(
+    ("loop", "text"),
+    [(roofline.multiply_loop, multiply_text), (roofline.read_loop, read_text)],
+    ids=["multiply", "read"],
+)
+def test_the_machine_code_matches_the_assembled_text(tmp_path, loop, text, width):
+    source = "\n".join([".intel_syntax noprefix", *text(width), ""])
     subprocess.run(["as", "--64", "-o", "code.o", "-"], input=source, text=True, cwd=tmp_path, check=True)
     subprocess.run(["objcopy", "-O", "binary", "-j", ".text", "code.o", "code"], cwd=tmp_path, check=True)
-    assert (tmp_path / "code").read_bytes() == roofline.machine_code(listing)
-
-
-@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
-@pytest.mark.parametrize(("loop", "width"), LOOPS)
-def test_each_instruction_decodes_to_its_text(tmp_path, loop, width):
-    listing = [(code, text.removeprefix("{disp32} ")) for code, text in loop(width) if code]
-    (tmp_path / "code").write_bytes(roofline.machine_code(listing))
-    command = [
-        "objdump",
-        "-D",
-        "-z",
-        "--insn-width=16",
-        "-b",
-        "binary",
-        "-m",
-        "i386:x86-64",
-        "-M",
-        "intel",
-        str(tmp_path / "code"),
-    ]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = [line.split("\t") for line in output.splitlines() if line.count("\t") >= 2]
-    decoded = [(bytes.fromhex(row[1]), row[2].strip()) for row in rows]
-    assert b"".join(code for code, _ in decoded) == roofline.machine_code(listing)
-    assert [text.split()[0].replace("jne", "jnz") for _, text in decoded] == [text.split()[0] for _, text in listing]
-    offsets, at = {}, 0
-    for code, text in loop(width):
-        if not code:
-            offsets[text.rstrip(":")] = at
-        at += len(code)
-    jumps = [text.split()[1] for _, text in decoded if text.startswith("j")]
-    assert [int(target, 16) for target in jumps] == [
-        offsets[text.split()[1]] for _, text in listing if text.startswith("j")
-    ]
+    assert (tmp_path / "code").read_bytes() == loop(width)
 
 
 def _shortest_ns(step, trials=60) -> int:

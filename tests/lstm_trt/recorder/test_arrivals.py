@@ -24,7 +24,8 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_control
 from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_s
 from lstm_trt.recorder.progress import Progress
-from lstm_trt.recorder.sweep import SweepReport, default_rounds, order, run_sweep
+from lstm_trt.recorder.report import SweepReport
+from lstm_trt.recorder.sweep import default_rounds, order, run_sweep
 from lstm_trt.store import consolidated, files, folders
 from tests.conftest import ROOT
 from tests.lstm_trt.recorder.test_loop import CountingSwitches, spin
