@@ -37,8 +37,9 @@ from recorder import bare_loop
 
 import lstm_trt as lab
 from lstm_judge.analysis.quantiles import percentile, share_of
+from lstm_judge.read.numbers import table
 from lstm_trt import runtimes
-from lstm_trt.config.format import microseconds, table
+from lstm_trt.config.format import microseconds
 from lstm_trt.config.libraries import OPENVINO_MODULE, turn_telemetry_off
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT

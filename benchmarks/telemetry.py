@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 
 import lstm_trt as lab
-from lstm_trt.config.format import microseconds, table
+from lstm_judge.read.numbers import table
+from lstm_trt.config.format import microseconds
 from lstm_trt.config.libraries import OPENVINO_CONSENT, ORT_VARIABLE
 from lstm_trt.store import cache
 

@@ -21,11 +21,11 @@ from typing import Any
 from lstm_judge.analysis.deadline import Verdicts, verdict
 from lstm_judge.analysis.pairing import later_recording
 from lstm_judge.read.labels import record_command, telling, with_version
-from lstm_judge.read.runs import MOST_MISSING, Runs, as_runs, load
+from lstm_judge.read.runs import MOST_MISSING, Incomplete, Runs, as_runs, load
 from lstm_judge.read.samples import Group, groups_of
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about, as_list
 from lstm_trt.config.format import count, listed, warning_lines, wrapped
 from lstm_trt.config.libraries import in_checkout

@@ -24,7 +24,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
-from lstm_trt.config.libraries import RECORDING, package_folders
+from lstm_trt.config.libraries import RECORDING, has_packages
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import run_command
 from lstm_trt.machine.process import Interpreter
@@ -230,6 +230,11 @@ def described(
         if not place.reused:
             raise
     return described(library, version, asked, tell, pins, rebuild=True)
+
+
+def package_folders() -> list[str]:
+    """Those of the module path: of this environment, then of one on which it stands."""
+    return [folder for folder in sys.path if has_packages(folder) and Path(folder).is_dir()]
 
 
 def _lock(tell: Tell) -> AcquireReturnProxy:

@@ -84,6 +84,7 @@ API = defined(
             *("confirm", "describe_runs", "gpu_runs", "largest_that_meets"),
             *("load_or_record", "own_networks", "show"),
         ),
+        "read.labels": ("size_of",),
         "read.runs": ("Runs", "load"),
         "reports.facts": ("report",),
     },

@@ -11,6 +11,7 @@ from fractions import Fraction
 from operator import itemgetter
 from typing import Any
 
+from lstm_judge.read import numbers
 from lstm_judge.read.labels import record_command
 from lstm_literature import implementations, metrics, published, schedule, sides
 from lstm_literature.preparer import protocol_of, reason
@@ -56,7 +57,7 @@ class Coverage(metrics.Table):
         """One table per document; a row without a recording ends with the reason."""
         drop = ("n", "threads", "version", "on", "scale")
         tables = [
-            "\n".join([title, format.table(header, cells, drop=drop), *doubts])
+            "\n".join([title, numbers.table(header, cells, drop=drop), *doubts])
             for title, header, cells, doubts in self._blocks()
         ]
         return "\n\n".join(tables)

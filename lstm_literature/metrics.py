@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_judge.read import numbers
 from lstm_literature import implementations, published
 from lstm_literature.published import SECONDS, seconds
 from lstm_literature.workloads import LiteratureWorkload, base_of
@@ -177,9 +178,9 @@ def _block(document: str, recordings: list[list]) -> str:
     figures = list(dict.fromkeys((row.statistic, row.unit) for rows in complete for row in rows))
     figures.sort(key=lambda figure: f"{figure[0]}_s" in COSTS)
     names = ["workload", "scale", "mode", "implementation"]
-    numbers = ["n", *(f"{name} {unit}" if unit in SECONDS else name for name, unit in figures)]
+    measured = ["n", *(f"{name} {unit}" if unit in SECONDS else name for name, unit in figures)]
     lines = [_line(rows, [name for name, _ in figures]) for rows in recordings]
-    table = format.table([*names, *numbers], lines, left=names, right=numbers, drop=numbers[:1:-1])
+    table = numbers.table([*names, *measured], lines, left=names, right=measured, drop=measured[:1:-1])
     return f"document {document}\n{table}"
 
 

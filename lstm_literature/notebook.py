@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lstm_judge.campaign import find_folder, record_missing
-from lstm_judge.read.runs import Runs, as_runs, load as load_runs, paths_of
+from lstm_judge.read.runs import Incomplete, Runs, as_runs, load as load_runs, paths_of
 from lstm_literature import implementations as registered, metrics, published
 from lstm_literature.preparer import availability, describe_benchmark, interpreters, reason
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import pd

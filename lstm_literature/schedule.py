@@ -22,6 +22,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lstm_judge.read.numbers import table
 from lstm_literature import implementations
 from lstm_literature.implementations import Rates
 from lstm_literature.preparer import REFERENCE, can_run, describe_benchmark, protocol_of
@@ -29,7 +30,7 @@ from lstm_literature.sides import successors
 from lstm_literature.workloads import AS_THERE, VARIANTS, WORKLOADS, LiteratureWorkload
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
-from lstm_trt.config.format import count, table
+from lstm_trt.config.format import count
 
 #: Time of the optimizer per million parameters, in training.
 PARAMETERS_MS = 5.0

@@ -19,7 +19,7 @@ from lstm_onnx.read_onnx import read_shapes
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, UsageError, any_error
-from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table
+from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table_lines
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
@@ -224,7 +224,7 @@ def _lines(found: Inspection) -> Iterator[str]:
     remarks |= {name: f"likely a state: --state {name}={output}" for name, output in network.likely_states.items()}
     remarks |= {name: f"lengths {text}" for name, text in network.length_texts().items()}
     rows = [(side, each.name, each.type, _shape(each.shape), remarks.get(each.name, "")) for side, each in tensors]
-    yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
+    yield from ("", *table_lines(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
     axes = defaultdict(list)
     for each, shape in read_shapes(network.path).items():
         for place, symbol in enumerate(shape):
@@ -236,7 +236,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
         end = None if any(layer.within for layer in network.recurrent_layers) else -1
         rows = [_layer_row(layer)[:end] for layer in network.recurrent_layers]
-        yield table(header[:end], rows, left=("W", "R", "B", "within"))
+        yield from table_lines(header[:end], rows, left=("W", "R", "B", "within"))
     else:
         yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
     at_least = "at least " if network.flops is None else ""
@@ -250,7 +250,8 @@ def _lines(found: Inspection) -> Iterator[str]:
     order = (RUNS, REFUSED, NOT_READY)
     tried = sorted((each for each in found.runtimes if each.state in order), key=lambda each: order.index(each.state))
     rows = [(each.state, each.runtime, each.device or "-", each.version or "-", _remark(each)) for each in tried]
-    yield from ("", table(("state", "runtime", "device", "version", ""), rows, left=("version",), wrap=True))
+    header = ("state", "runtime", "device", "version", "")
+    yield from ("", *table_lines(header, rows, left=("version",), wrap=True))
     others = dict.fromkeys(answer.runtime for answer in found.runtimes if answer.state == NO_ONNX)
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
@@ -258,7 +259,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         yield "\nshares of the operators in the time of ONNX Runtime, and in the roofline bound"
         numbers = [[percent_number(each[key]) for key in ("time", "bound")] for each in found.profile[:MOST_SHARES]]
         rows = [(*two, each["operator"], each["name"]) for two, each in zip(numbers, found.profile, strict=False)]
-        yield table(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
+        yield from table_lines(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
 
 
 def _remark(answer: RuntimeAnswer) -> str:

@@ -8,6 +8,7 @@ from lstm_judge.analysis.summary import summarize as summarize
 from lstm_judge.campaign import confirm as confirm, describe_runs as describe_runs, gpu_runs as gpu_runs
 from lstm_judge.campaign import largest_that_meets as largest_that_meets, load_or_record as load_or_record
 from lstm_judge.campaign import own_networks as own_networks, show as show
+from lstm_judge.read.labels import size_of as size_of
 from lstm_judge.read.runs import Runs as Runs, load as load
 from lstm_judge.reports.facts import report as report
 from lstm_judge.rerun import rerun as rerun_notebooks
@@ -21,7 +22,6 @@ from lstm_trt.config.configuration import Configuration as Configuration, Option
 from lstm_trt.config.errors import LabError as LabError, UsageError as UsageError
 from lstm_trt.config.shape import Grid as Grid, LstmShape as LstmShape
 from lstm_trt.config.step import Step as Step
-from lstm_trt.config.workload import size_of as size_of
 from lstm_trt.export.tensorrt.build import build_engine as build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions as EngineOptions
 from lstm_trt.recorder.cached import cache_contents as cache_contents, clear_cache as clear_cache

@@ -130,7 +130,6 @@ API = defined(
         "config.errors": ("LabError", "UsageError"),
         "config.shape": ("Grid", "LstmShape"),
         "config.step": ("Step",),
-        "config.workload": ("size_of",),
         "export.tensorrt.build": ("build_engine",),
         "export.tensorrt.engine": ("EngineOptions",),
         "recorder.cached": ("cache_contents", "clear_cache"),

@@ -18,10 +18,10 @@ import pytest
 
 from benchmarks import gpu_session
 from benchmarks.gpu_session import Command, Session
+from lstm_judge.environments import package_folders
 from lstm_literature.commands import PROGRAM
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.libraries import package_folders
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.pool import resources
 from lstm_trt.store import files

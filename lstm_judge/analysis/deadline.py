@@ -40,16 +40,16 @@ from lstm_judge.analysis.segments import SAME_LEVEL, Levels, Segments, not_judge
 from lstm_judge.analysis.sequential import Evidence, limit_ns
 from lstm_judge.analysis.series import Series, timed_samples
 from lstm_judge.read.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
+from lstm_judge.read.labels import size_of
 from lstm_judge.read.numbers import signed_percent
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.read.samples import Latencies
+from lstm_judge.read.whole import Bins
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, microseconds, short_number
 from lstm_trt.config.libraries import pd, special
-from lstm_trt.config.workload import size_of
-from lstm_trt.store.whole import Bins
 
 #: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}

@@ -25,10 +25,10 @@ import numpy as np
 from lstm_judge.analysis.bursts import BY_CHANCE
 from lstm_judge.analysis.quantiles import rate_bounds
 from lstm_judge.analysis.series import Series
+from lstm_judge.read.whole import Bins
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.config.libraries import special
-from lstm_trt.store.whole import Bins
 
 #: Numbers of blocks for the dispersion of the counts of events.
 DISPERSION_BLOCKS = (10, 20, 50)

@@ -22,9 +22,9 @@ import numpy as np
 from lstm_judge.analysis.outcomes import SteadyState
 from lstm_judge.analysis.quantiles import median
 from lstm_judge.read.samples import Latencies
+from lstm_judge.read.whole import Bins
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import latency
-from lstm_trt.store.whole import Bins
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
 SAME_LEVEL = 0.01

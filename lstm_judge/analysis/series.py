@@ -28,7 +28,8 @@ from lstm_judge.analysis.quantiles import (
 )
 from lstm_judge.analysis.segments import segments_of
 from lstm_judge.read.samples import Group, Latencies
-from lstm_trt.store.whole import Whole, counted
+from lstm_judge.read.whole import AllTrials
+from lstm_trt.store.whole import counted
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Series:
     """
 
     latency_ns: np.ndarray
-    whole: Whole | None = None
+    whole: AllTrials | None = None
     edges: tuple[Series, ...] = ()
 
     @classmethod
@@ -55,7 +56,7 @@ class Series:
         if len(samples) == 1:
             return cls(latency_ns, samples[0].whole, edges)
         pairs = ((each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1) for each in samples)
-        return cls(latency_ns, Whole(*counted(pairs)), edges)
+        return cls(latency_ns, AllTrials(*counted(pairs)), edges)
 
     @property
     def n(self) -> int:

@@ -14,11 +14,11 @@ from lstm_judge.analysis.deadline import provable
 from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_judge.analysis.text.verdict import names_text
 from lstm_judge.read.labels import FIELDS
-from lstm_judge.read.runs import COLUMNS, LATENCIES, Runs, load
+from lstm_judge.read.runs import COLUMNS, LATENCIES, Incomplete, Runs, load
 from lstm_judge.read.tables import UNIT_NS
 from lstm_trt.cli.common import pair, print_answer, print_files, warn
 from lstm_trt.cli.main import show
-from lstm_trt.config.errors import Incomplete, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, FIELDS as SIZES
 
 PATH_HELP = (

@@ -6,9 +6,8 @@ from pathlib import Path
 from lstm_judge.analysis.compare import Question, compare
 from lstm_judge.analysis.quantiles import EFFECT
 from lstm_judge.cli import common
-from lstm_judge.read.runs import Runs, load
+from lstm_judge.read.runs import NotATable, Runs, load
 from lstm_trt.cli.common import deadline_argument
-from lstm_trt.config.errors import NotATable
 
 EXAMPLE = """lstm-trt compare before after another
   lstm-trt compare before after --deadline-us 1000 --percentile 99.9

@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 
 from lstm_judge.analysis.series import Series
 from lstm_judge.plots import points as data, style
-from lstm_judge.plots.style import GREY, Picture, multiple, number, whole
+from lstm_judge.plots.style import GREY, THIN_SPACE, Picture, multiple, number, whole
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import THIN_SPACE
 
 PANEL_IN = 2.3
 

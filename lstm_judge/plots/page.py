@@ -24,13 +24,13 @@ from lstm_judge.analysis.text.verdict import sentence
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_judge.plots.over_time import timeline
-from lstm_judge.plots.style import Draw, Picture, count, multiple, number, percent, whole
+from lstm_judge.plots.style import THIN_SPACE, Draw, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.tail import draw_tail
 from lstm_judge.plots.trials import calls_of, draw_order
 from lstm_judge.read.numbers import percent_certified
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.read.samples import Group
-from lstm_trt.config.format import THIN_SPACE, percent_number, short_number
+from lstm_trt.config.format import percent_number, short_number
 
 TABLE_LINE_IN = 0.182
 

@@ -13,7 +13,7 @@ from base64 import b64encode
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -38,12 +38,39 @@ from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.config.fields import as_list
 from lstm_trt.store.files import write_whole
 
-#: The formatters of `lstm_trt.config.format`, with the separators and signs used in figures.
-number = partial(text.number, separator=text.THIN_SPACE)
-whole = partial(text.number, digits=1, separator=text.THIN_SPACE)
-count = partial(text.count, separator=text.THIN_SPACE)
-percent = partial(text.percent, separator=text.THIN_SPACE)
-multiple = partial(numbers.multiple, sign="×", separator=text.THIN_SPACE)
+#: Between thousands.
+THIN_SPACE = "\u2009"
+
+
+def apart(shown: str) -> str:
+    """A number as text with its thousands apart, as all figures have it."""
+    return re.sub(r"(?<![\d.])\d{4,}", lambda digits: f"{int(digits[0]):,}".replace(",", THIN_SPACE), shown)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """As `format.number`."""
+    return apart(text.number(value, digits))
+
+
+def whole(value: float | None) -> str:
+    """A whole number."""
+    return number(value, 1)
+
+
+def count(value: int, noun: str) -> str:
+    """As `format.count`."""
+    return apart(text.count(value, noun))
+
+
+def percent(share: float | None) -> str:
+    """As `format.percent`."""
+    return apart(text.percent(share))
+
+
+def multiple(ratio: float) -> str:
+    """As `numbers.multiple`."""
+    return apart(numbers.multiple(ratio, "×"))
+
 
 WIDTH_IN = 9.2
 
@@ -207,7 +234,7 @@ def whole_range(numbers: Iterable[int]) -> str:
 def plain(value: float) -> str:
     """The number of a tick without trailing zeros."""
     shown = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
-    return shown.replace(",", text.THIN_SPACE)
+    return shown.replace(",", THIN_SPACE)
 
 
 def folded(label: str, width: int = 18) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import one_of
 from lstm_trt.config.fields import About, Tells, about, identity_fields
+from lstm_trt.config.workload import Workload
 
 #: What is known of the fields of every configuration but those of its workload, by name.
 FIELDS = about(Configuration) | about(Options) | about(Protocol)
@@ -158,3 +160,15 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
     """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
     return shlex.join(words) + (f" --rounds {rounds}" if rounds else "") + f" --out {shlex.quote(str(out))}"
+
+
+#: Measures of size for "largest", and their names in texts.
+SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
+
+
+def size_of(workload: Workload, by: str = "flops") -> int | None:
+    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None
+    if unknown."""
+    if one_of("size", by, SIZES) == "flops":
+        return workload.flops and workload.flops // 2
+    return workload.parameters if by == "parameters" else workload.axes["sequence"]

@@ -1,22 +1,24 @@
-"""Numbers of judgements as text: ratios, changes, errors, and bounds, which are rounded to the safe side.
+"""Numbers and tables of judgements as text: ratios, changes, errors, and bounds, which are rounded to the safe side.
 
 `lstm_trt/config/format.py` has what measurements are shown in.
 """
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from lstm_trt.config.format import in_unit, without_zeros
+from lstm_trt.config.format import WIDTH, cells_in_columns, in_unit, table_lines, without_zeros
 
 
-def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
+def multiple(ratio: float, sign: str = "x") -> str:
     """A ratio: 1x, 1.004x, 1.13x, 9.98x, 12.3x, 134x."""
     if not math.isfinite(ratio):
         return "?"
     if ratio == 1:
         return f"1{sign}"
     decimals = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
-    return f"{ratio:,.{decimals}f}{sign}".replace(",", separator)
+    return f"{ratio:.{decimals}f}{sign}"
 
 
 def rate(period_us: float) -> str:
@@ -64,3 +66,44 @@ def percent_certified(percentage: float | None) -> str:
     scale = 10**digits
     # Add a little before rounding down: 99.9 in floating point is slightly below 99.9.
     return without_zeros(f"{math.floor(percentage * scale + 1e-9) / scale:.{digits}f}")
+
+
+def table(
+    header: Sequence[str] | None,
+    rows: Sequence[Sequence[str]],
+    *,
+    drop: Sequence[str] = (),
+    **layout: Any,
+) -> str:
+    """Aligned columns with two spaces between them, one line per row; other arguments as in
+    `table_lines`.
+
+    If a terminal is narrower than the table, the columns `drop` are left out, the first one first,
+    as many as necessary; a line at the end names them.
+    """
+    names = list(header or ())
+    lines = table_lines(names, rows, **layout)
+    dropped = []
+    for name in drop:
+        if _widest(names, rows, lines) <= (WIDTH.get() or sys.maxsize):
+            break
+        rows = [_without_cell(row, names.index(name), len(names)) for row in rows]
+        names.remove(name)
+        dropped.append(name)
+        lines = table_lines(names, rows, **layout)
+    if dropped:
+        remedy = "a wider terminal or --format json shows them"
+        lines.append(f"columns not shown: {', '.join(dropped)}; {remedy}")
+    return "\n".join(lines)
+
+
+def _widest(header: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[str]) -> int:
+    """Characters of the longest line; those that end in free text do not count."""
+    sizes = zip(lines, [header, *rows], strict=True)
+    return max(len(line) for line, row in sizes if len(row) == len(header))
+
+
+def _without_cell(row: Sequence[str], place: int, size: int) -> Sequence[str]:
+    """A row of a table of `size` columns without one of them."""
+    in_row = place < cells_in_columns(row, size)
+    return [*row[:place], *row[place + 1 :]] if in_row else row

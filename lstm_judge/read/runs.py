@@ -18,11 +18,10 @@ from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
 from lstm_judge.read.labels import FIELDS, version_text, with_version
 from lstm_judge.read.samples import OFF_CORE, TRIAL_CAUSES, Group, below_floor, fields_of, group_key, groups_of
 from lstm_judge.read.tables import Table, file_names, in_memory, read_tables, source_of, table_of, time_column
+from lstm_judge.read.whole import KEPT
 from lstm_trt import registry
 from lstm_trt.config.errors import (
-    Incomplete,
     LabError,
-    NotATable,
     NotReadable,
     UnknownConfiguration,
     UsageError,
@@ -34,7 +33,6 @@ from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.locks import folder_in_use
 from lstm_trt.store.schema import Failure, Recording, Stored
-from lstm_trt.store.whole import KEPT
 
 #: Most names in a line of what is missing.
 MOST_MISSING = 5
@@ -42,6 +40,17 @@ MOST_MISSING = 5
 #: Columns of a recording that latencies alone need, and those that analysis and plots use: not the device's own clock.
 LATENCIES = ("latency_ns", "warmup")
 COLUMNS = ("trial", *LATENCIES, "start_ns", "intended_ns", *TRIAL_CAUSES, *OFF_CORE)
+
+
+class NotATable(UsageError):
+    """Options for tables were given for recordings of lstm_trt."""
+
+
+class Incomplete(str):
+    """A warning that recordings are missing from an answer: the exit status of its command is 3
+    instead of 0."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
+from lstm_judge.read.whole import AllTrials, Bins
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
@@ -22,7 +23,6 @@ from lstm_trt.config.format import count, listed
 from lstm_trt.config.libraries import sends
 from lstm_trt.store import provenance as stored
 from lstm_trt.store.schema import Failure, Recording, Stored
-from lstm_trt.store.whole import Bins, Whole
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -76,7 +76,7 @@ class Latencies:
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     telemetry: str | None = None
     unexplained_cpu_ns: int | None = None
-    whole: Whole | None = field(default=None, repr=False)
+    whole: AllTrials | None = field(default=None, repr=False)
     edges_ns: np.ndarray | None = field(default=None, repr=False)
 
     @property
@@ -230,6 +230,9 @@ def of_recording(recording: Recording) -> Latencies:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
+    whole = recording.whole
+    if whole is not None:
+        whole = AllTrials(whole.values, whole.counts, whole.step, whole.most_ns, whole.parts)
     sample = Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -249,7 +252,7 @@ def of_recording(recording: Recording) -> Latencies:
         facts={place: stored.stated(provenance, place) for place in stored.columns()},
         telemetry=telemetry_of(provenance),
         unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
-        whole=recording.whole,
+        whole=whole,
     )
     return replace(sample, block_causes=sample.of_blocks(BLOCK_CAUSES))
 

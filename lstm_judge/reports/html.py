@@ -22,11 +22,11 @@ from lstm_judge.analysis.text import summary
 from lstm_judge.plots import points as data
 from lstm_judge.plots.heatmap import MAP_AXES, short
 from lstm_judge.plots.precision import precisions
-from lstm_judge.plots.style import Picture, image_bytes, with_micro
+from lstm_judge.plots.style import THIN_SPACE, Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
 from lstm_judge.read.labels import record_command
 from lstm_judge.read.samples import Group
-from lstm_trt.config.format import NUMBER, THIN_SPACE, frame_cells, latency, listed, short_number
+from lstm_trt.config.format import NUMBER, frame_cells, latency, listed, short_number
 
 #: Most curves that are drawn without the script, and points of those that it draws per power of ten.
 MOST_CURVES, CURVE_POINTS = 6, 8

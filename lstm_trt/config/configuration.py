@@ -7,8 +7,8 @@ repetitions of the same measurement. A sweep skips a configuration whose file ex
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, Self
 
@@ -96,8 +96,8 @@ class Options(JsonFields):
     device_index: int = described(0, compare=False, tells=Tells.NEVER)
     io_binding: bool = described(
         True,
-        help="ONNX Runtime: call session.run, which allocates the outputs, instead of using the same buffers at every"
-        " call",
+        help="ONNX Runtime: call session.run, which allocates the outputs, instead of using the "
+        "same buffers at every call",
         heading="I/O binding",
         added=True,
     )
@@ -125,7 +125,14 @@ class Options(JsonFields):
         return [cls(precision=name, **others) for name in dict.fromkeys(as_list(precision))]
 
 
-#: A field of recordings that end when they are decided.
+#: What recordings that end when they are decided need: its range, and the test for it.
+_OF_UNTIL: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "deadline_us": ("above 0", lambda us: 0 < us < math.inf),
+    "burst_length": ("at least 1", lambda calls: 1 <= calls < math.inf),
+    "percentile": ("at least 50 and below 100", lambda percent: 50 <= percent < 100),
+}
+
+#: A field of theirs.
 _of_until = partial(described, None, tells=Tells.MINOR, added=True)
 
 
@@ -160,7 +167,8 @@ class Protocol:
     )
     wait: str | None = described(
         None,
-        help=f"how to wait for the next period (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)",
+        help=f"how to wait for the next period (default {WAITS['periodic'][0]}; "
+        "sleep spins for the last 200 us)",
         choices=WAITS["periodic"],
     )
     seed: int = described(0, help="seed of weights, inputs and recording order", tells=Tells.MINOR)
@@ -173,7 +181,8 @@ class Protocol:
     )
     for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
     until: str | None = _of_until(
-        help="stop as soon as the verdict on the deadline is MET or MISSED, at the latest after --at-most trials",
+        help="stop as soon as the verdict on the deadline is MET or MISSED, at the latest after "
+        "--at-most trials",
         choices=("decided",),
     )
     deadline_us: float | None = _of_until(help="deadline of --until decided", unit="us")
@@ -181,7 +190,8 @@ class Protocol:
         help="percentile that must meet the deadline (default 99.9)", unit="p"
     )
     burst_length: float | None = _of_until(
-        help="MET must hold if a miss lies, averaged over misses, in a burst of up to this length, in calls",
+        help="MET must hold if a miss lies, averaged over misses, in a burst of up to this length, "
+        "in calls",
         unit="b",
     )
     after_warmup: str | None = described(
@@ -201,31 +211,22 @@ class Protocol:
             one_of("after_warmup", self.after_warmup, ("zeros",))
 
     def _check_until(self) -> None:
-        values = {
-            "deadline_us": self.deadline_us,
-            "burst_length": self.burst_length,
-            "percentile": self.percentile,
-        }
         if self.until is None:
-            for name, value in values.items():
-                if value is not None:
-                    raise UsageError(
-                        f"{name} is for recordings that end when they are decided: add --until decided"
-                    )
+            for name in _OF_UNTIL:
+                if getattr(self, name) is not None:
+                    only = f"{name} is for recordings that end when they are decided"
+                    raise UsageError(f"{only}: add --until decided")
             return
         one_of("until", self.until, ("decided",))
         if self.for_s is not None:
             raise UsageError("until and for_s exclude each other: give one of them")
-        values["percentile"] = 99.9 if self.percentile is None else self.percentile
-        ranges = (
-            ("above 0", 0, math.inf),
-            ("at least 1", 1, math.inf),
-            ("at least 50 and below 100", 50, 100),
-        )
-        for (name, value), (words, least, most) in zip(values.items(), ranges, strict=True):
+        if self.percentile is None:
+            object.__setattr__(self, "percentile", 99.9)
+        for name, (words, is_right) in _OF_UNTIL.items():
+            value = getattr(self, name)
             if value is None:
                 raise UsageError(f"--until decided needs {name}: give --{name.replace('_', '-')}")
-            if not (least < value < most or value == least > 0):
+            if not is_right(value):
                 raise UsageError(f"{name} must be {words}, not {value:g}")
             object.__setattr__(self, name, float(value))
 
@@ -313,10 +314,9 @@ class Configuration(JsonFields):
     def title(self) -> str:
         """Workload and runtime, and the precision if it is not the default: `2x200-s128-b1 on
         onnxruntime in int8`."""
+        title = f"{self.name} on {self.runtime}"
         precision = self.options.precision
-        return f"{self.name} on {self.runtime}" + f" in {precision}" * (
-            precision != Options.precision
-        )
+        return title if precision == Options.precision else f"{title} in {precision}"
 
     @cached_property
     def id(self) -> str:
@@ -332,10 +332,15 @@ class Configuration(JsonFields):
         """
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
             check_types(cls, plain)
-            parts: dict[str, Any] = {"workload": workload_from_dict(plain["workload"])}
-            for name, kind in (("options", Options), ("protocol", Protocol)):
-                parts[name] = _part(kind, json.dumps(plain[name]))
-            return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
+            return cls(
+                workload_from_dict(plain["workload"]),
+                plain["runtime"],
+                plain["runtime_version"],
+                plain["device_name"],
+                _part(Options, json.dumps(plain["options"])),
+                _part(Protocol, json.dumps(plain["protocol"])),
+                plain["mode"],
+            )
 
 
 @lru_cache(maxsize=256)
@@ -355,21 +360,23 @@ def cell_key(plain: Mapping[str, Any]) -> str:
     That is the runtime's version, the device's name, the cores, and whether weights have 7 bits.
     Raises `UnknownConfiguration` for a workload of another version.
     """
-    options = {
-        name: value
-        for name, value in plain["options"].items()
-        if name not in ("cores", "reduce_range")
-    }
-    asked = {name: plain[name] for name in ("mode", "runtime", "protocol")}
+    found = ("cores", "reduce_range")
     return _hash(
-        asked | {"options": options, "workload": workload_from_dict(plain["workload"]).identity}
+        {
+            "workload": workload_from_dict(plain["workload"]).identity,
+            "mode": plain["mode"],
+            "runtime": plain["runtime"],
+            "options": {name: plain["options"][name] for name in plain["options"].keys() - found},
+            "protocol": plain["protocol"],
+        }
     )
 
 
 #: Unexplained CPU time matters from this share of a mean call on, since less could not make even a
 #: single call longer by more than that, and from so many ns on, of which the readings are exact to
 #: a tenth.
-UNEXPLAINED_SHARE, UNEXPLAINED_NS = 0.1, 100_000
+UNEXPLAINED_SHARE = 0.1
+UNEXPLAINED_NS = 100_000
 
 
 def warnings_of(
@@ -393,7 +400,7 @@ def warnings_of(
 
 
 def unexplained_text(unexplained_ns: int | None, call_ns: float) -> str | None:
-    """What is said of unexplained CPU time beside calls of this length; None if it does not matter."""
+    """What is said of unexplained CPU time beside calls of this length; None if it is little."""
     if unexplained_ns is None or unexplained_ns < max(UNEXPLAINED_NS, UNEXPLAINED_SHARE * call_ns):
         return None
     used = f"used {microseconds(unexplained_ns / 1e3)} us of CPU time during the trials"

@@ -83,10 +83,6 @@ class UnsupportedPrecision(UsageError):
         self.offered = tuple(offered)
 
 
-class NotATable(UsageError):
-    """Options for tables were given for recordings of lstm_trt."""
-
-
 class UnknownConfiguration(UsageError):
     """Recorded by a newer version, or with a package that is not installed; readers skip it with a
     warning."""
@@ -111,13 +107,6 @@ def nearest(name: object, names: Iterable[object]) -> str:
 
     found = get_close_matches(str(name), map(str, names), 1)
     return f" (did you mean {found[0]!r}?)" if found else ""
-
-
-class Incomplete(str):
-    """A warning that recordings are missing from an answer: the exit status of its command is 3
-    instead of 0."""
-
-    __slots__ = ()
 
 
 def one_of(what: str, value: Any, known: Collection[Any]) -> Any:

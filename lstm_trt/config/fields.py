@@ -152,10 +152,12 @@ def _form(hint: Any) -> tuple[tuple[type, ...], Mapping[Any, Any], frozenset[str
         return (dict, *types), _hints(kind), getattr(kind, "__required_keys__", frozenset()), None
     if kind is Any:
         return (), {}, frozenset(), None
-    origin, inside = get_origin(kind) or kind, get_args(kind)
+    origin = get_origin(kind) or kind
     types += {float: (float, int), tuple: (list,)}.get(origin, (origin,))
-    each = inside[origin is dict] if inside else None
-    return tuple(types), {}, frozenset(), each
+    inside = get_args(kind)
+    if not inside:
+        return tuple(types), {}, frozenset(), None
+    return tuple(types), {}, frozenset(), inside[1] if origin is dict else inside[0]
 
 
 def check_types(hint: Any, value: Any) -> None:

@@ -1,16 +1,14 @@
 """Numbers and tables as text: one formatter per unit, and the text table.
 
 Used by command output, messages and figures, so that a value is rounded the same way everywhere.
-Values that are not finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass
-`separator=THIN_SPACE` and `sign="×"`. While a command prints to a terminal, `WIDTH` is set;
-otherwise tables are as wide as their cells need.
+Values that are not finite are shown as `?`. All is plain ASCII (`us`). While a command prints to a
+terminal, `WIDTH` is set; otherwise tables are as wide as their cells need.
 """
 
 import math
 import os
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -23,9 +21,6 @@ WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
 
 #: A terminal of fewer columns gets what a pipe gets.
 LEAST_COLUMNS = 40
-
-#: Thousands separator in figures.
-THIN_SPACE = "\u2009"
 
 #: File formats of figures.
 FIGURE_FORMATS = ("png", "svg", "pdf")
@@ -71,13 +66,13 @@ def terminal_width(file: Any) -> int | None:
     return columns if columns >= LEAST_COLUMNS else None
 
 
-def number(value: float | None, digits: int = 3, separator: str = "") -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345,
     1.00."""
     if value is None or not math.isfinite(value):
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
-    return f"{value:,.{decimals}f}".replace(",", separator)
+    return f"{value:.{decimals}f}"
 
 
 def decimal(text: str) -> str:
@@ -126,7 +121,8 @@ def latency(value_us: float, digits: int = 4) -> str:
 def duration(seconds: float) -> str:
     """A duration in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; 0 s for negative values."""
     whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
+    hours = whole // 3600
+    minutes = whole // 60 % 60
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
@@ -140,13 +136,13 @@ def in_unit(value: float, units: Mapping[str, float]) -> tuple[float, str]:
     return value / units[unit], unit
 
 
-def percent(share: float | None, separator: str = "") -> str:
+def percent(share: float | None) -> str:
     """A share as percentage, one decimal above 1 %, two significant digits below: 12.3 %, 2.0 %,
     0.30 %, 0.0033 %."""
-    return f"{percent_number(share, separator)} %"
+    return f"{percent_number(share)} %"
 
 
-def percent_number(share: float | None, separator: str = "") -> str:
+def percent_number(share: float | None) -> str:
     """As `percent`, without the sign: for the first of two bounds, or a column with the sign in its
     heading."""
     if share is None or not math.isfinite(share):
@@ -155,16 +151,15 @@ def percent_number(share: float | None, separator: str = "") -> str:
     if value in (0, 100):
         return f"{value:.0f}"
     if abs(value) >= 1:
-        return f"{value:,.1f}".replace(",", separator)
+        return f"{value:.1f}"
     return f"{value:.{1 - _exponent(value, 2)}f}" if abs(value) >= 1e-6 else f"{value:.1e}"
 
 
-def count(number: int, noun: str, separator: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """`1 trial`, `12 trials`, `no trials`, `2 misses`."""
     if number != 1:
         noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
-    shown = f"{number:,}".replace(",", separator) if number else "no"
-    return f"{shown} {noun}"
+    return f"{number if number else 'no'} {noun}"
 
 
 def bytes_text(size: int) -> str:
@@ -231,52 +226,6 @@ def _wrapped_line(line: str, width: int) -> str:
     return end.join(parts).replace("\0", " ")
 
 
-def table(
-    header: Sequence[str] | None,
-    rows: Sequence[Sequence[str]],
-    *,
-    drop: Sequence[str] = (),
-    **layout: Any,
-) -> str:
-    """Aligned columns with two spaces between them, one line per row; other arguments as in
-    `table_lines`.
-
-    If a terminal is narrower than the table, the columns `drop` are left out, the first one first,
-    as many as necessary; a line at the end names them.
-    """
-    names = list(header or ())
-    lines = table_lines(names, rows, **layout)
-    dropped = []
-    for name in drop:
-        if _widest(names, rows, lines) <= (WIDTH.get() or sys.maxsize):
-            break
-        rows = [_without_cell(row, names.index(name), len(names)) for row in rows]
-        names.remove(name)
-        dropped.append(name)
-        lines = table_lines(names, rows, **layout)
-    if dropped:
-        remedy = "a wider terminal or --format json shows them"
-        lines.append(f"columns not shown: {', '.join(dropped)}; {remedy}")
-    return "\n".join(lines)
-
-
-def _widest(header: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[str]) -> int:
-    """Characters of the longest line; those that end in free text do not count."""
-    sizes = zip(lines, [header, *rows], strict=True)
-    return max(len(line) for line, row in sizes if len(row) == len(header))
-
-
-def _without_cell(row: Sequence[str], place: int, size: int) -> Sequence[str]:
-    """A row of a table of `size` columns without one of them."""
-    in_row = place < _columns_of(row, size)
-    return [*row[:place], *row[place + 1 :]] if in_row else row
-
-
-def _columns_of(row: Sequence[str], size: int) -> int:
-    """The cells of a row that are in columns: the last one of fewer than `size` is free text."""
-    return size if len(row) == size else len(row) - 1
-
-
 def table_lines(
     header: Sequence[str] | None,
     rows: Sequence[Sequence[str]],
@@ -300,21 +249,27 @@ def table_lines(
     width = width or WIDTH.get()
     headings = [header] if header else []
     lines = [list(map(printable, row)) for row in (*headings, *rows)]
-    size = len(header) if header else max(map(len, lines), default=0)
+    names = header or [""] * max(map(len, rows), default=0)
+    size = len(names)
     start = indent
     for place in range(size):
-        column = [line for line in lines if place < _columns_of(line, size)]
+        column = [line for line in lines if place < cells_in_columns(line, size)]
         cells = [line[place] for line in column]
         if wrap and width and place == size - 1:
             cells = [_wrapped_cell(cell, start, width) for cell in cells]
         else:
-            name = header[place] if header else ""
+            name = names[place]
             are_numbers = all(map(NUMBER.fullmatch, cells[len(headings) :]))
             cells = _aligned(cells, name in right or (are_numbers and name not in left))
         for line, cell in zip(column, cells, strict=True):
             line[place] = cell
         start += max(map(len, cells), default=0) + 2
     return [(" " * indent + "  ".join(line)).rstrip() for line in lines]
+
+
+def cells_in_columns(row: Sequence[str], size: int) -> int:
+    """The cells of a row that are in columns: the last one of fewer than `size` is free text."""
+    return size if len(row) == size else len(row) - 1
 
 
 def _aligned(cells: Sequence[str], to_right: bool) -> list[str]:

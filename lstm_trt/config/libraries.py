@@ -22,15 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 from lstm_trt.config.errors import NotInstalled
 
-#: The extra with what recording needs, and the libraries that only it installs.
-RECORDING, OF_RECORDING = "record", ("onnx", "onnxruntime", "torch")
+#: The extra with what recording needs.
+RECORDING = "record"
+
+#: The libraries that only it installs.
+OF_RECORDING = ("onnx", "onnxruntime", "torch")
 
 #: Library -> its first version that sends usage data on Linux, in numbers.
 SENDS_SINCE = {"onnxruntime": (1, 29), "openvino": (0,)}
 
 #: ONNX Runtime reads it when it is imported: any of these values, or a variable such as CI, turns
 #: its telemetry off.
-ORT_VARIABLE, ORT_OFF = "ORT_DISABLE_TELEMETRY", ("1", "true", "yes", "on", "y")
+ORT_VARIABLE = "ORT_DISABLE_TELEMETRY"
+ORT_OFF = ("1", "true", "yes", "on", "y")
 
 #: The module that sends OpenVINO's events; without it `openvino.tools.ovc` uses its own stub.
 OPENVINO_MODULE = "openvino_telemetry"
@@ -68,9 +72,8 @@ def telemetry() -> dict[str, str]:
     off = {"onnxruntime": ort_off, "openvino": sys.modules.get(OPENVINO_MODULE) is None}
     found = {}
     for library, is_off in off.items():
-        if library in sys.modules and sends(
-            library, getattr(sys.modules[library], "__version__", "")
-        ):
+        version = getattr(sys.modules.get(library), "__version__", "")
+        if library in sys.modules and sends(library, version):
             found[library] = "off" if is_off else "on"
     return found
 
@@ -116,9 +119,14 @@ if TYPE_CHECKING:
     import torch
     from scipy import special
 else:
-    np, onnx, pa, pd = map(_Library, ("numpy", "onnx", "pyarrow", "pandas"))
+    np = _Library("numpy")
+    onnx = _Library("onnx")
     onnxruntime = _OnnxRuntime("onnxruntime")
-    pq, special, torch = map(_Library, ("pyarrow.parquet", "scipy.special", "torch"))
+    pa = _Library("pyarrow")
+    pd = _Library("pandas")
+    pq = _Library("pyarrow.parquet")
+    special = _Library("scipy.special")
+    torch = _Library("torch")
 
 __all__ = ["np", "onnx", "onnxruntime", "pa", "pd", "pq", "special", "torch"]
 
@@ -129,11 +137,6 @@ CUDA_MAJORS = (12, 13)
 def has_packages(folder: str) -> bool:
     """Whether a folder of the module path is one of installed packages."""
     return Path(folder).name in ("site-packages", "dist-packages")
-
-
-def package_folders() -> list[str]:
-    """Those of the module path: of this environment, then of one on which it stands."""
-    return [folder for folder in sys.path if has_packages(folder) and Path(folder).is_dir()]
 
 
 def in_checkout() -> bool:

@@ -66,10 +66,9 @@ class LstmShape(Workload):
     @property
     def parameters(self) -> int:
         """Number of parameters, with PyTorch's two bias vectors per layer and direction."""
-        shapes = [
-            shape for layer in self.recurrent_layers for shape in layer.weight_shapes.values()
-        ]
-        return sum(map(math.prod, shapes)) + self.hidden * self.directions + 1
+        dense = self.hidden * self.directions + 1
+        shapes = (layer.weight_shapes.values() for layer in self.recurrent_layers)
+        return sum(map(math.prod, itertools.chain(*shapes))) + dense
 
     @property
     def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
@@ -81,7 +80,7 @@ class LstmShape(Workload):
 
     @property
     def flops(self) -> int:
-        """Of one forward pass, matrix products only: multiplications and additions, 2 per weight."""
+        """Of a forward pass, matrix products only: multiplications and additions, 2 per weight."""
         dense = 2 * self.hidden * self.directions * self.sequence * self.batch
         return sum(layer.flops for layer in self.recurrent_layers) + dense
 
@@ -103,12 +102,12 @@ class LstmShape(Workload):
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
-        sizes = vars(self).items()
-        return {
-            f"--{axis}": (str(size),)
-            for axis, size in sizes
-            if FIELDS[axis].kept or FIELDS[axis].default != size
-        }
+        flags: dict[str, tuple[str, ...]] = {}
+        for axis, field in FIELDS.items():
+            size = getattr(self, axis)
+            if field.kept or field.default != size:
+                flags[f"--{axis}"] = (str(size),)
+        return flags
 
     def check_mode(self, mode: str) -> None:
         super().check_mode(mode)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from lstm_trt import registry
-from lstm_trt.config.errors import UnknownConfiguration, UsageError, one_of, refused
+from lstm_trt.config.errors import UnknownConfiguration, UsageError, refused
 from lstm_trt.config.fields import ADDED as ADDED, JsonFields, identity_fields, known_fields
 from lstm_trt.config.libraries import np
 
@@ -99,45 +99,36 @@ class RecurrentLayer(JsonFields):
     @property
     def gates(self) -> int:
         """Rows of the weights of one direction: gates times hidden units; 0 if not known."""
-        return (self.hidden or 0) * next(
-            gates for kind, gates in GATES.items() if self.operator.endswith(kind)
-        )
+        (gates,) = (gates for kind, gates in GATES.items() if self.operator.endswith(kind))
+        return gates * (self.hidden or 0)
 
     @property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of W, R and, if it has one, B, as in ONNX, as far as they are known."""
-        bias = {"B": (self.directions, 2 * self.gates)} if self.bias and self.hidden else {}
-        sizes = {"W": self.features, "R": self.hidden}
-        return {
-            name: (self.directions, self.gates, size)
-            for name, size in sizes.items()
-            if size and self.gates
-        } | bias
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.gates and self.features:
+            shapes["W"] = (self.directions, self.gates, self.features)
+        if self.hidden:
+            shapes["R"] = (self.directions, self.gates, self.hidden)
+        if self.hidden and self.bias:
+            shapes["B"] = (self.directions, 2 * self.gates)
+        return shapes
 
     @property
     def input_flops(self) -> int:
         """Multiplications and additions (2 per weight) that do not depend on an earlier step; 0 if
         not known."""
-        return round(
-            2
-            * self.directions
-            * self.gates
-            * (self.features or 0)
-            * (self.batch or 0)
-            * self.computed
-        )
+        return self._flops(self.features)
 
     @property
     def recurrent_flops(self) -> int:
         """Multiplications and additions that depend on the previous step; 0 if not known."""
-        return round(
-            2
-            * self.directions
-            * self.gates
-            * (self.hidden or 0)
-            * (self.batch or 0)
-            * self.computed
-        )
+        return self._flops(self.hidden)
+
+    def _flops(self, inputs: int | None) -> int:
+        """Those of the weights of so many inputs."""
+        weights = self.directions * self.gates * (inputs or 0)
+        return round(2 * weights * (self.batch or 0) * self.computed)
 
     @property
     def flops(self) -> int:
@@ -181,9 +172,8 @@ class Workload(ABC):
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`; raises `UsageError` if a field is missing or unknown."""
         with refused(f"not a {cls.KIND} of this version", TypeError):
-            return known_fields(
-                cls, {name: value for name, value in plain.items() if name != "kind"}
-            )
+            own = {name: value for name, value in plain.items() if name != "kind"}
+            return known_fields(cls, own)
 
     #: Name -> shape of the inputs of a forward step, or of a call in "stream" without the states;
     #: may be empty.
@@ -271,9 +261,10 @@ def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
     Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid
     fields.
     """
-    kind, found = plain.get("kind", "stacked-lstm"), None
-    what = f"the workload kind {kind!r} cannot be loaded"
+    kind = plain.get("kind", "stacked-lstm")
+    found = None
     if isinstance(kind, str) and "." not in kind:
+        what = f"the workload kind {kind!r} cannot be loaded"
         with (
             refused(what, ImportError, AttributeError, kind=UnknownConfiguration),
             suppress(KeyError),
@@ -283,15 +274,3 @@ def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
         known = ", ".join(registry.table("WORKLOADS"))
         raise UnknownConfiguration(f"unknown workload kind {kind!r}: this version has {known}")
     return found.from_dict(plain)
-
-
-#: Measures of size for "largest", and their names in texts.
-SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
-
-
-def size_of(workload: Workload, by: str = "flops") -> int | None:
-    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None
-    if unknown."""
-    if one_of("size", by, SIZES) == "flops":
-        return workload.flops and workload.flops // 2
-    return workload.parameters if by == "parameters" else workload.axes["sequence"]

@@ -132,13 +132,13 @@ def stored(kind: str, key: Key, suffix: str) -> Entry | None:
 def keep(kind: str, key: Key, suffix: str, content: bytes) -> Entry:
     """Write or replace the file for `key`; raises `UsageError` as `make_folder`, or if it cannot be
     written."""
-    path, digest = _path(kind, key, suffix), sha256(content)
+    path = _path(kind, key, suffix)
+    digest = sha256(content)
     digest_path = _digest_path(path)
     make_folder(kind)
     with file_errors(f"write the cache {path.parent}", HINT):
-        digest_path.unlink(
-            missing_ok=True
-        )  # the digest is written last: an entry without one is invalid
+        # The digest is written last: an entry without one is invalid.
+        digest_path.unlink(missing_ok=True)
         write_whole(path, content)
         path.chmod(0o600)
         write_whole(digest_path, digest.encode())
@@ -165,7 +165,8 @@ def remove(path: Path) -> None:
 
 def trim(keep: Path | None = None) -> None:
     """Remove the least recently used entries, except `keep`, until the size is within the limit."""
-    present, limit = entries(), limit_bytes()
+    present = entries()
+    limit = limit_bytes()
     total = sum(entry.size_bytes for entry in present)
     for entry in present:
         if total > limit and entry.path != keep:

@@ -24,7 +24,8 @@ from lstm_trt.store.provenance import DescribedFailure, DescribedRow
 from lstm_trt.store.schema import Asked, Key, Stored
 from lstm_trt.store.temporary import temporary_file
 
-TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
+TRIALS_FILE = "trials.parquet"
+CONFIGS_FILE = "configs.parquet"
 
 #: The new `configs.parquet` while both files are replaced: a process that is killed in between
 #: loses nothing.

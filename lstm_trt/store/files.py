@@ -37,30 +37,6 @@ _DOUBTFUL = re.compile(r"\\u|NaN|Infinity|[eE]\+?\d{3}")
 JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
 
 
-def refuse_named_pipe(path: Path) -> None:
-    """Raise `UsageError` for a pipe with a name, from which reading may never end.
-
-    Those without one are of a shell, `/dev/stdin` or `<(...)`, and end with its command.
-    """
-    if path.is_fifo() and path.resolve().exists():
-        raise UsageError(
-            f"{path} is a named pipe, which may never end: save what it gives as a file"
-        )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: under a temporary name, then renamed.
-
-    Raises OSError (disk full, no permission); no partial file is left.
-    """
-    with temporary_file(path) as temporary:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-
-
 def write(recording: schema.Recording, folder: Path) -> Path:
     """Write `<id>-r<round>.parquet` (or `-r<round>-p<part>`) into `folder`, atomically.
 
@@ -80,12 +56,6 @@ def write(recording: schema.Recording, folder: Path) -> Path:
     return put(folder / recording.file_name, sink.getvalue().to_pybytes())
 
 
-def write_failure(failure: schema.Failure, folder: Path) -> Path:
-    """Write `<id>-r<round>.failure.json`; raises `StoreError` as `write` does."""
-    content = json.dumps(description(failure), indent=1, sort_keys=True) + "\n"
-    return put(folder / failure.file_name, content.encode())
-
-
 def description(item: schema.Recording | schema.Failure) -> dict[str, Any]:
     """The JSON values of a recording or failure, without the trials."""
     described = {
@@ -98,26 +68,6 @@ def description(item: schema.Recording | schema.Failure) -> dict[str, Any]:
     if isinstance(item, schema.Failure):
         described |= {"status": "failed", "stage": item.stage, "reason": item.reason}
     return described
-
-
-def forget_failure(configuration: Configuration, round: int, folder: Path) -> None:
-    """Delete the failure row of a configuration that has now been recorded in this round."""
-    (folder / schema.Failure(configuration, round, "", "").file_name).unlink(missing_ok=True)
-
-
-def put(path: Path, content: bytes) -> Path:
-    """Write a file atomically; raises `StoreError`."""
-    with file_errors(f"write {path}", "; no partial file was left", StoreError):
-        write_whole(path, content)
-    return path
-
-
-def make_folder(folder: Path) -> Path:
-    """Create a folder for recordings and check that it is writable; raises `UsageError`."""
-    with file_errors(f"write into {folder}", "; choose another --out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    return folder
 
 
 def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording:
@@ -166,7 +116,8 @@ def trials_of(
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
-    """The columns to load: the named ones of those `present`, and the control run's; None for all."""
+    """The columns to load: the named ones that are `present`, and those of the control run; None
+    for all."""
     if columns is None:
         return None
     if unknown := [name for name in columns if name not in schema.COLUMNS]:
@@ -174,36 +125,6 @@ def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str]
             f"a recording has no column {unknown[0]!r}: choose from {', '.join(schema.COLUMNS)}"
         )
     return [name for name in present if name in columns or name in schema.CONTROL_COLUMNS]
-
-
-def read_failure(path: Path) -> schema.Failure:
-    """Read a failure file.
-
-    Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer
-    version wrote it.
-    """
-    with file_errors(f"read {path}", kind=NotReadable):
-        content = path.read_bytes()
-    with refused(f"{path} is not a valid failure file", *JSON_ERRORS, kind=StoreError):
-        described = json_values(content.decode())
-        check_version(described, path)
-        check_types(DescribedFailure, described)
-    return schema.Failure(
-        configuration_of(described["configuration"], path),
-        described["round"],
-        described["stage"],
-        described["reason"],
-        described.get("provenance", {}),
-    )
-
-
-def json_values(text: str) -> Any:
-    """The values of a JSON text; raises one of `JSON_ERRORS`, also for numbers and texts that could
-    not be written."""
-    values = json.loads(text)
-    if _DOUBTFUL.search(text):
-        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
-    return values
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:
@@ -214,29 +135,6 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
     except UsageError as error:
         kind = UnknownConfiguration if isinstance(error, UnknownConfiguration) else StoreError
         raise kind(f"{path}: {error}") from None
-
-
-@contextmanager
-def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
-    """Raise `kind` if the Parquet file that is read inside is damaged, `NotReadable` if it cannot
-    be read at all."""
-    causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
-    with refused(f"{path} is not a valid Parquet file", *causes, kind=kind):
-        try:
-            if path.is_file():  # else opening may wait, and Arrow does not say what is there
-                yield
-            else:
-                raise FileNotFoundError(errno.ENOENT, "")
-        except OSError as error:
-            if error.errno is None:  # the content is not what Arrow expects
-                raise
-            raise NotReadable(f"cannot read {path}: {os.strerror(error.errno)}") from None
-
-
-def metadata_of(path: Path) -> Any:
-    """The metadata of a Parquet file; raises `StoreError` if it is damaged."""
-    with parquet_errors(path):
-        return pq.read_metadata(path)
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:
@@ -263,3 +161,106 @@ def check_version(described: Any, path: Path) -> None:
     if version > schema.SCHEMA_VERSION:
         most = f"this version reads up to {schema.SCHEMA_VERSION}: upgrade lstm_trt"
         raise UnknownConfiguration(f"{path} has schema version {version}, {most}")
+
+
+def json_values(text: str) -> Any:
+    """The values of a JSON text; raises one of `JSON_ERRORS`, also for numbers and texts that could
+    not be written."""
+    values = json.loads(text)
+    if _DOUBTFUL.search(text):
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+    return values
+
+
+@contextmanager
+def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
+    """Raise `kind` if the Parquet file that is read inside is damaged, `NotReadable` if it cannot
+    be read at all."""
+    causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
+    with refused(f"{path} is not a valid Parquet file", *causes, kind=kind):
+        try:
+            if path.is_file():  # else opening may wait, and Arrow does not say what is there
+                yield
+            else:
+                raise FileNotFoundError(errno.ENOENT, "")
+        except OSError as error:
+            if error.errno is None:  # the content is not what Arrow expects
+                raise
+            raise NotReadable(f"cannot read {path}: {os.strerror(error.errno)}") from None
+
+
+def metadata_of(path: Path) -> Any:
+    """The metadata of a Parquet file; raises `StoreError` if it is damaged."""
+    with parquet_errors(path):
+        return pq.read_metadata(path)
+
+
+def write_failure(failure: schema.Failure, folder: Path) -> Path:
+    """Write `<id>-r<round>.failure.json`; raises `StoreError` as `write` does."""
+    content = json.dumps(description(failure), indent=1, sort_keys=True) + "\n"
+    return put(folder / failure.file_name, content.encode())
+
+
+def read_failure(path: Path) -> schema.Failure:
+    """Read a failure file.
+
+    Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer
+    version wrote it.
+    """
+    with file_errors(f"read {path}", kind=NotReadable):
+        content = path.read_bytes()
+    with refused(f"{path} is not a valid failure file", *JSON_ERRORS, kind=StoreError):
+        described = json_values(content.decode())
+        check_version(described, path)
+        check_types(DescribedFailure, described)
+    return schema.Failure(
+        configuration_of(described["configuration"], path),
+        described["round"],
+        described["stage"],
+        described["reason"],
+        described.get("provenance", {}),
+    )
+
+
+def forget_failure(configuration: Configuration, round: int, folder: Path) -> None:
+    """Delete the failure row of a configuration that has now been recorded in this round."""
+    (folder / schema.Failure(configuration, round, "", "").file_name).unlink(missing_ok=True)
+
+
+def put(path: Path, content: bytes) -> Path:
+    """Write a file atomically; raises `StoreError`."""
+    with file_errors(f"write {path}", "; no partial file was left", StoreError):
+        write_whole(path, content)
+    return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically: under a temporary name, then renamed.
+
+    Raises OSError (disk full, no permission); no partial file is left.
+    """
+    with temporary_file(path) as temporary:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def make_folder(folder: Path) -> Path:
+    """Create a folder for recordings and check that it is writable; raises `UsageError`."""
+    with file_errors(f"write into {folder}", "; choose another --out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    return folder
+
+
+def refuse_named_pipe(path: Path) -> None:
+    """Raise `UsageError` for a pipe with a name, from which reading may never end.
+
+    Those without one are of a shell, `/dev/stdin` or `<(...)`, and end with its command.
+    """
+    if path.is_fifo() and path.resolve().exists():
+        raise UsageError(
+            f"{path} is a named pipe, which may never end: save what it gives as a file"
+        )

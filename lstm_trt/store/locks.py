@@ -20,7 +20,8 @@ from lstm_trt.config.errors import UsageError
 LOCK_FILE = ".lstm_trt.lock"
 
 #: `folder_in_use` holds the lock for a moment, so a writer tries again for this time.
-_PATIENCE_S, _POLL_S = 0.1, 0.01
+_PATIENCE_S = 0.1
+_POLL_S = 0.01
 
 
 @contextmanager
@@ -95,10 +96,10 @@ def timing_lock(
     folder = Path(os.environ.get("LSTM_TRT_LOCKS", TIMING_LOCKS))
     without: list[str] = []
     with ExitStack() as held:
-        for resource in sorted(
-            resources
-        ):  # in one order, so that two processes cannot wait for each other
-            name, path = resource.replace("-", " "), folder / f"lstm_trt-{resource}.lock"
+        # In one order, so that two processes cannot wait for each other.
+        for resource in sorted(resources):
+            name = resource.replace("-", " ")
+            path = folder / f"lstm_trt-{resource}.lock"
             try:
                 handle = _opened(path)
                 held.callback(os.close, handle)
@@ -108,25 +109,20 @@ def timing_lock(
                 if wait:
                     waiting(holder)
                 if not _locked(handle, wait):
-                    remedy = (
-                        "wait until it ends, or leave out --no-wait or --wait-limit to wait for it"
-                    )
-                    raise UsageError(f"another recording uses {name} ({holder}): {remedy}")
+                    remedy = "leave out --no-wait or --wait-limit to wait for it"
+                    in_use = f"another recording uses {name} ({holder})"
+                    raise UsageError(f"{in_use}: wait until it ends, or {remedy}")
             except OSError as error:
-                reason = (
-                    f"{name} is not locked ({path}: {error.strerror}), and others may have used it"
-                )
-                without.append(
-                    f"{reason}: remove this file, or set LSTM_TRT_LOCKS to another folder"
-                )
+                reason = f"{name} is not locked ({path}: {error.strerror})"
+                remedy = "remove this file, or set LSTM_TRT_LOCKS to another folder"
+                without.append(f"{reason}, and others may have used it: {remedy}")
         yield without
 
 
 def _locked(handle: int, wait: bool | float) -> bool:
     """Lock an open file, within `wait` seconds unless that is True; whether it is locked."""
-    if (
-        wait is True
-    ):  # the kernel wakes this process, because polling would disturb the trials that it waits for
+    if wait is True:
+        # The kernel wakes this process: polling would disturb the trials that it waits for.
         fcntl.flock(handle, fcntl.LOCK_EX)
         return True
     end = time.monotonic() + wait

@@ -19,75 +19,7 @@ from typing import (
     is_typeddict,
 )
 
-
-def first(values: Sequence[Any]) -> Any:
-    """What is built and checked once is that of the first."""
-    return values[0]
-
-
-def first_known(values: Sequence[Any]) -> Any:
-    """The first that is not None."""
-    return next((value for value in values if value is not None), None)
-
-
-def last(values: Sequence[Any]) -> Any:
-    return values[-1]
-
-
-def total(values: Sequence[Any]) -> Any:
-    """Their sum; None unless all are known."""
-    return None if None in values else sum(values)
-
-
-def largest(values: Sequence[Any]) -> Any:
-    """The largest; None unless all are known."""
-    return None if None in values else max(values)
-
-
-def number_of_false(values: Sequence[Any]) -> int | None:
-    """How many are False; None if none is known."""
-    known = [value for value in values if value is not None]
-    return known.count(False) if known else None
-
-
-def _blocks(parts: Sequence[list[dict]]) -> list[dict]:
-    """The blocks of all parts; their rows are numbered consecutively."""
-    found = []
-    first_row = 0
-    for blocks in parts:
-        found += [{**block, "first_row": first_row + block["first_row"]} for block in blocks]
-        first_row += sum(block["rows"] for block in blocks)
-    return found
-
-
-def _sums(parts: Sequence[dict], *names: str) -> dict:
-    return {name: sum(part[name] for part in parts) for name in names}
-
-
-def _self_check(parts: Sequence[dict]) -> dict:
-    """Sums of durations, the mean share, and the largest difference of the clocks."""
-    sums = _sums(parts, "loop_ns", "loop_raw_ns")
-    between: list[Any] = [part.get("between_calls") for part in parts]
-    outside_ns = sum(check["outside_share"] * check["loop_ns"] for check in parts)
-    return {
-        **sums,
-        "between_calls": None if None in between else _sums(between, *between[0]),
-        "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
-        "outside_share": outside_ns / sums["loop_ns"],
-    }
-
-
-def _others(parts: Sequence[dict | None]) -> dict | None:
-    """The CPU time of others; None if it is not known for all parts."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    sums = _sums(known, "pinned_cores_ns", "all_cores_ns")
-    return {**sums, "alone": all(part["alone"] for part in known)}
-
-
-def _seconds(parts: Sequence[dict]) -> dict:
-    return {**parts[0], **_sums(parts, "timing", "inside_trials", "control")}
+from lstm_trt.store import joins
 
 
 @dataclass(frozen=True)
@@ -101,7 +33,7 @@ class Fact:
     without it. `text` is a value there, `legend` explains the column.
     """
 
-    join: Callable[[Sequence[Any]], Any] = first
+    join: Callable[[Sequence[Any]], Any] = joins.first
     column: str = ""
     heading: str = ""
     text: Callable[[Any], str] = str
@@ -114,8 +46,8 @@ class Machine(TypedDict):
 
 
 class Parity(TypedDict, total=False):
-    error: Annotated[float | None, Fact(largest, "parity_error")]
-    not_checked: Annotated[str | None, Fact(first_known, "not_checked")]
+    error: Annotated[float | None, Fact(joins.largest, "parity_error")]
+    not_checked: Annotated[str | None, Fact(joins.first_known, "not_checked")]
     nan_reaches_output: bool | None
 
 
@@ -158,7 +90,7 @@ class Others(TypedDict):
     alone: Annotated[
         bool,
         Fact(
-            number_of_false,
+            joins.number_of_false,
             "not_alone",
             "not alone",
             legend="not alone: recordings during which other programs used the CPU",
@@ -234,19 +166,19 @@ class Provenance(TypedDict, total=False):
 
     # during the trials
     started_unix_ns: int
-    blocks: Annotated[list[Block], Fact(_blocks)]
-    self_check: Annotated[SelfCheck, Fact(_self_check)]
-    switches: Annotated[Switches | None, Fact(last)]  # of all parts so far
-    others: Annotated[Others | None, Fact(_others)]
-    unexplained_cpu_ns: Annotated[int | None, Fact(total)]
+    blocks: Annotated[list[Block], Fact(joins.blocks)]
+    self_check: Annotated[SelfCheck, Fact(joins.self_check)]
+    switches: Annotated[Switches | None, Fact(joins.last)]  # of all parts so far
+    others: Annotated[Others | None, Fact(joins.others)]
+    unexplained_cpu_ns: Annotated[int | None, Fact(joins.total)]
     gpu_before: Any
-    gpu_after: Annotated[Any, Fact(last)]
+    gpu_after: Annotated[Any, Fact(joins.last)]
 
     # of the whole
     control: Any
     until: Any
-    soak: Annotated[Any, Fact(last)]
-    seconds: Annotated[Any, Fact(_seconds)]
+    soak: Annotated[Any, Fact(joins.last)]
+    seconds: Annotated[Any, Fact(joins.seconds)]
     warnings: list[str]
 
     # of the literature

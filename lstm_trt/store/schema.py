@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -190,7 +190,7 @@ def arrow_arrays(recording: Recording) -> list:
     """The recording's columns in the order of `arrow_schema`; columns that were not measured are
     null."""
     control = recording.control or {}
-    known = dict(recording.columns)
+    known: dict[str, Any] = dict(recording.columns)
     for column, name in CONTROL_COLUMNS.items():
         known[column] = control.get(name, ())
     arrays = []

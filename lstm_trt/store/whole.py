@@ -12,14 +12,8 @@ from typing import Any
 
 import numpy as np
 
-#: Of a recording with more trials, only one of each two, three, ... is kept, up to this number.
-KEPT = 1_000_000
-
 #: Latencies in whole ns within this range are counted in an array of this length.
 DENSE = 2**24
-
-#: Share of the trials, the slowest, whose places are kept once they were asked for.
-SLOWEST = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,46 +45,8 @@ class Whole:
             np.searchsorted(self._ends, np.where(rank < 0, rank + len(self), rank), "right")
         ]
 
-    def __truediv__(self, divisor: float) -> Whole:
-        return Whole(self.values / divisor, self.counts)
 
-    def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
-        """Places and latencies of the trials above a limit, in order; reads the parts if it is not
-        a high one."""
-        least, places, slow_ns = self._slowest
-        if limit_ns < least:
-            return self._read_above(limit_ns)
-        return places[slow_ns > limit_ns], slow_ns[slow_ns > limit_ns]
-
-    @cached_property
-    def _slowest(self) -> tuple[float, np.ndarray, np.ndarray]:
-        least = float(self[int(len(self) * (1 - SLOWEST))])
-        return (least, *self._read_above(least))
-
-    def _read_above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
-        places, slow_ns, first = [np.empty(0, int)], [np.empty(0)], 0
-        for latency_ns in self.parts():
-            here = np.flatnonzero(latency_ns > limit_ns)
-            places.append(first + here)
-            slow_ns.append(latency_ns[here].astype(np.float64))
-            first += len(latency_ns)
-        return np.concatenate(places), np.concatenate(slow_ns)
-
-
-class Bins(Whole):
-    """The calls of a histogram, `values` as its numbers for each bin; their order is not known."""
-
-    def above(self, limit_ns: float) -> tuple[Any, np.ndarray]:
-        """As many places as there are calls above a limit, and the latencies of the bins above it."""
-        above = self.values > limit_ns
-        return range(int(self.counts[above].sum())), self.values[above]
-
-
-#: Ascending values, or those of a long recording.
-Ordered = np.ndarray | Whole
-
-
-def percentile(sorted_values: Ordered, share: Fraction) -> float:
+def percentile(sorted_values: np.ndarray | Whole, share: Fraction) -> float:
     """The order statistic at rank ceil(n share): the smallest value that this share of the trials
     does not exceed.
 
@@ -115,7 +71,8 @@ def one_of_each(n: int, step: int) -> np.ndarray:
 def counted(parts: Iterable[tuple[np.ndarray, Any]]) -> tuple[np.ndarray, np.ndarray]:
     """Distinct values, ascending, and their numbers, of several pairs of values and numbers (1 for
     one of each)."""
-    values, numbers = np.empty(0), np.empty(0, np.int64)
+    values = np.empty(0)
+    numbers = np.empty(0, np.int64)
     for more, each in map(_dense, parts):
         values, places = np.unique(np.concatenate([values, more]), return_inverse=True)
         numbers = np.bincount(

@@ -18,10 +18,11 @@ from lstm_judge.campaign import (
     project_folder,
 )
 from lstm_judge.plots.heatmap import heat_map
+from lstm_judge.read.labels import size_of
+from lstm_judge.read.runs import Incomplete
 from lstm_judge.reports.facts import report
 from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.errors import Incomplete, UsageError
-from lstm_trt.config.workload import size_of
+from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
 from tests.conftest import ROOT
 from tests.lstm_trt.store.test_store import planted

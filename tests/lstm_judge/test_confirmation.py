@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lstm_judge.campaign import confirm, largest_that_meets, record_command
+from lstm_judge.read.labels import size_of
 from lstm_judge.read.samples import groups_of
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import size_of
 from lstm_trt.store import files, schema
 
 WARMUP = 10

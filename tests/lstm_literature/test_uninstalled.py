@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lstm_judge.environments import package_folders
 from lstm_trt import registry
 from lstm_trt.config.configuration import Protocol
-from lstm_trt.config.libraries import package_folders
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.pool import record
 from tests.conftest import ROOT

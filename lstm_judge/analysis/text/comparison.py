@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from lstm_judge.analysis.compare import ClusterPair, Comparison, Comparisons, ComparisonSeries, NotCompared
 from lstm_judge.analysis.quantiles import ROUNDS
-from lstm_judge.read.numbers import multiple
-from lstm_trt.config.format import count, listed, microseconds, percent, table, value_text
+from lstm_judge.read.numbers import multiple, table
+from lstm_trt.config.format import count, listed, microseconds, percent, value_text
 
 
 def text(comparisons: Comparisons) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 from lstm_judge.analysis.outliers import clusters_cell
 from lstm_judge.analysis.summary import FIELDS, SummaryRow
 from lstm_judge.read.labels import cell_text, version_text
-from lstm_judge.read.numbers import scientific
+from lstm_judge.read.numbers import scientific, table
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
-from lstm_trt.config.format import latency, microseconds, short_number, table
+from lstm_trt.config.format import latency, microseconds, short_number
 from lstm_trt.store import provenance
 from lstm_trt.store.provenance import Fact
 

@@ -20,7 +20,7 @@ from lstm_judge.analysis.quantiles import count_outliers
 from lstm_judge.analysis.series import Series
 from lstm_judge.analysis.text.verdict import sentence
 from lstm_judge.plots import page as pages, style, tail, trials
-from lstm_judge.plots.style import image_bytes, multiple, percent, sheet
+from lstm_judge.plots.style import apart, image_bytes, multiple, percent, sheet
 from lstm_judge.read.runs import Runs, as_runs, load
 from lstm_judge.read.samples import Group, Latencies, NoTrials
 from lstm_trt.config.configuration import Configuration, Protocol
@@ -106,6 +106,16 @@ def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
     assert ("new trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
     assert "n = 1\u2009000 trials after warm-up; maximum" in text_of(figure)
     assert "onnxruntime 1.31.1 (fp32, threads 1) on AMD EPYC; arrivals: closed" in text_of(figure)
+
+
+def test_thousands_stand_apart_in_figures():
+    texts = {
+        "12345.6789 µs": "12\u2009345.6789 µs",
+        "999": "999",
+        "0.0033 %": "0.0033 %",
+        "-1234567": "-1\u2009234\u2009567",
+    }
+    assert {text: apart(text) for text in texts} == texts
 
 
 def test_the_tail_is_exact_and_its_lines_stand_where_they_should():

@@ -1,6 +1,7 @@
 import pytest
 
 from lstm_judge.read import numbers
+from lstm_trt.config import format
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,24 @@ from lstm_judge.read import numbers
 )
 def test_bounds_are_rounded_to_the_safe_side(text, expected):
     assert text == expected
+
+
+def at_width(width, function, *arguments, **more):
+    before = format.WIDTH.set(width)
+    try:
+        return function(*arguments, **more)
+    finally:
+        format.WIDTH.reset(before)
+
+
+def test_a_table_leaves_columns_out_in_a_narrow_terminal_in_the_given_order_and_names_them():
+    rows = [("a", "12.3", "4.5", "none"), ("b", "failed at memory: too large for everything")]
+    arguments = (("name", "max", "mean", "clusters"), rows)
+    whole = numbers.table(*arguments).splitlines()
+    assert whole[0] == "name   max  mean  clusters"
+    assert at_width(26, numbers.table, *arguments, drop=("mean", "max")).splitlines() == whole
+    lines = at_width(25, numbers.table, *arguments, drop=("mean", "max")).splitlines()
+    assert lines[:2] == ["name   max  clusters", "a     12.3  none"] and lines[2].endswith(rows[1][1])
+    assert lines[3].startswith("columns not shown: mean;")
+    lines = at_width(1, numbers.table, *arguments, drop=("mean", "max")).splitlines()
+    assert lines[0] == "name  clusters" and lines[3].startswith("columns not shown: mean, max;")

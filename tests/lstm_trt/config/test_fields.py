@@ -24,8 +24,7 @@ ADDED = """    paint: str = described(
 """
 
 #: A line of the table of facts, and of what the recorder states.
-FACT = """    peak_memory_bytes: Annotated[int | None, Fact(largest, "peak_memory_bytes", "peak memory", bytes_text)]
-"""
+FACT = 'peak_memory_bytes: Annotated[int | None, Fact(joins.largest, "peak_memory_bytes", "peak memory", bytes_text)]'
 STATED = """"peak_memory_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,"""
 
 #: Run in one process, since the start of each takes a second.

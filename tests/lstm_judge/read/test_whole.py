@@ -14,8 +14,9 @@ from lstm_judge.plots.box import box_plots, violins
 from lstm_judge.plots.style import Picture, whole
 from lstm_judge.plots.tail import exceedance
 from lstm_judge.read import runs
+from lstm_judge.read.whole import AllTrials
 from lstm_trt.store import files, folders
-from lstm_trt.store.whole import Whole, counted, one_of_each
+from lstm_trt.store.whole import counted, one_of_each
 from tests.conftest import ROOT
 from tests.support.golden import differences
 from tests.support.pictures import text_of
@@ -88,7 +89,7 @@ def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):
 def test_places_and_ranks_are_those_of_the_trials(rng):
     latency_ns = rng.integers(100, 300, 5000)
     parts = np.split(latency_ns, [700, 1900, 1901])
-    every = Whole(*counted((part, 1) for part in parts), parts=lambda: iter(parts))
+    every = AllTrials(*counted((part, 1) for part in parts), parts=lambda: iter(parts))
     ordered = np.sort(latency_ns)
     assert len(every) == 5000 and every[np.arange(5000)].tolist() == ordered.tolist() and every[-1] == ordered[-1]
     for limit_ns in (0, 150, ordered[-60], ordered[-1]):
