@@ -27,10 +27,5 @@ COMMANDS = {
 
 API = defined(
     "lstm_onnx",
-    {
-        "c.export": ("export_c",),
-        "export": ("export_onnx",),
-        "inspect": ("inspect",),
-        "own_network": ("OnnxNetwork", "TorchNetwork"),
-    },
+    {"c.export": ("export_c",), "inspect": ("inspect",), "own_network": ("OnnxNetwork", "TorchNetwork")},
 )

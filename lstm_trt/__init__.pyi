@@ -15,7 +15,6 @@ from lstm_judge.rerun import rerun as rerun_notebooks
 from lstm_judge.versions import record_versions as versions
 from lstm_judge.watch import follow as watch
 from lstm_onnx.c.export import export_c as export_c
-from lstm_onnx.export import export_onnx as export_onnx
 from lstm_onnx.inspect import inspect as inspect
 from lstm_onnx.own_network import OnnxNetwork as OnnxNetwork, TorchNetwork as TorchNetwork
 from lstm_trt.config.configuration import Configuration as Configuration, Options as Options, Protocol as Protocol
@@ -24,6 +23,7 @@ from lstm_trt.config.shape import Grid as Grid, LstmShape as LstmShape
 from lstm_trt.config.step import Step as Step
 from lstm_trt.export.tensorrt.build import build_engine as build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions as EngineOptions
+from lstm_trt.export.to_onnx import export_onnx as export_onnx
 from lstm_trt.recorder.cached import cache_contents as cache_contents, clear_cache as clear_cache
 from lstm_trt.recorder.describe import describe as describe
 from lstm_trt.recorder.doctor import examine as doctor

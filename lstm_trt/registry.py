@@ -132,6 +132,7 @@ API = defined(
         "config.step": ("Step",),
         "export.tensorrt.build": ("build_engine",),
         "export.tensorrt.engine": ("EngineOptions",),
+        "export.to_onnx": ("export_onnx",),
         "recorder.cached": ("cache_contents", "clear_cache"),
         "recorder.describe": ("describe",),
         "recorder.pool": ("record",),

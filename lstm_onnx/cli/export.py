@@ -7,12 +7,12 @@ from typing import Any
 from lstm_onnx.c.export import NATIVE, export_c
 from lstm_onnx.c.file import PRECISIONS, TARGETS
 from lstm_onnx.cli import flags
-from lstm_onnx.export import export_onnx
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.cli.common import field_arguments, print_answer
 from lstm_trt.cli.workloads import one_workload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.to_onnx import export_onnx
 
 EXAMPLE = (
     "lstm-trt export --layers 2 --hidden 200 --sequence 128 --batch 1 --out networks\n"

@@ -198,12 +198,13 @@ class Paused(Closed):
     PER_S = 1e3
     sleeps = True
 
+    def __init__(self, gap: float | None, wait: str | None) -> None:
+        super().__init__(gap, wait)
+        self.before = partial(time.sleep, self.gap_s)
+
     @property
     def text(self) -> str:
         return f"{self.NAME} {self.gap:g} ms"
-
-    def before(self) -> None:
-        time.sleep(self.gap_s)
 
     def warning(
         self, mean_us: float, outside_share: float, self_check: Mapping[str, Any]

@@ -14,9 +14,9 @@ import pytest
 import lstm_trt
 from lstm_onnx.c import export as to_c, file as c_file
 from lstm_onnx.evaluate import evaluate
-from lstm_onnx.export import export_onnx
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import export_onnx
 from tests.conftest import rest_is_heavy
 from tests.support.planted_graphs import recurrent, relu
 

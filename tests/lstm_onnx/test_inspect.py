@@ -10,13 +10,13 @@ import onnx
 import pytest
 
 from lstm_onnx import inspect as inspection
-from lstm_onnx.export import export_onnx
 from lstm_onnx.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import BuildFailed, ConfigurationFailed
 from lstm_trt.config.format import number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.to_onnx import export_onnx
 from lstm_trt.machine import roofline
 from lstm_trt.recorder.doctor import RuntimeRow
 from lstm_trt.recorder.pool import record

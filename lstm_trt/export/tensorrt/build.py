@@ -1,4 +1,5 @@
-"""Building an engine: parse the ONNX file, configure, build, read the log.
+"""Building an engine: parse the ONNX file, configure, build, read the log; and the builder's timing
+cache.
 
 The graph is checked first (`onnx_checks.check`). Networks are strongly typed, so that TensorRT 10
 and 11 behave the same: half precision is part of the graph (`onnx_fp16`), and the TF32 flag is
@@ -11,7 +12,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lstm_trt import __version__
@@ -176,12 +178,13 @@ def build_plan(
     _configure(trt, config, options)
     _add_profile(builder, config, network, model, options.profile, name)
     structure = layers.structure(network)
-    serialized = builder.build_serialized_network(network, config)
-    if serialized is None:
-        title = FLAVOURS[options.flavour].title
-        raise BuildFailed(f"{title} cannot build {name}: {errors_of(lines)}")
-    plan = bytes(serialized)
-    seconds = (time.perf_counter_ns() - started) / 1e9
+    with _timing_cache(trt, config, options, card):
+        serialized = builder.build_serialized_network(network, config)
+        if serialized is None:
+            title = FLAVOURS[options.flavour].title
+            raise BuildFailed(f"{title} cannot build {name}: {errors_of(lines)}")
+        plan = bytes(serialized)
+        seconds = (time.perf_counter_ns() - started) / 1e9
     warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
     table = None
     try:
@@ -312,6 +315,24 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
                 raise UsageError(f"{unknown}: give --{axis}-range as well")
             return sizes
     raise UsageError(f"{unknown}: name it sequence or batch, or make it static")
+
+
+@contextmanager
+def _timing_cache(trt, config, options: EngineOptions, card: dict | None) -> Iterator[bytes | None]:
+    """Build with the timing cache of earlier builds on this GPU, and keep what is new.
+
+    Gives the content that it had; TensorRT for RTX does not use one.
+    """
+    if options.flavour != "tensorrt":
+        yield None
+        return
+    identity = {"flavour": options.flavour, "version": trt.__version__, "gpu": card}
+    before = cache.fetch("timing", identity, ".timing", lambda: b"").path.read_bytes()
+    config.set_timing_cache(config.create_timing_cache(before), ignore_mismatch=False)
+    yield before
+    after = bytes(config.get_timing_cache().serialize())
+    if after != before:
+        cache.keep("timing", identity, ".timing", after)
 
 
 def _inspected(trt, plan: bytes, options: EngineOptions) -> str:

@@ -19,6 +19,7 @@ from lstm_trt.export.tensorrt.engine import EngineOptions, Profile
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.machine.gpu import device_here
 from tests.conftest import rest_is_heavy
+from tests.support.network_in_numpy import parse
 from tests.support.planted_graphs import lstm
 
 RTX = "tensorrt-rtx"
@@ -216,6 +217,25 @@ def test_symbolic_sizes_need_ranges_and_get_them():
     engine = build_engine(content, options(profile=Profile((1, 8, 16), (1, 2, 4)), detailed=True), name="symbolic")
     assert engine.information["options"]["profile"] == {"sequence": [1, 8, 16], "batch": [1, 2, 4]}
     assert engine.information["layers"]["sequence"] == 8
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # RTX: "timing cache operations are no-ops"
+def test_a_timing_cache_is_kept_and_given_to_the_next_build(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    full = EngineOptions("tensorrt")
+    builder = trt.Builder(export_trt.logger(RTX))
+    network, keep = parse(trt, export_trt.logger(RTX), lstm().SerializeToString())
+    found = []
+    for _ in range(2):
+        config = builder.create_builder_config()
+        with build._timing_cache(trt, config, full, {"name": "a GPU"}) as before:
+            assert keep and builder.build_serialized_network(network, config) is not None
+        found.append(before)
+    assert found[0] == b"" and len(found[1]) > 50
+    with build._timing_cache(trt, config, options(), None) as before:
+        assert before is None  # RTX times nothing
+    with build._timing_cache(trt, config, full, {"name": "another GPU"}) as before:
+        assert before == b""
 
 
 # --- messages of the builder

@@ -10,12 +10,10 @@ import onnx
 import onnx.reference
 import pytest
 
-from lstm_onnx.export import export_onnx
 from lstm_trt.config.errors import ExportFailed, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import to_onnx
+from lstm_trt.export import sizes, to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions
@@ -48,7 +46,7 @@ def test_one_file_serves_every_sequence_and_batch():
 def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
     weights = make_weights(shape, 5)
     exported = to_onnx.export_network(shape, 5, weights)
-    model = onnx.load_from_string(static_model(exported.path, shape))
+    model = onnx.load_from_string(sizes.static_model(exported.path, shape))
     onnx.checker.check_model(model, full_check=True)
     assert sizes(model.graph.input[0]) == [shape.sequence, shape.batch, shape.features]
     assert sizes(model.graph.output[0]) == [shape.sequence, shape.batch, 1]
@@ -63,7 +61,7 @@ def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_step_version_computes_a_long_sequence_call_by_call(tmp_path, layers, symbolic):
     shape = LstmShape(layers, 10, 4, 3)
-    written = export_onnx(shape, tmp_path, symbolic=symbolic, seed=5, mode="stream")
+    written = to_onnx.export_onnx(shape, tmp_path, symbolic=symbolic, seed=5, mode="stream")
     assert written.path.stem == (f"{layers}x10-symbolic-stream" if symbolic else f"{shape.label}-stream")
     assert written.as_dict()["mode"] == "stream" and "h0 -> hn, c0 -> cn" in str(written)
     model = onnx.load(written.path)
@@ -84,7 +82,7 @@ def test_tensorrt_parses_and_builds_the_step_version(tmp_path):
     """The network that TensorRT for RTX parsed, computed in numpy call by call, and an engine; neither needs a GPU."""
     trt = pytest.importorskip("tensorrt_rtx")
     shape = LstmShape(2, 16, 3, 2)
-    content = export_onnx(shape, tmp_path, seed=5, mode="stream").path.read_bytes()
+    content = to_onnx.export_onnx(shape, tmp_path, seed=5, mode="stream").path.read_bytes()
     network, keep = parse(trt, export_trt.logger("tensorrt-rtx"), content)
     inputs, _, _ = make_inputs(shape, 1, calls=3)
     expected = reference_outputs(build_module(shape, make_weights(shape, 5)), inputs)
@@ -100,7 +98,7 @@ def test_tensorrt_parses_and_builds_the_step_version(tmp_path):
 
 def test_a_bidirectional_network_has_no_step_version(tmp_path):
     with pytest.raises(UsageError, match="bidirectional"):
-        export_onnx(LstmShape(1, 8, 3, directions=2), tmp_path, mode="stream")
+        to_onnx.export_onnx(LstmShape(1, 8, 3, directions=2), tmp_path, mode="stream")
     assert not list(tmp_path.iterdir())
 
 
@@ -115,9 +113,9 @@ def test_a_size_fixed_inside_the_graph_is_detected(tmp_path):
     graph.initializer.append(onnx.helper.make_tensor("frozen", onnx.TensorProto.INT64, [3], [3, -1, 1]))
     graph.node.append(onnx.helper.make_node("Reshape", ["unshaped", "frozen"], [output]))
     onnx.save(model, tmp_path / "frozen.onnx")
-    assert static_model(tmp_path / "frozen.onnx", shape)  # correct at the size of the example
+    assert sizes.static_model(tmp_path / "frozen.onnx", shape)  # correct at the size of the example
     with pytest.raises(ExportFailed, match=r"gives outputs of|cannot be made static"):
-        static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
+        sizes.static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
 
 
 @pytest.mark.parametrize("content", [b"", b"no protobuf at all", b"\x08\x07"])
@@ -125,7 +123,7 @@ def test_files_that_are_no_network_are_refused(tmp_path, content):
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
     with pytest.raises(ExportFailed, match=r"bad\.onnx"):
-        static_model(path, LstmShape(1, 8, 3))
+        sizes.static_model(path, LstmShape(1, 8, 3))
 
 
 def test_a_truncated_file_is_rejected_and_a_damaged_cache_repaired(tmp_path):
@@ -135,7 +133,7 @@ def test_a_truncated_file_is_rejected_and_a_damaged_cache_repaired(tmp_path):
     cut = tmp_path / "cut.onnx"
     cut.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ExportFailed, match=r"cut\.onnx"):
-        static_model(cut, shape)
+        sizes.static_model(cut, shape)
     exported.path.write_bytes(whole[: len(whole) // 2])
     again = to_onnx.export_network(shape)
     assert not again.cached and again.sha256 == exported.sha256 and again.path.read_bytes() == whole

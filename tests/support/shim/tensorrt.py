@@ -138,9 +138,17 @@ class OnnxParser:
         return True
 
 
+class ITimingCache:
+    def __init__(self, content):
+        self.content = bytes(content)
+
+    def serialize(self):
+        return self.content or b"timing"
+
+
 class IBuilderConfig:
     def __init__(self):
-        self.flags = {BuilderFlag.TF32}
+        self.flags, self.timing = {BuilderFlag.TF32}, None
         self.profiling_verbosity, self.builder_optimization_level, self.max_aux_streams = None, 3, -1
 
     def set_flag(self, flag):
@@ -148,6 +156,16 @@ class IBuilderConfig:
 
     def clear_flag(self, flag):
         self.flags.discard(flag)
+
+    def create_timing_cache(self, content):
+        return ITimingCache(content)
+
+    def set_timing_cache(self, timing, ignore_mismatch):
+        self.timing = timing
+        return True
+
+    def get_timing_cache(self):
+        return self.timing
 
     def set_memory_pool_limit(self, pool, size):
         pass
