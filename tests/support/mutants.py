@@ -262,7 +262,7 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
         return networks(folder)
     from lstm_trt.config.shape import LstmShape
     from lstm_trt.export.sizes import static_model
-from lstm_trt.export.to_onnx import export_network
+    from lstm_trt.export.to_onnx import export_network
 
     shape = LstmShape(1, 8, 4)
     path = export_network(shape, 0).path

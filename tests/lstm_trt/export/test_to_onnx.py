@@ -12,8 +12,9 @@ import pytest
 
 from lstm_trt.config.errors import ExportFailed, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import sizes, to_onnx
+from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions
@@ -46,7 +47,7 @@ def test_one_file_serves_every_sequence_and_batch():
 def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
     weights = make_weights(shape, 5)
     exported = to_onnx.export_network(shape, 5, weights)
-    model = onnx.load_from_string(sizes.static_model(exported.path, shape))
+    model = onnx.load_from_string(static_model(exported.path, shape))
     onnx.checker.check_model(model, full_check=True)
     assert sizes(model.graph.input[0]) == [shape.sequence, shape.batch, shape.features]
     assert sizes(model.graph.output[0]) == [shape.sequence, shape.batch, 1]
@@ -113,9 +114,9 @@ def test_a_size_fixed_inside_the_graph_is_detected(tmp_path):
     graph.initializer.append(onnx.helper.make_tensor("frozen", onnx.TensorProto.INT64, [3], [3, -1, 1]))
     graph.node.append(onnx.helper.make_node("Reshape", ["unshaped", "frozen"], [output]))
     onnx.save(model, tmp_path / "frozen.onnx")
-    assert sizes.static_model(tmp_path / "frozen.onnx", shape)  # correct at the size of the example
+    assert static_model(tmp_path / "frozen.onnx", shape)  # correct at the size of the example
     with pytest.raises(ExportFailed, match=r"gives outputs of|cannot be made static"):
-        sizes.static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
+        static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
 
 
 @pytest.mark.parametrize("content", [b"", b"no protobuf at all", b"\x08\x07"])
@@ -123,7 +124,7 @@ def test_files_that_are_no_network_are_refused(tmp_path, content):
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
     with pytest.raises(ExportFailed, match=r"bad\.onnx"):
-        sizes.static_model(path, LstmShape(1, 8, 3))
+        static_model(path, LstmShape(1, 8, 3))
 
 
 def test_a_truncated_file_is_rejected_and_a_damaged_cache_repaired(tmp_path):
@@ -133,7 +134,7 @@ def test_a_truncated_file_is_rejected_and_a_damaged_cache_repaired(tmp_path):
     cut = tmp_path / "cut.onnx"
     cut.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ExportFailed, match=r"cut\.onnx"):
-        sizes.static_model(cut, shape)
+        static_model(cut, shape)
     exported.path.write_bytes(whole[: len(whole) // 2])
     again = to_onnx.export_network(shape)
     assert not again.cached and again.sha256 == exported.sha256 and again.path.read_bytes() == whole

@@ -18,6 +18,7 @@ from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
@@ -96,7 +97,7 @@ def test_int8_weights_have_7_bits_where_the_processor_would_saturate(monkeypatch
 
     import onnx
 
-    content = sizes.static_model(to_onnx.export_network(shape).path, shape)
+    content = static_model(to_onnx.export_network(shape).path, shape)
     largest = {}
     for reduce_range in (False, True):
         graph = onnx.load_from_string(onnxruntime._quantized(content, reduce_range)).graph

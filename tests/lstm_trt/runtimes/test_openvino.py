@@ -11,6 +11,7 @@ from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from lstm_trt.runtimes import openvino
@@ -62,7 +63,7 @@ def test_recurrent_layers_in_another_precision_are_refused():
     The layers then compute in float32, with AVX-512 and bf16 (AMD Zen 4) in bfloat16, or really in float16.
     """
     network = to_onnx.export_network(SHAPE)
-    content = sizes.static_model(network.path, SHAPE)
+    content = static_model(network.path, SHAPE)
     try:
         compiled = openvino._compiled(content, "f16", 1)
     except BuildFailed as refused:
