@@ -15,9 +15,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sysconfig
 import time
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -36,9 +38,8 @@ UNROLLED_LAYERS = 2
 
 
 def availability(device: str) -> Availability:
-    """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton.
-
-    What Triton needs itself, a C compiler and Python.h, its error names."""
+    """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton and what it
+    compiles its launchers with."""
     state = _torch.availability(device)
     if not state.ready:
         return state
@@ -47,8 +48,16 @@ def availability(device: str) -> Availability:
     compiler = words[0] if words else "$CXX"
     if shutil.which(compiler) is None:
         return refused(reason=f"no C++ compiler ({compiler})", remedy="apt install g++, or set CXX")
-    if device == "cuda" and importlib.util.find_spec("triton") is None:
+    if device == "cpu":
+        return state
+    if importlib.util.find_spec("triton") is None:
         return refused(reason="Triton is not installed", remedy="pip install triton")
+    compilers = [os.environ.get("CC", ""), "gcc", "clang", "cc"]
+    if not any(shutil.which(name) for name in compilers if name):
+        remedy = "apt install gcc, or set CC"
+        return refused(reason="no C compiler, which Triton needs", remedy=remedy)
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return refused(reason="no Python.h, which Triton needs", remedy="apt install python3-dev")
     return state
 
 

@@ -57,7 +57,7 @@ def test_a_session_never_falls_back_to_the_cpu(monkeypatch):
     assert asked["providers"] == [("CUDAExecutionProvider", {"use_tf32": "0"})]
 
 
-def test_torch_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch):
+def test_torch_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch, tmp_path):
     ready = Availability(True, "2.13.0", "a device")
     monkeypatch.setattr(torch_compile._torch, "availability", lambda device: ready)
     monkeypatch.delenv("CXX", raising=False)
@@ -67,3 +67,11 @@ def test_torch_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch):
     monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: None)
     assert torch_compile.availability("cuda").remedy == "pip install triton"
     assert torch_compile.availability("cpu") is ready
+    monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "Python.h" in torch_compile.availability("cuda").reason
+    (tmp_path / "Python.h").touch()
+    assert torch_compile.availability("cuda") is ready
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None)
+    assert "no C compiler" in torch_compile.availability("cuda").reason
