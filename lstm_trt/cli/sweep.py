@@ -12,7 +12,7 @@ from lstm_trt.cli.workloads import instead_of_sizes, own_workloads, workload_arg
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
-from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
+from lstm_trt.config.shape import AXES, GRIDS, Grid, LstmShape
 from lstm_trt.recorder.report import SweepReport
 from lstm_trt.recorder.sweep import Executors, sweep
 
@@ -145,7 +145,7 @@ def _grid(arguments: argparse.Namespace) -> Grid:
     """The given grid; raises `UsageError` for an unknown name or an axis without values."""
     sizes = common.given(arguments, LstmShape)
     if arguments.grid is not None:
-        name = one_of("grid", OLD_GRIDS.get(arguments.grid, arguments.grid), GRIDS)
+        name = one_of("grid", arguments.grid, GRIDS)
         sizes = {axis: getattr(GRIDS[name], axis) for axis in AXES} | sizes
     for axis in ("layers", "hidden", "sequence"):
         if axis not in sizes:

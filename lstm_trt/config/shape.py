@@ -161,6 +161,3 @@ PUBLISHED_003 = Grid(
 
 
 GRIDS = {"published-003": PUBLISHED_003}
-
-#: Earlier names of grids.
-OLD_GRIDS = {"founding": "published-003"}

@@ -19,7 +19,6 @@ import lstm_trt
 from lstm_judge.rerun import Run
 from lstm_trt import registry
 from lstm_trt.cli.main import main, parse
-from lstm_trt.cli.sweep import _grid
 from lstm_trt.machine import facts
 from lstm_trt.recorder import doctor
 from lstm_trt.recorder.doctor import DoctorReport
@@ -253,13 +252,6 @@ def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
 def test_an_empty_folder_names_the_command_that_records_into_it(tmp_path, refused):
     assert "lstm-literature record " in refused("lstm-literature", "table", "--out", tmp_path)
     assert "lstm-trt record " in refused("summarize", tmp_path)
-
-
-def test_the_old_name_of_a_grid_is_accepted():
-    grids = []
-    for name in ("founding", "published-003"):
-        grids.append(list(_grid(parse(["sweep", "--grid", name, "--runtime", "onnxruntime", "--out", "x"]))))
-    assert grids[0] == grids[1] and len(grids[0]) == 2000
 
 
 def test_one_is_singular():
