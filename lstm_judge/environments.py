@@ -190,14 +190,16 @@ def environment(library: str, version: str, tell: Tell, rebuild: bool = False, p
 def describe_there(place: Environment, asked: dict) -> Configuration:
     """The configuration described by `asked` in an environment; imports the library there to verify its version.
 
-    `asked` has the arguments of `recorder.describe.describe` as JSON values. Raises
+    `asked` has the arguments of `recorder.describe.describe` as JSON values, as a configuration has. Raises
     `EnvironmentBroken` if the library cannot be imported there, or if another version or a module
     outside the environment is imported, and `UsageError` if the configuration is invalid.
     """
     with temporary_folder() as logs:
         try:
             with closing(Process(None, logs, "describe", place.interpreter)) as child:
-                loaded = child.call(DescribeJob(place.library, **asked), Limits(EXAMINE_LIMIT_S))
+                names = ("workload", "runtime", "protocol", "options", "mode")
+                job = DescribeJob(place.library, **{name: asked[name] for name in names if name in asked})
+                loaded = child.call(job, Limits(EXAMINE_LIMIT_S))
         except OSError as error:
             raise EnvironmentBroken(f"cannot start Python in the environment of {place}: {plain(str(error))}") from None
         except ConfigurationFailed as error:

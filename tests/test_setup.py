@@ -118,6 +118,7 @@ def test_wheel_and_sdist_have_the_packages_whole_and_no_test(tmp_path):
     with tarfile.open(sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     packages = {name for name in tracked_files(tmp_path) if name.startswith(tuple(f"{each}/" for each in PACKAGES))}
+    packages -= {f"{each}/ruff.toml" for each in PACKAGES}  # of a checkout
     assert {name.partition("/")[0] for name in packages} == {*PACKAGES}
     assert packages <= in_wheel and packages <= in_sdist
     assert {name for name in in_wheel | in_sdist if name.startswith("tests")} == set()

@@ -17,7 +17,8 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -176,10 +177,25 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
 
 def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
-    open_standard_streams()
-    signal.signal(signal.SIGTERM, _stop)
+    with _ended_by_signals():
+        return _run(given, program)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Meanwhile SIGTERM and SIGHUP end a command as Ctrl-C does; afterwards a process just ends."""
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _stop)}
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # of nohup
-        signal.signal(signal.SIGHUP, _stop)
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(given: Sequence[str] | None, program: Program) -> int:
+    open_standard_streams()
     gc.set_threshold(200_000, 20, 100)  # thousands of recordings are many objects, which all stay
     try:
         check_address_space()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -252,6 +253,15 @@ def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
 def test_an_empty_folder_names_the_command_that_records_into_it(tmp_path, refused):
     assert "lstm-literature record " in refused("lstm-literature", "table", "--out", tmp_path)
     assert "lstm-trt record " in refused("summarize", tmp_path)
+
+
+def test_after_a_command_signals_mean_what_they_did_before():
+    """A process that is asked to end while it ends anyway must not end as if by Ctrl-C."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    for line in (["--version"], ["summarize", "no-such-folder"]):
+        with contextlib.suppress(SystemExit):
+            main(line)
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_one_is_singular():
