@@ -146,7 +146,9 @@ def test_ten_kills_leave_nothing_once_the_command_has_run_again(command, tmp_pat
             process.wait(whole_s * (number + 0.5) / 10)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGHUP if number % 3 == 0 else signal.SIGKILL)
-            assert process.wait(300) in (130, -signal.SIGHUP, -signal.SIGKILL)  # -1: before it was handled
+            # SIGHUP by itself: before it is handled, or after the command. SIGINT: Python ends so, whatever status is
+            # asked for, if the interrupt has passed through an `exec` (of dataclasses, while modules are imported).
+            assert process.wait(300) in (130, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL)
     assert start().wait(300) in (0, 1, 3)
     assert not list((tmp_path / "tmp").iterdir())
     left = {path.name for path in (tmp_path / "out").iterdir()} - {".lstm_trt.lock"}
