@@ -472,7 +472,8 @@ def _of_array(where: str, array: np.ndarray) -> Table:
     names = array.dtype.names
     with refused(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
         columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
-    return _table(where, pa.table(columns))
+    with refused(f"{where} has a text that is not Unicode", UnicodeError):
+        return _table(where, pa.table(columns))
 
 
 def _of_parquet(path: Path) -> Table | None:

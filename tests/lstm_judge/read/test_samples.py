@@ -966,3 +966,12 @@ def test_groups_are_in_the_order_of_their_configurations_and_not_of_their_identi
 def test_versions_are_in_the_order_of_their_numbers():
     groups = groups_of([failed(version) for version in ("1.31.1", "1.9.0", "1.10.0")])
     assert [each.configuration.runtime_version for each in groups] == ["1.9.0", "1.10.0", "1.31.1"]
+
+
+def test_names_of_an_array_that_are_not_unicode_are_refused(tmp_path):
+    """numpy writes and reads such names, which no table of Arrow can have."""
+    array = np.zeros(3, dtype=[("latency_us", "f8"), ("a\ud800", "f8")])
+    np.save(tmp_path / "a.npy", array)
+    for source in (array, tmp_path / "a.npy"):
+        with pytest.raises(UsageError, match="not Unicode"):
+            load(source)
