@@ -224,7 +224,8 @@ def load_entry(name: str, key: str) -> Any:
 
 def find(name: str, key: str) -> Any:
     """The object that the table `name` has at `key`; None if no package has it."""
-    return load_entry(name, key) if key in table(name) else None
+    entries = table(name)
+    return load_from(entries, key) if key in entries else None
 
 
 def load_from(entries: Mapping[str, str], key: str) -> Any:
@@ -263,11 +264,11 @@ def offer(
             return load_from(names, attribute)
         # `from package import module` asks first for an attribute: packages are not read for that.
         spec = importlib.util.find_spec(f"{module}.{attribute}")
-        is_module = (
-            spec is not None and spec.origin is not None
-        )  # a folder that an older version left has no origin
-        if not is_module and attribute in every():
-            return load_from(every(), attribute)
+        # A folder that an older version left has no origin.
+        is_module = spec is not None and spec.origin is not None
+        entries = {} if is_module else every()
+        if attribute in entries:
+            return load_from(entries, attribute)
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
 
     return fetch, lambda: sorted(every())

@@ -145,7 +145,7 @@ class Periodic(Timed):
         self.sleeps = wait != "spin"
         self._spin_ns = SPINS_NS[wait or "spin"]
         # When the next call is due; while the schedule is stopped, the time left until then.
-        self._next_ns: int | None = None
+        self._next_ns: Any = None
         self._ahead_ns = self.spacing_ns
 
     @property
@@ -163,7 +163,7 @@ class Periodic(Timed):
 
     def start(self) -> int:
         clock = time.perf_counter_ns
-        due_ns = self._next_ns or clock()
+        due_ns = self._next_ns
         self.due_ns = due_ns
         self._next_ns = due_ns + self.spacing_ns
         wake_ns = due_ns - self._spin_ns
