@@ -17,7 +17,8 @@ from lstm_onnx.c import folder as c_folder
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, as_packed, c_file, native_target
 from lstm_onnx.c.folder import LARGEST_ERROR, Answers
-from lstm_onnx.c.network import fold_normalizations, identifier
+from lstm_onnx.c.reader import identifier
+from lstm_onnx.c.rewrites import fold_normalizations
 from lstm_onnx.constants import evaluated
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_onnx.own_network import OnnxNetwork, stream_of

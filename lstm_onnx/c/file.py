@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from lstm_onnx.c.moves import BASE, Loop
-from lstm_onnx.c.network import Binary, Copy, Dense, Layer, Pointwise, Reader, Recurrent
+from lstm_onnx.c.reader import Reader
+from lstm_onnx.c.stages import Binary, Call, Copy, Dense, End, Layer, Pointwise, Recurrent, Repeat
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import State
@@ -357,6 +358,13 @@ def _pass(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights,
             calls.append(f"BINARY({stage.function}, {sizes}, {y});")
         elif isinstance(stage, Copy):
             calls.append(_copied(stage, x, f"{y} + {into}"))
+        elif isinstance(stage, Call):
+            arguments = (*map(str, stage.numbers), x, *map(reader.place, stage.others), y)
+            calls.append(f"{stage.function}({', '.join(arguments)});")
+        elif isinstance(stage, Repeat):
+            calls.append(f"for (int t = 0; t < {stage.rows}; t++) {{")
+        elif isinstance(stage, End):
+            calls.append("}")
     places, size = _buffers(reader)
     pointers = {base: f"net->buffer + {place}" for base, place in places.items()}
     pointers |= {base: name for name, (base, _) in reader.outputs.items()}
@@ -482,6 +490,8 @@ class CFile:
                 sizes.append(f"dense {' -> '.join(map(str, stage.matrix.shape))}")
             elif isinstance(stage, Pointwise):
                 sizes.append(stage.function)
+            elif isinstance(stage, Repeat):
+                sizes.append(stage.text)
         where = "in the source" if self.included else f"in {name}.bin"
         memory = 64 * self.threads + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
         kept = {"bf16": ", weights in bfloat16", "int8": ", weights in int8, of inputs and dense layers in bfloat16"}

@@ -1,0 +1,168 @@
+"""The calls that compute a network, as they are found one after another, and the memory that they use."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lstm_onnx.c.moves import BASE, Loop, moves
+from lstm_onnx.c.node import Node
+from lstm_onnx.c.stages import Copy, Data, Dense, Layer, Stage, Value
+from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.libraries import onnx
+
+#: The place of a constant, before it has an address.
+FILL = -1
+
+
+def once(array: np.ndarray) -> np.ndarray:
+    """The array with the size 1 along the axes along which all its numbers are the same."""
+    for axis, size in enumerate(array.shape):
+        first = array.take([0], axis) if size > 1 else array
+        if (array == first).all():
+            array = first
+    return array
+
+
+class Program:
+    """Stages, and the bases of the addresses in them: inputs, outputs, states, buffers and constants."""
+
+    def __init__(self) -> None:
+        #: Base -> its name in C.
+        self.bases: list[str] = []
+        self.stages: list[Stage] = []
+        self.layers: list[Layer] = []
+        #: Base -> size.
+        self.buffers: dict[int, int] = {}
+        #: Base -> its numbers.
+        self.constants: dict[int, np.ndarray] = {}
+        #: Products with constant matrices, and their stages.
+        self.products: list[tuple[Data, Any]] = []
+        self.values: dict[str, Value] = {}
+        #: Tensor -> how often the graph reads it.
+        self.uses: Counter[str] = Counter()
+        self.opsets: dict[str, int] = {}
+        #: Whether states are carried from call to call.
+        self.carries = False
+        #: Address in a state that is carried -> that of the same number after the call.
+        self.after: dict[int, int] = {}
+        #: Numbers of the layers with an initial state that each call copies.
+        self.given: set[int] = set()
+        #: Field of the struct with the state of a layer -> a constant from which it begins.
+        self.firsts: dict[str, np.ndarray] = {}
+        #: Bases with outputs of recurrent layers, and names of the tensors which are such inputs of others.
+        self.bounded: set[int] = set()
+        self.bounded_inputs: set[str] = set()
+
+    def read(self, proto: onnx.NodeProto) -> None:
+        """Append the stages of an operator, of which the outputs are among `values` then."""
+        raise NotImplementedError
+
+    def new(self, base: str, shape: tuple[int, ...]) -> Data:
+        """A tensor whose numbers follow each other from the place `base` in C on."""
+        self.bases.append(base)
+        start = (len(self.bases) - 1) * BASE
+        return Data(np.arange(start, start + math.prod(shape)).reshape(shape))
+
+    def buffer(self, shape: tuple[int, ...]) -> Data:
+        """A tensor for results."""
+        self.buffers[len(self.bases)] = math.prod(shape)
+        return self.new(f"b{len(self.bases)}", shape)
+
+    def stored(self, value: np.ndarray) -> Data:
+        """A constant, all numbers of which are among the weights."""
+        self.constants[len(self.bases)] = value.astype(np.float32)
+        return self.new("constant", value.shape)
+
+    def data(self, value: Data | np.ndarray) -> Data:
+        """A tensor, of which a constant gets addresses, once for numbers that are repeated."""
+        if isinstance(value, Data):
+            return value
+        return Data(np.broadcast_to(self.stored(once(value)).at, value.shape))
+
+    def filled(self, at: np.ndarray, value: float = 0.0) -> np.ndarray:
+        """Addresses, in which `FILL` stood for a constant."""
+        missing = at == FILL
+        at = at.copy()
+        if missing.any():
+            at[missing] = self.data(np.full(np.count_nonzero(missing), value)).at
+        return at
+
+    def place(self, address: int) -> str:
+        """The C expression of an address."""
+        name = self.bases[address // BASE]
+        offset = address % BASE
+        return f"{name} + {offset}" if offset else name
+
+    def address(self, data: Data) -> int:
+        """Where a tensor begins, which is copied if it lies in several pieces."""
+        if (np.diff(data.at.ravel()) == 1).all():
+            return data.at.flat[0]
+        return self.copied(data)
+
+    def copy_row(self, x: int, y: int, size: int) -> None:
+        """Append a copy of adjacent numbers."""
+        self.stages.append(Copy(x, y, size, (Loop(size, 1, 1),)))
+
+    def copied(self, data: Data) -> int:
+        """Where a copy of a tensor begins."""
+        first = self.buffer(data.at.shape).at.flat[0]
+        for move in moves(data.at):
+            self.stages.append(Copy(move.x, first + move.to, data.at.size, move.loops))
+        return first
+
+    def each(self, kind: type[Stage], data: Data, *more: Any, others: Sequence[Data] = ()) -> Data:
+        """Append a stage for each number by itself, with those of `others`, in the order in which `data` lies."""
+        if not data.at.size:
+            return data
+        order = np.argsort(data.at, axis=None, kind="stable")
+        x = self.address(Data(data.at.ravel()[order]))
+        rest = []
+        for other in others:
+            rest.append(x if other is data else self.address(Data(other.at.ravel()[order])))
+        y = self.buffer((data.at.size,)).at
+        self.stages.append(kind(x, y[0], len(y), *rest, *more))
+        at = np.empty(data.at.size, np.int64)
+        at[order] = y
+        return Data(at.reshape(data.at.shape))
+
+    def product(self, rows: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> Data:
+        """Append the product of rows of addresses, (n, k), with a matrix, (k, columns); returns (n, columns)."""
+        if not rows.size:
+            raise BuildFailed("a product of no rows: the window is too short for this network")
+        x, stride = self.rows_at(rows)
+        y = self.buffer((len(rows), matrix.shape[1]))
+        self.stages.append(Dense(x, y.at.flat[0], y.at.size, len(rows), stride, matrix, bias))
+        return y
+
+    def rows_at(self, rows: np.ndarray) -> tuple[int, int]:
+        """Where rows of addresses, (n, k), begin, and how far it is from one to the next; copied if that differs."""
+        n, k = rows.shape
+        far = np.diff(rows[:, 0])
+        adjacent = (np.diff(rows) == 1).all()
+        even = (far == far[:1]).all() and (far[:1] >= 0).all() and far.sum() < BASE // 2
+        if adjacent and even:
+            return rows[0, 0], int(far[0]) if n > 1 else k
+        return self.address(Data(rows)), k
+
+    def begin_from(self, state: np.ndarray, after: Any) -> None:
+        """The state from which a layer begins, which `reset` puts where it ends."""
+        self.firsts[self.bases[after // BASE]] = state.astype(np.float32).ravel()
+
+    def expanded(self, node: Node, parts: Iterable[onnx.NodeProto], values: Mapping[str, Value], output: str) -> Value:
+        """What operators compute from `values`, in place of an operator, which is named if one is refused."""
+        prefix = f"{node.proto.output[0]} of {node.kind}, "
+        for name, value in values.items():
+            self.values[prefix + name] = value
+        for part in parts:
+            copy = onnx.NodeProto()
+            copy.CopyFrom(part)
+            copy.name = node.proto.name
+            copy.input[:] = [prefix + name if name else "" for name in part.input]
+            copy.output[:] = [prefix + name for name in part.output]
+            self.read(copy)
+        return self.values[prefix + output]

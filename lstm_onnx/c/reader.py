@@ -1,0 +1,245 @@
+"""The graph of an ONNX model as calls of the functions in `kernel.c`, at static sizes and batch size 1.
+
+Each operator has a handler in the table of `operators`. Operators that only rename axes (Transpose, Reshape, Squeeze),
+take a part (Slice, Gather, Split) or put parts together (Concat, Pad) need no code: they are evaluated on the addresses
+of the numbers, and what then does not lie in a row is copied where a call needs it so. What depends on constants only
+is evaluated beforehand. Everything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from lstm_onnx.c.moves import BASE
+from lstm_onnx.c.node import Node
+from lstm_onnx.c.operators import HANDLERS, MOVES, SIZES, known_operators
+from lstm_onnx.c.program import FILL, Program
+from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
+from lstm_onnx.c.stages import Data, Recurrent, Repeat, Value
+from lstm_onnx.constants import evaluated
+from lstm_trt.config.errors import BuildFailed, any_error
+from lstm_trt.config.format import listed
+from lstm_trt.config.libraries import onnx
+from lstm_trt.config.workload import State
+from lstm_trt.export.onnx_checks import label, read
+from lstm_trt.export.sizes import sizes_of
+
+
+def identifier(text: str) -> str:
+    """A C identifier for a network: letters, digits and underscores of `text`."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "network"
+    return f"n{name}" if name[0].isdigit() else name
+
+
+def parameter(letter: str, name: str, names: Sequence[str]) -> str:
+    """The parameter of a C function for one of the inputs or outputs: x or y, with its name if there are several.
+
+    The numbers of the inputs or outputs replace names that are not different in C.
+    """
+    if len(names) == 1:
+        return letter
+    different = len({identifier(each) for each in names}) == len(names)
+    return f"{letter}_{identifier(name) if different else list(names).index(name)}"
+
+
+class Reader(Program):
+    """One graph with static sizes as stages; `states` are those that are carried.
+
+    A state is that of a recurrent layer, which the layer itself carries; or it is in `kept`, and is copied after each
+    call. Raises `BuildFailed` for an operator or attribute that the kernel lacks.
+    """
+
+    def __init__(self, content: bytes, states: Sequence[State], name: str, kept: Sequence[str] = ()) -> None:
+        super().__init__()
+        model = read(content, name)
+        graph = model.graph
+        carried = {state.input: state.output for state in states}
+        fold_normalizations(graph)
+        firsts = fold_first_states(graph, carried, kept)
+        self.opsets.update({entry.domain: entry.version for entry in model.opset_import})
+        self.carries = bool(states)
+        #: States that are not in `kept`, but not those of a recurrent layer either.
+        self.others: list[str] = []
+        #: Field of the struct with a state in `kept` -> size.
+        self.fields: dict[str, int] = {}
+        self.uses.update(value.name for value in graph.output)
+        for node in graph.node:
+            self.uses.update(node.input)
+        for tensor in graph.initializer:
+            self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        #: Parameter of each input, x or x_NAME if there are several, -> its size.
+        self.inputs: dict[str, int] = {}
+        self._read_inputs(graph, carried, kept)
+        self._read_all(graph.node)
+        for before, after in carried.items():
+            if before not in kept:
+                self._carry(before, after, self.values[firsts[before]] if before in firsts else None)
+        outputs = {state.output for state in states}
+        self.output_names = tuple(value.name for value in graph.output if value.name not in outputs)
+        #: Parameter of each output -> its base and size.
+        self.outputs: dict[str, tuple[int, int]] = {}
+        for each in self.output_names:
+            self.outputs[parameter("y", each, self.output_names)] = self._output(each)
+        self._keep({before: carried[before] for before in kept})
+
+    @classmethod
+    def of(cls, content: bytes, states: Sequence[State], name: str) -> Self:
+        """The graph, of which all states that no recurrent layer carries are kept."""
+        others = cls(content, states, name).others
+        return cls(content, states, name, others)
+
+    @property
+    def rows(self) -> int:
+        """Time steps of the first recurrent layer; 1 without one."""
+        for stage in self.stages:
+            if isinstance(stage, (Recurrent, Repeat)):
+                return stage.rows
+        return 1
+
+    def _read_inputs(self, graph: onnx.GraphProto, carried: Mapping[str, str], kept: Sequence[str]) -> None:
+        given = [value for value in graph.input if value.name not in self.values]
+        names = [value.name for value in given if value.name not in carried]
+        for value in given:
+            if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+                raise BuildFailed(_not_float(graph, value))
+            sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            if value.name in kept:
+                self.values[value.name] = self._field(sizes)
+            elif value.name in carried:
+                self.values[value.name] = self.new(f"state {value.name}", sizes)
+            else:
+                base = parameter("x", value.name, names)
+                self.values[value.name] = self.new(base, sizes)
+                self.inputs[base] = math.prod(sizes)
+
+    def _field(self, sizes: tuple[int, ...]) -> Data:
+        """A state in the struct, with channels side by side, as convolutions read them."""
+        name = f"s{len(self.fields)}"
+        self.fields[name] = math.prod(sizes)
+        data = self.new(f"net->{name}", sizes)
+        if len(sizes) <= 2:
+            return data
+        return Data(np.moveaxis(data.at.reshape(sizes[0], *sizes[2:], sizes[1]), -1, 1))
+
+    def _read_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Raises `BuildFailed` that names all nodes which cannot be generated, those after them only by their kind."""
+        unknown: dict[str, list[str]] = defaultdict(list)
+        faults: list[str] = []
+        lost: set[str] = set()
+        for node in nodes:
+            varies = any(isinstance(self.values.get(name), Data) or name in lost for name in node.input)
+            if varies and _kind(node) not in HANDLERS:
+                unknown[_kind(node)].append(label(node))
+            elif lost.isdisjoint(node.input):
+                try:
+                    with any_error(BuildFailed, f"{label(node)} is not valid"):
+                        self.read(node)
+                    continue
+                except BuildFailed as error:
+                    faults.append(str(error))
+            lost.update(node.output)
+        if unknown:
+            first = []
+            for labels in unknown.values():
+                first.append(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more")
+            has = f"the C kernel has {', '.join(known_operators())}"
+            faults.insert(0, f"{listed(first)}: {has}; compute the rest outside the network")
+        if faults:
+            raise BuildFailed("; ".join(faults))
+
+    def read(self, proto: onnx.NodeProto) -> None:
+        """The outputs of an operator among `values`."""
+        for name in proto.input:
+            if name and name not in self.values:
+                raise BuildFailed(f"{label(proto)}: the C kernel does not compute its input {name}")
+        inputs = tuple(self.values[name] if name else None for name in proto.input)
+        node = Node(proto, inputs)
+        kind = _kind(proto)
+        if kind in SIZES or not any(isinstance(value, Data) for value in inputs):
+            arrays = [value.at if isinstance(value, Data) else value for value in inputs]
+            outputs = self.evaluated(node, arrays)
+        elif kind in MOVES and (kind == "Concat" or isinstance(inputs[0], Data)):
+            outputs = self._moved(node)
+        else:
+            outputs = HANDLERS[kind](self, node)
+        self.values.update(zip(proto.output, outputs, strict=False))
+
+    def evaluated(self, node: Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        """The outputs of an operator for arrays in place of its inputs."""
+        with any_error(BuildFailed, f"{label(node.proto)} cannot be evaluated"):
+            return evaluated(node.proto, dict(zip(node.proto.input, arrays, strict=True)), self.opsets)
+
+    def _moved(self, node: Node) -> list[Data]:
+        """The outputs of an operator that moves numbers, by their addresses."""
+        fill = 0.0
+        arrays = [value.at if isinstance(value, Data) else value for value in node.inputs]
+        if node.kind == "Concat":
+            arrays = [self.data(value).at for value in node.inputs if value is not None]
+        if node.kind == "Pad" and node.has.get("mode", "constant") == "constant":
+            fill = float(node.has.get("value", 0.0))
+            if len(arrays) > 2 and arrays[2] is not None:
+                fill = float(arrays[2].item())
+            names = [*node.proto.input[:2], "fill", *node.proto.input[3:]]
+            arrays = [*arrays[:2], np.int64(FILL), *arrays[3:]]
+            proto = onnx.helper.make_node("Pad", names, node.proto.output, name=node.proto.name)
+            node = Node(proto, node.inputs)
+        return [Data(self.filled(at, fill)) for at in self.evaluated(node, arrays)]
+
+    def _carry(self, before: str, after: str, first: Value) -> None:
+        """A state that a recurrent layer carries itself, and the constant from which it begins."""
+        begins = self.values[before].at.ravel().tolist()
+        ends = [self.after.get(address) for address in begins]
+        value = self.values[after]
+        same = isinstance(value, Data) and ends == value.at.ravel().tolist()
+        if not same or isinstance(first, Data):
+            self.others.append(before)
+        elif first is not None:
+            self.begin_from(first, ends[0])
+
+    def _output(self, name: str) -> tuple[int, int]:
+        """The base that holds an output, all of it, and its size."""
+        data = self.values[name]
+        if not isinstance(data, Data):
+            raise BuildFailed(f"the output {name} does not depend on the input")
+        address = self.address(data)
+        size = data.at.size
+        taken = {base for base, _ in self.outputs.values()}
+        if address // BASE in taken or self.buffers.get(address // BASE) != size:
+            whole = self.buffer(data.at.shape).at.flat[0]
+            self.copy_row(address, whole, size)
+            address = whole
+        return address // BASE, size
+
+    def _keep(self, kept: Mapping[str, str]) -> None:
+        """Copy states, input -> output, into the struct, after all of them have been computed."""
+        ends = []
+        for before, after in kept.items():
+            order = np.argsort(self.values[before].at.ravel())
+            ends.append(self.copied(Data(self.data(self.values[after]).at.ravel()[order])))
+        for before, end in zip(kept, ends, strict=True):
+            at = self.values[before].at
+            self.copy_row(end, at.min(), at.size)
+
+
+def _kind(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def _not_float(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> str:
+    """Why an input of another type is refused."""
+    refused = f"the input {value.name} is not float32: the C kernel takes nothing else"
+    names = {value.name}
+    for node in graph.node:
+        if node.op_type == "Gather" and node.input[1] in names:
+            return f"{refused}, and it is an index of the {label(node)}"
+        if node.op_type in ("Cast", *MOVES) and node.input[0] in names:
+            names.update(node.output)
+    if any(size != 1 for size in sizes_of(value)):
+        return refused
+    return f"{refused}; if it is a setting, give its value with --value {value.name}=N"

@@ -1,0 +1,119 @@
+"""LSTM, GRU and RNN operators as layers of `kernel.c`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lstm_onnx.c.moves import BASE
+from lstm_onnx.c.node import Node
+from lstm_onnx.c.program import Program
+from lstm_onnx.c.stages import Data, Layer, Recurrent, Value
+from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.workload import RecurrentLayer
+from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT
+
+
+def recurrent(program: Program, node: Node) -> list[Value]:
+    """Y, Y_h and, of an LSTM, Y_c."""
+    x, w, r, b, _, h, c, _ = (node.get(place) for place in range(8))
+    if not isinstance(x, Data):
+        raise node.refused("its input is a constant")
+    w = node.constant(w, INPUT_NAMES[1])
+    r = node.constant(r, INPUT_NAMES[2])
+    layout = bool(node.has.get("layout"))
+    rows, batch = x.at.shape[layout], x.at.shape[1 - layout]
+    direction = node.has.get("direction", "forward")
+    layer = RecurrentLayer(node.kind, r.shape[-1], x.at.shape[-1], rows, batch, direction)
+    if b is None:
+        b = np.zeros(layer.weight_shapes["B"], np.float32)
+    b = node.constant(b, INPUT_NAMES[3])
+    for fault in _faults(node, layer, {"W": w, "R": r, "B": b}):
+        raise node.refused(fault)
+    units = r.shape[-1]
+    directions = layer.directions
+    begin = program.address(x)
+    bounded = begin // BASE in program.bounded
+    y = program.buffer((rows, directions, 1, units))
+    program.bounded.add(y.at.flat[0] // BASE)
+    if bounded:
+        program.bounded_inputs.add(node.proto.input[0])
+    kind = node.kind
+    if kind == "GRU" and not node.has.get("linear_before_reset"):
+        kind = "RESET"
+    ends: dict[str, list[np.ndarray]] = {"h": [], "c": []}
+    for index in range(directions):
+        number = len(program.layers)
+        weights = (w[index], r[index], *np.split(b[index], 2))
+        program.layers.append(Layer(kind, units, w.shape[2], weights, bounded))
+        for state, value in (("h", h), ("c", c)):
+            after = program.new(f"net->{state}{number}", (1, units)).at
+            ends[state].append(after)
+            if state == "h" or node.kind == "LSTM" or value is not None:
+                _begin(program, value, index, after)
+        place = y.at[0, index, 0, 0]
+        reverse = index == 1 or direction == "reverse"
+        stage = Recurrent(begin, place, y.at.size, rows, number, directions * units, reverse)
+        program.stages.append(stage)
+    states = [np.stack(end) for end in ends.values()]
+    if layout:
+        return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.swapaxes(0, 1)) for state in states)]
+    return [y, *map(Data, states)]
+
+
+def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> None:
+    """The state from which the last layer begins, that of a direction: carried, a constant, or else copied.
+
+    `after` is where the state ends.
+    """
+    number = len(program.layers) - 1
+    units = after.size
+    if isinstance(state, np.ndarray) and not state.any():
+        state = None
+    if state is None and program.carries:
+        raise BuildFailed(f"layer {number + 1} begins each call from zero; its state must be carried as well")
+    if state is None:
+        return
+    if isinstance(state, np.ndarray) and not program.carries:
+        program.begin_from(state.reshape(-1, units)[index], after.flat[0])
+        return
+    begin = Data(program.data(state).at.reshape(-1, units)[index])
+    if program.bases[begin.at[0] // BASE].startswith("state "):
+        program.after.update(zip(begin.at.tolist(), after[0].tolist(), strict=True))
+    else:
+        program.copy_row(program.address(begin), after[0, 0], units)
+        program.given.add(number)
+
+
+def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> Iterator[str]:
+    """Why a layer cannot be generated."""
+    has = node.has
+    lengths = node.get(4)
+    peepholes = node.get(7)
+    if layer.direction not in ("forward", "reverse", "bidirectional"):
+        yield f"unknown direction {layer.direction!r}"
+    if has.get("hidden_size") != layer.hidden:
+        yield f"hidden_size {has.get('hidden_size')}, but R of {layer.hidden} units"
+    for name, array in arrays.items():
+        expected = layer.weight_shapes[name]
+        if array.shape != expected:
+            yield f"{name} has shape {array.shape}, expected {expected}"
+    if layer.batch != 1:
+        yield (
+            f"batch size {layer.batch}, but the C kernel computes batch size 1: give the file a symbolic batch size,"
+            " and call the code once for each sequence"
+        )
+    lacks = "the C kernel does not support"
+    default = RECURRENT[node.kind]
+    names = tuple(has.get("activations", ())) or default * layer.directions
+    if names != default * layer.directions:
+        yield f"{lacks} activations {', '.join(names)}, only {', '.join(default)}"
+    if "clip" in has:
+        yield f"{lacks} clip"
+    if has.get("input_forget"):
+        yield f"{lacks} input_forget"
+    if isinstance(peepholes, Data) or (peepholes is not None and peepholes.any()):
+        yield f"{lacks} peepholes (input P)"
+    if isinstance(lengths, Data) or (lengths is not None and (lengths != layer.sequence).any()):
+        yield f"{lacks} sequence_lens other than the full length"

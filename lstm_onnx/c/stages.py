@@ -1,0 +1,134 @@
+"""The calls of `kernel.c` that compute a network, one after another, and the numbers that they read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lstm_onnx.c.moves import Loop
+
+
+@dataclass(frozen=True)
+class Data:
+    """A tensor that is not a constant, as the addresses of its numbers: those of a base are consecutive."""
+
+    at: np.ndarray
+
+
+#: A tensor: `Data`, or an array if it is a constant; None for an input that is left out.
+Value = Any
+
+
+@dataclass
+class Layer:
+    """A recurrent layer; `kind` as in `kernel.c`, `weights` the arrays W, R, and both biases, (gates x units, ...).
+
+    `bounded`: its inputs are outputs of recurrent layers, from -1 to 1.
+    """
+
+    kind: str
+    units: int
+    features: int
+    weights: tuple[np.ndarray, ...] = field(repr=False)
+    bounded: bool
+
+    @property
+    def gates(self) -> int:
+        return {"LSTM": 4, "RNN": 1}.get(self.kind, 3)
+
+    @property
+    def gates_of_h(self) -> int:
+        """Gates in the first product with h."""
+        return {"LSTM": 4, "GRU": 3, "RESET": 2, "RNN": 1}[self.kind]
+
+
+@dataclass
+class Stage:
+    """One call: the addresses of the first number that it reads and writes, and how many it writes."""
+
+    x: int
+    y: int
+    size: int
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """All addresses from which it reads on."""
+        return (self.x,)
+
+
+@dataclass
+class Recurrent(Stage):
+    rows: int
+    layer: int
+    width: int
+    reverse: bool
+
+
+@dataclass
+class Dense(Stage):
+    rows: int
+    stride: int  # from a row of x to the next
+    matrix: np.ndarray  # (k, columns)
+    bias: np.ndarray
+
+
+@dataclass
+class Pointwise(Stage):
+    function: str
+    parameters: tuple[float, ...]
+
+
+@dataclass
+class Binary(Stage):
+    other: int
+    function: str
+    rows: int = 1
+    repeated: bool = False  # all rows have the same of `other`
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.x, self.other)
+
+
+@dataclass
+class Copy(Stage):
+    """`size` numbers in all, in loops from the outermost to the innermost."""
+
+    loops: tuple[Loop, ...]
+
+
+@dataclass
+class Call(Stage):
+    """A function of `kernel.c` with whole numbers, the addresses that it reads, and the one to which it writes."""
+
+    function: str
+    numbers: tuple[int, ...]
+    others: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.x, *self.others)
+
+
+@dataclass
+class Repeat(Stage):
+    """The stages up to `End` are computed for each time step t; writes `y` by rows, of which nothing is read before.
+
+    `text`: what it computes, for the head of the file.
+    """
+
+    rows: int
+    text: str
+
+
+@dataclass
+class End(Stage):
+    """The end of `Repeat`; what it reads is needed up to here, since the next time step reads it again."""
+
+    needed: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.needed
