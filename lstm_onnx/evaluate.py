@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,15 @@ ACTIVATIONS: dict[str, tuple[Callable, float | None, float | None]] = {
     "ScaledTanh": (lambda x, alpha, beta: alpha * np.tanh(beta * x), NO_DEFAULT, NO_DEFAULT),
     "Affine": (lambda x, alpha, beta: alpha * x + beta, NO_DEFAULT, NO_DEFAULT),
 }
+
+
+class Activation(NamedTuple):
+    """A key of `ACTIVATIONS` with its parameters, None for one that it does not have."""
+
+    name: str
+    alpha: float | None
+    beta: float | None
+
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
@@ -153,24 +162,39 @@ def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Map
     return tuple(array.astype(kind_of_number) for array in (y, *states)[: 3 if kind == "LSTM" else 2])
 
 
-def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Callable]]:
-    """The activations of each direction with their parameters, which are consumed in the order of the activations."""
-    names, default = attributes.get("activations") or (), RECURRENT[kind]
+def activations_of(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Activation]]:
+    """The activations of each direction with their parameters, which are consumed in the order of the activations.
+
+    Raises `NotEvaluated` for those that ONNX does not define.
+    """
+    names = attributes.get("activations") or ()
+    default = RECURRENT[kind]
     if kind == "RNN":  # the attribute's default is for two directions
         names = names[:directions]
     names = tuple(names) or default * directions
     unknown = [name for name in names if name not in ACTIVATIONS]
     if unknown or len(names) != len(default) * directions:
         raise NotEvaluated(f"{kind} operator with activations {', '.join(names)}")
-    given = [iter(attributes.get(f"activation_{name}") or ()) for name in ("alpha", "beta")]
-    functions = []
+    alphas = iter(attributes.get("activation_alpha") or ())
+    betas = iter(attributes.get("activation_beta") or ())
+    found = []
     for name in names:
-        function, *defaults = ACTIVATIONS[name]
-        alpha, beta = (None if one is None else next(values, one) for values, one in zip(given, defaults, strict=True))
+        _, alpha, beta = ACTIVATIONS[name]
+        alpha = alpha if alpha is None else next(alphas, alpha)
+        beta = beta if beta is None else next(betas, beta)
         if NO_DEFAULT in (alpha, beta):  # by identity
             raise NotEvaluated(f"{kind} operator with activation {name}, for which ONNX defines no default parameters")
-        functions.append(partial(_clipped, function, alpha, beta, attributes.get("clip")))
-    return [functions[place : place + len(default)] for place in range(0, len(functions), len(default))]
+        found.append(Activation(name, alpha, beta))
+    return [found[place : place + len(default)] for place in range(0, len(found), len(default))]
+
+
+def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Callable]]:
+    """The activations of each direction as functions of their inputs."""
+    clip = attributes.get("clip")
+    return [
+        [partial(_clipped, ACTIVATIONS[name][0], alpha, beta, clip) for name, alpha, beta in each]
+        for each in activations_of(kind, attributes, directions)
+    ]
 
 
 def _clipped(function: Callable, alpha: Any, beta: Any, clip: float | None, x: np.ndarray) -> np.ndarray:

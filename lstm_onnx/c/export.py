@@ -15,7 +15,7 @@ import numpy as np
 
 from lstm_onnx.c import folder as c_folder
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, as_packed, c_file, native_target
+from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, Target, as_packed, c_file, native_target
 from lstm_onnx.c.folder import LARGEST_ERROR, Answers
 from lstm_onnx.c.reader import identifier
 from lstm_onnx.c.rewrites import fold_normalizations
@@ -23,7 +23,7 @@ from lstm_onnx.constants import evaluated
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_onnx.own_network import OnnxNetwork, stream_of
 from lstm_onnx.read_onnx import in_sequence
-from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, one_of
+from lstm_trt.config.errors import BuildFailed, LabError, RuntimeUnavailable, UsageError, one_of
 from lstm_trt.config.format import bytes_text, count, listed, short_number
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.shape import LstmShape
@@ -138,21 +138,36 @@ def export_c(
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
-    file = c_file(
-        models.window,
-        models.step,
-        chosen,
-        name,
-        states=models.states,
-        precision=precision,
-        threads=threads,
-        any_length=models.any_length,
-        no_step=models.no_step,
-    )
+    models, file = _generated(models, chosen, name, precision, threads)
     answers = known_answers(file, models.of_functions, models.states)
     error = measured_error(replace(file, included=False), answers) if answers else None
     file = replace(file, error=_error_text(error, answers))
     return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
+
+
+def _generated(models: _Models, target: Target, name: str, precision: str, threads: int) -> tuple[_Models, CFile]:
+    """The models of which there is code, and the code: the step is left out if only the window can be generated."""
+
+    def code(of: _Models) -> CFile:
+        return c_file(
+            of.window,
+            of.step,
+            target,
+            name,
+            states=of.states,
+            precision=precision,
+            threads=threads,
+            any_length=of.any_length,
+            no_step=of.no_step,
+        )
+
+    try:
+        return models, code(models)
+    except BuildFailed as error:
+        if models.window is None or models.step is None:
+            raise
+        alone = replace(models, step=None, states=(), any_length=False, no_step=f"it cannot be generated: {error}")
+        return alone, code(alone)
 
 
 def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
@@ -211,8 +226,11 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
     except UsageError as error:
         return _Models(window, no_step=str(error))
     sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stream.stride}
-    tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
-    step = static_model(tick.path, tick)
+    try:
+        tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
+        step = static_model(tick.path, tick)
+    except LabError as error:
+        return _Models(window, no_step=f"it cannot be generated for {count(stream.stride, 'sample')}: {error}")
     any_length = stream.stride == 1 and _in_order(window, step)
     return _Models(window, step, tick.states, any_length, stride=stream.stride)
 
@@ -243,8 +261,19 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
-    sets = [{key: generator.standard_normal(shape, np.float32) for key, shape in shapes.items()} for _ in range(calls)]
-    wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
+    whole = file.reader.whole_inputs
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.graph.input}
+    numbers = {name: onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in shapes}
+    sets, wide = [], []
+    for _ in range(calls):
+        inputs = {}
+        for key, shape in shapes.items():
+            if key in whole:
+                inputs[key] = generator.integers(0, whole[key], shape).astype(np.float32)
+            else:
+                inputs[key] = generator.standard_normal(shape, np.float32)
+        sets.append(inputs)
+        wide.append({name: array.astype(numbers[name]) for name, array in inputs.items()})
     try:
         whole = Answers(function, sets, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
     except NotEvaluated:

@@ -245,6 +245,9 @@ def c_file(
     readers |= {"step": Reader.of(step, states, name)} if step else {}
     if step and any(stage.reverse for stage in readers["step"].stages if isinstance(stage, Recurrent)):
         raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
+    for reader in readers.values():
+        if precision != "fp32" and any(isinstance(stage, Repeat) for stage in reader.stages):
+            raise BuildFailed("a layer that is computed by other operators in a loop is in float32 only: use fp32")
     if precision == "int8" and any(reader.given for reader in readers.values()):
         raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
     firsts = {field: values for reader in readers.values() for field, values in reader.firsts.items()}

@@ -665,6 +665,55 @@ INLINE vec square_root(vec x, float a, float b)
     return x;
 #endif
 }
+INLINE vec negated(vec x, float a, float b) { return (void)a, (void)b, -x; }
+INLINE vec absolute(vec x, float a, float b) { return (void)a, (void)b, (vec)((ivec)x & 0x7fffffff); }
+INLINE vec inverse(vec x, float a, float b) { return (void)a, (void)b, 1.f / x; }
+
+/* A rational function up to 4, as in Eigen. */
+INLINE vec error_function(vec x, float a, float b)
+{
+    (void)a, (void)b;
+    x = most(-4, least(4, x));
+    const vec s = x * x;
+    vec p = s * -2.72614225801306e-10f + 2.77068142495902e-08f;
+    p = p * s + -2.10102402082508e-06f;
+    p = p * s + -5.69250639462346e-05f;
+    p = p * s + -7.34990630326855e-04f;
+    p = p * s + -2.95459980854025e-03f;
+    p = p * s + -1.60960333262415e-02f;
+    vec q = s * -1.45660718464996e-05f + -2.13374055278905e-04f;
+    q = q * s + -1.68282697438203e-03f;
+    q = q * s + -7.37332916720468e-03f;
+    q = q * s + -1.42647390514189e-02f;
+    return x * (p / q);
+}
+
+/* The exponent of x times ln 2, and a polynomial of the rest from sqrt(1/2) to sqrt(2) (Cephes, S. Moshier). */
+INLINE vec natural_log(vec x, float a, float b)
+{
+    (void)a, (void)b;
+    const ivec bits = (ivec)x, from_root = bits - 0x3f3504f3;
+    const vec r = (vec)((from_root & 0x7fffff) + 0x3f3504f3) - 1.f, s = r * r;
+    vec n = (vec)((from_root >> 23) + 0x4b400000); /* in the last bits of 1.5 * 2^23 */
+    OPAQUE(n);
+    n -= 12582912.f;
+    vec p = r * 7.0376836292e-2f + -1.1514610310e-1f;
+    p = p * r + 1.1676998740e-1f;
+    p = p * r + -1.2420140846e-1f;
+    p = p * r + 1.4249322787e-1f;
+    p = p * r + -1.6668057665e-1f;
+    p = p * r + 2.0000714765e-1f;
+    p = p * r + -2.4999993993e-1f;
+    p = p * r + 3.3333331174e-1f;
+    vec y = p * r * s + n * -2.12194440e-4f - 0.5f * s;
+    OPAQUE(y);
+    y = r + y + n * 0.693359375f;
+    const ivec none = {0}, infinite = none + 0x7f800000, size = bits & 0x7fffffff;
+    y = choose(bits < 0, (vec)(none + 0x7fc00000), y);
+    y = choose(size < 0x00800000, (vec)(none + (int32_t)0xff800000), y);
+    y = choose(bits == infinite, (vec)infinite, y);
+    return choose(is_nan(x), x, y);
+}
 
 #define POINTWISE(function, count, x, y, a, b) \
     for (int i = 0; i < (count); i += VL) put((y) + i, function(get((x) + i, (count) - i), a, b), (count) - i)
@@ -682,8 +731,63 @@ INLINE vec larger(vec x, vec z) /* a NaN if one of them is */
 }
 INLINE vec smaller(vec x, vec z) { return -larger(-x, -z); }
 
+/* Comparisons give 1 or 0. */
+INLINE vec less(vec x, vec z)
+{
+    OPAQUE(x);
+    return (vec)((x < z) & ~is_nan(x) & ~is_nan(z) & (ivec)(1.f - (vec){0}));
+}
+INLINE vec greater(vec x, vec z) { return less(z, x); }
+INLINE vec equal(vec x, vec z)
+{
+    OPAQUE(x);
+    return (vec)((x == z) & ~is_nan(x) & ~is_nan(z) & (ivec)(1.f - (vec){0}));
+}
+
+/* z where the condition x is not 0, or where it is 0, and elsewhere 0. */
+INLINE vec where_true(vec x, vec z) { return choose(x != 0.f, z, (vec){0}); }
+INLINE vec where_false(vec x, vec z) { return choose(x != 0.f, (vec){0}, z); }
+
 /* y = function(x, z) by rows; from a row of z to the next are zs. */
 #define BINARY(function, rows, count, x, z, zs, y) \
     for (int r = 0; r < (rows); r++) \
         for (int i = 0; i < (count); i += VL) \
             put((y) + r * (count) + i, function(get((x) + r * (count) + i, (count) - i), get((z) + r * (zs) + i, (count) - i)), (count) - i)
+
+/* y = x z for `batches` pairs of matrices of data: x of `rows` rows of k numbers, from one to the next xs, and z of k
+   rows of `count` numbers, or if `by_columns` of `count` columns of k, from one to the next zs; batches are xb and zb
+   apart. */
+INLINE void data_product(int batches, int rows, int k, int count, int by_columns, int xb, int xs, int zb, int zs, const float *x,
+                         const float *z, float *y)
+{
+    for (int r = 0; r < batches * rows; r++) {
+        const float *row = x + r / rows * xb + r % rows * xs, *other = z + r / rows * zb;
+        float *to = y + r * count;
+        for (int j = 0; j < count && by_columns; j++) {
+            vec sum = {0};
+            for (int i = 0; i < k; i += VL) sum += get(row + i, k - i) * get(other + j * zs + i, k - i);
+            to[j] = 0;
+            for (int i = 0; i < VL; i++) to[j] += sum[i];
+        }
+        for (int j = 0; j < count && !by_columns; j += VL) {
+            vec sum = {0};
+            for (int i = 0; i < k; i++) sum += row[i] * get(other + i * zs + j, count - j);
+            put(to + j, sum, count - j);
+        }
+    }
+}
+
+/* Rows of a table for `count` numbers x, which count from its end if they are negative. Those beyond it become the first
+   or the last row, and a NaN, or a number that is no index, the first. */
+INLINE void lookup(int count, int rows, int width, const float *x, const float *table, float *y)
+{
+    for (int i = 0; i < count; i++) {
+        int32_t bits, at = 0;
+        memcpy(&bits, x + i, 4);
+        if ((bits & 0x7fffffff) < 0x4f000000) /* 2^31 */
+            at = (int32_t)x[i];
+        at = at < 0 ? at + rows : at;
+        at = at < 0 ? 0 : at < rows ? at : rows - 1;
+        memcpy(y + i * width, table + at * width, 4 * (size_t)width);
+    }
+}

@@ -44,3 +44,9 @@ class Node:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:
             raise self.refused(f"{what} must be a constant in float32, not computed from the input")
         return value
+
+    def number(self, value: Value, what: str) -> np.ndarray:
+        """An input that has to be a constant, of float32 or of whole numbers."""
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biu":
+            return value.astype(np.float32)
+        return self.constant(value, what)

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from lstm_onnx.c.functions import BY_FUNCTION, function_of
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import FILL, Program, once
 from lstm_onnx.c.recurrent import recurrent
-from lstm_onnx.c.stages import Binary, Data, Pointwise, Value
+from lstm_onnx.c.stages import Binary, Call, Data, Pointwise, Value
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT
 
 #: Operators that move numbers without changing them.
 MOVES = {
-    "Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
-    "Unsqueeze",
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
 
 #: Operators of which the outputs follow from sizes.
@@ -40,26 +41,81 @@ POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
     "Sqrt": ("square_root", {}),
     "Exp": ("power_of_e", {}),
     "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
+    "Neg": ("negated", {}),
+    "Abs": ("absolute", {}),
+    "Reciprocal": ("inverse", {}),
+    "Log": ("natural_log", {}),
+    "Erf": ("error_function", {}),
 }
 
-#: Operator of two tensors or more -> function of `kernel.c`.
-ARITHMETIC = {"Add": "sum", "Sub": "difference", "Mul": "times", "Div": "quotient", "Max": "larger", "Min": "smaller"}
+#: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is false.
+ARITHMETIC = {
+    "Add": "sum",
+    "Sub": "difference",
+    "Mul": "times",
+    "Div": "quotient",
+    "Max": "larger",
+    "Min": "smaller",
+    "Sum": "sum",
+    "Less": "less",
+    "Greater": "greater",
+    "Equal": "equal",
+    "And": "times",
+    "Or": "larger",
+}
+
+#: Types of whole numbers, which are float32 in C, exact up to 2^24.
+WHOLE = {
+    onnx.TensorProto.DataType.Value(name)
+    for name in ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+}
+
+#: Operators that answer with conditions.
+CONDITIONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"}
 
 #: Function of `kernel.c` -> that of its operands in the other order.
-SWAPPED = {"difference": "subtracted", "quotient": "divisor"}
+SWAPPED = {"difference": "subtracted", "quotient": "divisor", "less": "greater", "greater": "less"}
 
-#: Operator -> those by which it is computed, with inputs and output; of its own inputs all but the first are constants.
-DEFINITIONS = {
+#: Reduction -> the operator for each number before it, the function of `kernel.c` that joins two numbers, and the
+#: operator behind it. A sum is a product with ones, a mean with its share.
+REDUCED: dict[str, tuple[str, str, str]] = {
+    "ReduceMean": ("", "mean", ""),
+    "ReduceSum": ("", "sum", ""),
+    "ReduceL1": ("Abs", "sum", ""),
+    "ReduceL2": ("square", "sum", "Sqrt"),
+    "ReduceSumSquare": ("square", "sum", ""),
+    "ReduceLogSum": ("", "sum", "Log"),
+    "ReduceMax": ("", "larger", ""),
+    "ReduceMin": ("", "smaller", ""),
+}
+
+#: Operators with their inputs and output, which compute `y` of `x`.
+Rows = tuple[tuple[str, str, str], ...]
+NORMAL: Rows = (
+    ("ReduceMean", "x axes", "mean"), ("Sub", "x mean", "d"), ("Mul", "d d", "squares"),
+    ("ReduceMean", "squares axes", "variance"), ("Add", "variance epsilon", "more"), ("Sqrt", "more", "deviation"),
+    ("Div", "d deviation", "y"),
+)  # fmt: skip
+SCALED: Rows = (("Mul", "x scale", "scaled"), ("Add", "scaled bias", "y"))
+
+#: Operator of one input -> those by which it is computed. `functions` has those for which ONNX's own definition is
+#: right.
+DEFINITIONS: dict[str, Rows] = {
     "Softmax": (
         ("ReduceMax", "x axes", "most"), ("Sub", "x most", "d"), ("Exp", "d", "e"), ("ReduceSum", "e axes", "all"),
         ("Div", "e all", "y"),
     ),
-    "LayerNormalization": (
-        ("ReduceMean", "x axes", "mean"), ("Sub", "x mean", "d"), ("Mul", "d d", "squares"),
-        ("ReduceMean", "squares axes", "variance"), ("Add", "variance epsilon", "more"), ("Sqrt", "more", "deviation"),
-        ("Div", "d deviation", "normal"), ("Mul", "normal scale", "scaled"), ("Add", "scaled bias", "y"),
+    "LogSoftmax": (
+        ("ReduceMax", "x axes", "most"), ("Sub", "x most", "d"), ("Exp", "d", "e"), ("ReduceSum", "e axes", "all"),
+        ("Log", "all", "l"), ("Sub", "d l", "y"),
     ),
-    "BatchNormalization": (("Mul", "x scale", "scaled"), ("Add", "scaled bias", "y")),
+    "Softplus": (
+        ("Relu", "x", "positive"), ("Abs", "x", "size"), ("Neg", "size", "n"), ("Exp", "n", "e"), ("Add", "e one", "m"),
+        ("Log", "m", "l"), ("Add", "positive l", "y"),
+    ),
+    "Not": (("Sub", "one x", "y"),),
+    "GlobalAveragePool": (("ReduceMean", "x places", "y"),),
+    "GlobalMaxPool": (("ReduceMax", "x places", "y"),),
 }  # fmt: skip
 
 
@@ -77,8 +133,11 @@ def _pointwise(program: Program, node: Node) -> list[Value]:
     return [program.each(Pointwise, node.inputs[0], function, tuple(parameters))]
 
 
-def _root(program: Program, data: Data) -> Data:
-    return program.each(Pointwise, data, "square_root", ())
+def _of_each(program: Program, kind: str, data: Data) -> Data:
+    """What an operator without parameters computes, or the square."""
+    if kind == "square":
+        return program.each(Binary, data, "times", others=[data])
+    return program.each(Pointwise, data, POINTWISE[kind][0], ())
 
 
 def _power(program: Program, node: Node) -> list[Value]:
@@ -86,7 +145,7 @@ def _power(program: Program, node: Node) -> list[Value]:
     if isinstance(exponent, Data) or exponent.size != 1 or exponent.item() not in (0.5, 1, 2, 3):
         raise node.refused("the C kernel has powers with the constant exponents 0.5, 1, 2, and 3")
     if exponent.item() == 0.5:
-        return [_root(program, data)]
+        return [_of_each(program, "Sqrt", data)]
     power = data
     for _ in range(int(exponent.item()) - 1):
         power = program.each(Binary, power, "times", others=[data])
@@ -94,13 +153,23 @@ def _power(program: Program, node: Node) -> list[Value]:
 
 
 def _cast(program: Program, node: Node) -> list[Value]:
-    if node.has["to"] != onnx.TensorProto.FLOAT:
-        raise node.refused("the C kernel has float32 only")
+    kinds = onnx.TensorProto
+    to = node.has["to"]
+    data = node.inputs[0]
+    if to == kinds.BOOL:
+        return [_of_two(program, node, "where_true", data, np.ones(1, np.float32))]
+    if to != kinds.FLOAT and not (node.proto.input[0] in program.whole and to in WHOLE):
+        raise node.refused("the C kernel has float32 only, and whole numbers that are inputs or follow from these")
     return _same(program, node)
 
 
+def _cast_like(program: Program, node: Node) -> list[Value]:
+    value = node.inputs[0]
+    return _same(program, node) if isinstance(value, Data) else [value.astype(np.float32)]
+
+
 def _unmoved(program: Program, node: Node) -> list[Value]:
-    raise node.refused("the C kernel has float32 only")
+    raise node.refused("what says which numbers it moves must be a constant, not computed from the input")
 
 
 def _same(program: Program, node: Node) -> list[Value]:
@@ -112,35 +181,51 @@ def _same(program: Program, node: Node) -> list[Value]:
 
 
 def _arithmetic(program: Program, node: Node) -> list[Value]:
+    function = ARITHMETIC[node.kind]
     value = node.inputs[0]
     for place, other in enumerate(node.inputs[1:], 1):
+        if not isinstance(value, Data) and not isinstance(other, Data):
+            value = program.data(value)
         name = node.proto.input[place if isinstance(value, np.ndarray) else 0]
-        value = _of_two(program, node, value, other, used_once=program.uses[name] == 1)
+        value = _of_two(program, node, function, value, other, used_once=program.uses[name] == 1)
     return [value]
 
 
-def _of_two(program: Program, node: Node, first: Any, second: Any, used_once: bool) -> Data:
-    function = ARITHMETIC[node.kind]
-    data, constant = first, second
+def _of_two(program: Program, node: Node, function: str, first: Value, second: Value, used_once: bool = False) -> Data:
+    """What a function computes of two tensors of shapes that fit, of which one may be a constant.
+
+    `used_once`: a constant row that is added to a product goes into its bias.
+    """
+    data = first
+    constant = second
+    turned = function
     if not isinstance(first, Data):
-        data, constant = second, first
-        function = SWAPPED.get(function, function)
-    shape = np.broadcast_shapes(
-        *(value.at.shape if isinstance(value, Data) else value.shape for value in (first, second))
-    )
+        data = second
+        constant = first
+        turned = SWAPPED.get(function, function)
+    shape = np.broadcast_shapes(program.shape(first), program.shape(second))
     if isinstance(constant, Data) or shape != data.at.shape:
         one, other = (Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second))
-        return program.each(Binary, one, ARITHMETIC[node.kind], others=[other])
-    whole = np.broadcast_to(node.constant(constant, "one operand"), shape)
+        return program.each(Binary, one, function, others=[other])
+    whole = np.broadcast_to(node.number(constant, "one operand"), shape)
     row = _row(whole, data)
     if row is None:
-        return program.each(Binary, data, function, others=[program.data(whole)])
+        return program.each(Binary, data, turned, others=[program.data(whole)])
     rows = whole.size // row.size
     for product, stage in program.products:
-        if node.kind == "Add" and used_once and product is data and stage.rows == rows:
+        if function == "sum" and used_once and product is data and stage.rows == rows:
             stage.bias = stage.bias + row
             return data
-    return program.each(Binary, data, program.stored(row).at[0], function, rows, True)
+    return program.each(Binary, data, program.stored(row).at[0], turned, rows, True)
+
+
+def _where(program: Program, node: Node) -> list[Value]:
+    condition, first, second = node.inputs
+    shape = np.broadcast_shapes(*map(program.shape, node.inputs))
+    at = Data(np.broadcast_to(program.data(condition).at, shape))
+    kept = _of_two(program, node, "where_true", at, first)
+    others = _of_two(program, node, "where_false", at, second)
+    return [_of_two(program, node, "sum", kept, others)]
 
 
 def _row(constant: np.ndarray, data: Data) -> np.ndarray | None:
@@ -156,18 +241,20 @@ def _row(constant: np.ndarray, data: Data) -> np.ndarray | None:
 
 
 def _reduced(program: Program, node: Node) -> list[Value]:
+    before, function, behind = REDUCED[node.kind]
     data = node.inputs[0]
-    if node.kind == "ReduceL2":
-        data = program.each(Binary, data, "times", others=[data])
+    if before:
+        data = _of_each(program, before, data)
     rows, shape = _rows_of(node, data)
-    if node.kind == "ReduceMax":
-        return [Data(_halved(program, rows, "larger").reshape(shape))]
-    share = 1 / rows.shape[1] if node.kind == "ReduceMean" else 1.0
-    ones = np.full((rows.shape[1], 1), share, np.float32)
-    sums = program.product(rows, ones, np.zeros(1, np.float32))
-    if node.kind == "ReduceL2":
-        sums = _root(program, sums)
-    return [Data(sums.at.reshape(shape))]
+    if function in ("sum", "mean"):
+        share = 1 / rows.shape[1] if function == "mean" else 1.0
+        ones = np.full((rows.shape[1], 1), share, np.float32)
+        found = program.product(rows, ones, np.zeros(1, np.float32))
+    else:
+        found = Data(_halved(program, rows, function))
+    if behind:
+        found = _of_each(program, behind, found)
+    return [Data(found.at.reshape(shape))]
 
 
 def _rows_of(node: Node, data: Data) -> tuple[np.ndarray, list[int]]:
@@ -194,32 +281,94 @@ def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
     return rows
 
 
+def _running_sum(program: Program, node: Node) -> list[Value]:
+    """CumSum: sums of 1, 2, 4, ... numbers, each of two of those before."""
+    axis = int(node.number(node.inputs[1], "its axis").item())
+    at = np.moveaxis(node.inputs[0].at, axis, 0)
+    if node.has.get("reverse"):
+        at = at[::-1]
+    if node.has.get("exclusive"):
+        at = program.filled(np.concatenate([np.full_like(at[:1], FILL), at[:-1]]))
+    width = 1
+    while width < len(at):
+        sums = program.each(Binary, Data(at[width:]), "sum", others=[Data(at[:-width])])
+        at = np.concatenate([at[:width], sums.at])
+        width *= 2
+    if node.has.get("reverse"):
+        at = at[::-1]
+    return [Data(np.moveaxis(at, 0, axis))]
+
+
 # Products
 
 
-def _dense(program: Program, node: Node) -> list[Value]:
-    has = node.has
-    data = node.inputs[0]
-    matrix = node.constant(node.inputs[1], "the second factor")
-    if not isinstance(data, Data) or has.get("transA"):
-        raise node.refused("the C kernel multiplies rows of data by a constant matrix")
-    if has.get("transB"):
-        matrix = matrix.T
-    if matrix.ndim == 1 or math.prod(matrix.shape[:-2]) != 1:
-        raise node.refused("the second factor must be a matrix")
+def _product(program: Program, node: Node) -> list[Value]:
+    """MatMul, and Gemm with its factors and bias."""
+    alpha = node.has.get("alpha", 1.0)
+    first = _transposed(node.inputs[0], node.has.get("transA"))
+    second = _transposed(node.inputs[1], node.has.get("transB"))
+    bias = node.get(2)
+    if bias is not None and not isinstance(bias, Data):
+        bias = np.asarray(node.has.get("beta", 1.0) * node.constant(bias, "the bias"))
+    elif bias is not None and node.has.get("beta", 1.0) != 1.0:
+        bias = _of_two(program, node, "times", bias, np.array(node.has["beta"], np.float32))
+    if isinstance(second, np.ndarray) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
+        matrix = alpha * node.constant(second, "the second factor")
+        row = _same_for_all_rows(bias, matrix.shape[-1])
+        y = _by_matrix(program, first, matrix, row)
+        program.products.append((y, program.stages[-1]))
+        if row is not None:
+            return [y]
+    elif isinstance(first, np.ndarray) and first.ndim == 2 and len(program.shape(second)) > 1:
+        turned = Data(program.data(second).at.swapaxes(-1, -2))
+        y = _by_matrix(program, turned, alpha * node.constant(first, "the first factor").T, None)
+        y = Data(y.at.swapaxes(-1, -2))
+    else:
+        y = _of_data(program, program.data(first).at, program.data(second).at)
+        if alpha != 1.0:
+            y = _of_two(program, node, "times", y, np.array(alpha, np.float32))
+    return [y if bias is None else _of_two(program, node, "sum", y, bias)]
+
+
+def _transposed(value: Value, turned: Any) -> Value:
+    if not turned:
+        return value
+    return Data(value.at.T) if isinstance(value, Data) else value.T
+
+
+def _same_for_all_rows(bias: Value, columns: int) -> np.ndarray | None:
+    """The bias of all rows, if it is a constant that has one."""
+    if not isinstance(bias, np.ndarray) or bias.size not in (1, *bias.shape[-1:]):
+        return None
+    return np.broadcast_to(bias.reshape(-1), columns)
+
+
+def _by_matrix(program: Program, data: Data, matrix: np.ndarray, bias: np.ndarray | None) -> Data:
+    """The product of rows of data with a constant matrix, (..., k, columns)."""
     k, columns = matrix.shape[-2:]
-    bias = np.zeros(columns, np.float32)
-    if node.get(2) is not None:
-        given = has.get("beta", 1.0) * node.constant(node.get(2), "the bias")
-        each = np.broadcast_to(given, (data.at.shape[0], columns))
-        bias = each[0]
-        if (each != bias).any():
-            raise node.refused("its bias must be the same for all rows")
-    shape = (*np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2]), *data.at.shape[-2:-1], columns)
-    matrix = has.get("alpha", 1.0) * matrix.reshape(k, columns)
-    y = Data(program.product(data.at.reshape(-1, k), matrix, bias).at.reshape(shape))
-    program.products.append((y, program.stages[-1]))
-    return [y]
+    row = np.zeros(columns, np.float32) if bias is None else bias
+    around = np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2])
+    y = program.product(data.at.reshape(-1, k), matrix.reshape(k, columns), row)
+    return Data(y.at.reshape(*around, *data.at.shape[-2:-1], columns))
+
+
+def _of_data(program: Program, first: np.ndarray, second: np.ndarray) -> Data:
+    """The product of two tensors, by their addresses, as `numpy.matmul` defines it."""
+    a = first if first.ndim > 1 else first[None]
+    b = second if second.ndim > 1 else second[:, None]
+    around = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows, k = a.shape[-2:]
+    columns = b.shape[-1]
+    a = np.broadcast_to(a, (*around, rows, k)).reshape(-1, rows, k)
+    b = np.broadcast_to(b, (*around, k, columns)).reshape(-1, k, columns)
+    by_columns = columns == 1 or bool((np.diff(b, axis=1) == 1).all())
+    x, *steps_of_x = program.lines(a)
+    z, *steps_of_z = program.lines(b.swapaxes(1, 2) if by_columns else b)
+    y = program.buffer((len(a), rows, columns)).at
+    numbers = (len(a), rows, k, columns, int(by_columns), *steps_of_x, *steps_of_z)
+    program.stages.append(Call(x, y.flat[0], y.size, "data_product", numbers, (z,)))
+    shape = (*around, *first.shape[-2:-1], *(second.shape[-1:] if second.ndim > 1 else ()))
+    return Data(y.reshape(shape))
 
 
 def _convolution(program: Program, node: Node) -> list[Value]:
@@ -268,59 +417,171 @@ def _pads(node: Node, sizes: Sequence[int], spans: Sequence[int], strides: Seque
     return np.stack(both if padding == "SAME_UPPER" else both[::-1], axis=1)
 
 
+def _lookup(program: Program, node: Node) -> list[Value]:
+    """Gather of rows of a table by indices that vary."""
+    table, index = node.inputs
+    axis = node.has.get("axis", 0) % len(program.shape(table))
+    at = (program.stored(table) if isinstance(table, np.ndarray) else table).at
+    at = np.moveaxis(at, axis, 0)
+    program.limit(index, len(at))
+    index = program.data(index)
+    width = at[0].size
+    y = program.buffer((*index.at.shape, *at.shape[1:])).at
+    numbers = (index.at.size, len(at), width)
+    places = (program.address(index), y.flat[0], y.size)
+    program.stages.append(Call(*places, "lookup", numbers, (program.address(Data(at)),)))
+    rank = index.at.ndim
+    return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
+
+
+def _pooled(program: Program, node: Node) -> list[Value]:
+    """MaxPool and AveragePool, axis by axis."""
+    if len(node.proto.output) > 1:
+        raise node.refused("the C kernel has no indices of the largest numbers")
+    at = node.inputs[0].at
+    kernel = node.has["kernel_shape"]
+    strides = node.has.get("strides") or (1,) * len(kernel)
+    dilations = node.has.get("dilations") or (1,) * len(kernel)
+    spans = [each * (size - 1) + 1 for each, size in zip(dilations, kernel, strict=True)]
+    pads = _pads(node, at.shape[2:], spans, strides).tolist()
+    is_mean = node.kind == "AveragePool"
+    function = "sum" if is_mean else "larger"
+    counts = np.ones(())
+    for axis, (before, after) in enumerate(pads):
+        inside = at.shape[2 + axis] + before + after
+        span = spans[axis]
+        stride = strides[axis]
+        number = (inside - span) // stride + 1
+        if node.has.get("ceil_mode") and (inside - span) % stride and number * stride < inside - after:
+            number += 1
+        beyond = max((number - 1) * stride + span - inside, 0)
+        widths = [(0, 0)] * at.ndim
+        widths[2 + axis] = (before, after + beyond)
+        at = np.pad(at, widths, constant_values=FILL)
+        at = program.filled(at, 0.0 if is_mean else -math.inf)
+        counted = np.full(inside, node.has.get("count_include_pad", 0))
+        counted[before : inside - after] = 1
+        counted = np.pad(counted, (0, beyond))
+        places = [range(first, first + (number - 1) * stride + 1, stride) for first in range(0, span, dilations[axis])]
+        counts = np.multiply.outer(counts, np.sum([counted[each] for each in places], axis=0))
+        first, *others = (at.take(each, 2 + axis) for each in places)
+        for other in others:
+            first = program.each(Binary, Data(first), function, others=[Data(other)]).at
+        at = first
+    if not is_mean:
+        return [Data(at)]
+    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
+
+
 # Operators that are computed by others
 
 
 def _defined(program: Program, node: Node) -> list[Value]:
-    data, *given = node.inputs
-    constants = [node.constant(value, "each input but the first") for value in given]
-    epsilon = np.array(node.has.get("epsilon", 1e-5), np.float32)
+    """An operator of `DEFINITIONS` with one input."""
+    data = node.inputs[0]
     rank = data.at.ndim
-    of_one_axis = node.kind == "Softmax" and program.opsets[""] >= 13  # before, it was of a matrix
-    axis = node.has.get("axis", 1 if node.kind == "Softmax" and not of_one_axis else -1) % rank
-    if node.kind == "BatchNormalization":
-        scale, bias, mean, variance = (value.reshape(-1, *(1,) * (rank - 2)) for value in constants)
-        scale = scale / np.sqrt(variance + epsilon)
-        constants = [scale, bias - mean * scale]
+    of_one_axis = program.opsets[""] >= 13  # of Softmax, which was of a matrix before
+    axis = node.has.get("axis", -1 if of_one_axis else 1) % rank
     values: dict[str, Value] = {
         "x": data,
         "axes": np.arange(axis, axis + 1 if of_one_axis else rank),
-        "epsilon": epsilon,
-        "bias": np.zeros(1, np.float32),
+        "places": np.arange(2, rank),
+        "one": np.ones(1, np.float32),
     }
-    values.update(zip(("scale", "bias"), constants, strict=False))
     return [_by_rows(program, node, DEFINITIONS[node.kind], values)]
 
 
-def _by_rows(program: Program, node: Node, rows: Sequence[tuple[str, str, str]], values: dict[str, Value]) -> Value:
-    """What rows of `DEFINITIONS` compute."""
+def _by_rows(program: Program, node: Node, rows: Rows, values: dict[str, Value]) -> Data:
+    """What rows as those of `DEFINITIONS` compute."""
     parts = [onnx.helper.make_node(kind, names.split(), [output]) for kind, names, output in rows]
-    return program.expanded(node, parts, values, "y")
+    return program.expanded(node, parts, values, ["y"])[0]
+
+
+def _normal(program: Program, node: Node, data: Data, axes: Sequence[int]) -> Data:
+    """Data without their mean, divided by their deviation."""
+    epsilon = np.array(node.has.get("epsilon", 1e-5), np.float32)
+    return _by_rows(program, node, NORMAL, {"x": data, "axes": np.array(axes), "epsilon": epsilon})
+
+
+def _scaled(program: Program, node: Node, data: Data, scale: Value, bias: Value) -> list[Value]:
+    if bias is None:
+        bias = np.zeros(1, np.float32)
+    return [_by_rows(program, node, SCALED, {"x": data, "scale": scale, "bias": bias})]
+
+
+def _layer_normalization(program: Program, node: Node) -> list[Value]:
+    data = node.inputs[0]
+    rank = data.at.ndim
+    axes = range(node.has.get("axis", -1) % rank, rank)
+    return _scaled(program, node, _normal(program, node, data, axes), node.inputs[1], node.get(2))
+
+
+def _batch_normalization(program: Program, node: Node) -> list[Value]:
+    data, *given = node.inputs
+    if node.has.get("training_mode"):
+        raise node.refused("it is in training mode: export the network in evaluation mode")
+    constants = [node.constant(value, "each input but the first") for value in given]
+    scale, bias, mean, variance = (_of_channels(value, data) for value in constants)
+    scale = scale / np.sqrt(variance + np.float32(node.has.get("epsilon", 1e-5)))
+    return _scaled(program, node, data, scale, bias - mean * scale)
+
+
+def _group_normalization(program: Program, node: Node) -> list[Value]:
+    """GroupNormalization, and InstanceNormalization, of which each channel is a group."""
+    data, *given = node.inputs
+    constants = [node.constant(value, "each input but the first") for value in given]
+    batch, channels = data.at.shape[:2]
+    groups = node.has.get("num_groups", channels)
+    of_groups = Data(data.at.reshape(batch, groups, -1))
+    normal = Data(_normal(program, node, of_groups, [2]).at.reshape(data.at.shape))
+    scale, bias = (_of_channels(np.repeat(value, channels // len(value)), data) for value in constants)
+    return _scaled(program, node, normal, scale, bias)
+
+
+def _of_channels(value: np.ndarray, data: Data) -> np.ndarray:
+    """A number of each channel, in a shape that fits (batch, channels, ...)."""
+    return value.reshape(-1, *(1,) * (data.at.ndim - 2))
+
+
+def _by_function(program: Program, node: Node) -> list[Value]:
+    """An operator as ONNX itself defines it by others."""
+    parts, inputs, outputs, opset = function_of(node, program.opsets[""])
+    return program.expanded(node, parts, dict(zip(inputs, node.inputs, strict=True)), outputs, opset)
 
 
 Handler = Callable[[Program, Node], Sequence[Value]]
 
 #: Operator -> what appends its stages and returns its outputs, where an input varies. Operators of `MOVES` are
-#: evaluated on addresses instead, where only what they move varies.
+#: evaluated on addresses instead, if only what they move varies.
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(RECURRENT, recurrent),
     "Conv": _convolution,
-    **dict.fromkeys(("MatMul", "Gemm"), _dense),
+    "MatMul": _product,
+    "Gemm": _product,
     **dict.fromkeys(ARITHMETIC, _arithmetic),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceL2", "ReduceMax"), _reduced),
+    "Where": _where,
+    **dict.fromkeys(REDUCED, _reduced),
+    "CumSum": _running_sum,
+    "MaxPool": _pooled,
+    "AveragePool": _pooled,
     **dict.fromkeys(DEFINITIONS, _defined),
+    "LayerNormalization": _layer_normalization,
+    "BatchNormalization": _batch_normalization,
+    "GroupNormalization": _group_normalization,
+    "InstanceNormalization": _group_normalization,
     **dict.fromkeys(POINTWISE, _pointwise),
     "Pow": _power,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Dropout": _same,
     **dict.fromkeys((*MOVES, *SIZES), _unmoved),
+    "Gather": _lookup,
+    **dict.fromkeys(BY_FUNCTION, _by_function),
 }
 
 
 def known_operators() -> list[str]:
     """What a message names of the operators that compute."""
-    known = [*RECURRENT, "Conv", "dense layers"]
-    for name in HANDLERS:
-        if name not in (*known, "MatMul", "Gemm", "Pow", "Cast", "Dropout", *MOVES, *SIZES):
-            known.append(name)
-    return known
+    silent = {*MOVES, *SIZES, "MatMul", "Gemm", "CastLike", "Dropout"} - {"Gather"}
+    computing = [name for name in HANDLERS if name not in silent]
+    return [*computing[:4], "dense layers and products", *computing[4:]]

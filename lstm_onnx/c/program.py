@@ -43,6 +43,10 @@ class Program:
         #: Products with constant matrices, and their stages.
         self.products: list[tuple[Data, Any]] = []
         self.values: dict[str, Value] = {}
+        #: Tensors of whole numbers and conditions, which are float32 in C.
+        self.whole: set[str] = set()
+        #: Inputs of whole numbers -> the number below which they are, as far as that is known, or 2.
+        self.whole_inputs: dict[str, int] = {}
         #: Tensor -> how often the graph reads it.
         self.uses: Counter[str] = Counter()
         self.opsets: dict[str, int] = {}
@@ -92,6 +96,19 @@ class Program:
             at[missing] = self.data(np.full(np.count_nonzero(missing), value)).at
         return at
 
+    @staticmethod
+    def shape(value: Data | np.ndarray) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return value.at.shape if isinstance(value, Data) else value.shape
+
+    def limit(self, index: Value, rows: int) -> None:
+        """Note that an input is an index of so many rows."""
+        if not isinstance(index, Data) or not index.at.size:
+            return
+        for name in self.whole_inputs:
+            if self.values[name].at.size and self.values[name].at.flat[0] // BASE == index.at.flat[0] // BASE:
+                self.whole_inputs[name] = rows
+
     def place(self, address: int) -> str:
         """The C expression of an address."""
         name = self.bases[address // BASE]
@@ -99,7 +116,12 @@ class Program:
         return f"{name} + {offset}" if offset else name
 
     def address(self, data: Data) -> int:
-        """Where a tensor begins, which is copied if it lies in several pieces."""
+        """Where a tensor begins, which is copied if it lies in several pieces.
+
+        Raises `BuildFailed` if it has no numbers.
+        """
+        if not data.at.size:
+            raise BuildFailed("a tensor of no numbers: the window is too short for this network")
         if (np.diff(data.at.ravel()) == 1).all():
             return data.at.flat[0]
         return self.copied(data)
@@ -134,27 +156,46 @@ class Program:
         """Append the product of rows of addresses, (n, k), with a matrix, (k, columns); returns (n, columns)."""
         if not rows.size:
             raise BuildFailed("a product of no rows: the window is too short for this network")
-        x, stride = self.rows_at(rows)
+        x, _, stride = self.lines(rows[None])
         y = self.buffer((len(rows), matrix.shape[1]))
         self.stages.append(Dense(x, y.at.flat[0], y.at.size, len(rows), stride, matrix, bias))
         return y
 
-    def rows_at(self, rows: np.ndarray) -> tuple[int, int]:
-        """Where rows of addresses, (n, k), begin, and how far it is from one to the next; copied if that differs."""
-        n, k = rows.shape
-        far = np.diff(rows[:, 0])
-        adjacent = (np.diff(rows) == 1).all()
-        even = (far == far[:1]).all() and (far[:1] >= 0).all() and far.sum() < BASE // 2
-        if adjacent and even:
-            return rows[0, 0], int(far[0]) if n > 1 else k
-        return self.address(Data(rows)), k
+    def lines(self, at: np.ndarray) -> tuple[int, int, int]:
+        """Where rows of addresses, (batches, rows, k), begin; how far it is to the next batch, and to the next row.
+
+        They are copied if that differs from one to another.
+        """
+        _, rows, k = at.shape
+        steps = []
+        even = bool((np.diff(at) == 1).all()) and np.ptp(at) < BASE // 2
+        for axis, size in ((0, rows * k), (1, k)):
+            far = np.diff(at, axis=axis)
+            steps.append(int(far.flat[0]) if far.size else size)
+            even = even and bool((far == steps[-1]).all()) and steps[-1] >= 0
+        if even:
+            return at.flat[0], *steps
+        return self.address(Data(at)), rows * k, k
 
     def begin_from(self, state: np.ndarray, after: Any) -> None:
         """The state from which a layer begins, which `reset` puts where it ends."""
         self.firsts[self.bases[after // BASE]] = state.astype(np.float32).ravel()
 
-    def expanded(self, node: Node, parts: Iterable[onnx.NodeProto], values: Mapping[str, Value], output: str) -> Value:
-        """What operators compute from `values`, in place of an operator, which is named if one is refused."""
+    def expanded(
+        self,
+        node: Node,
+        parts: Iterable[onnx.NodeProto],
+        values: Mapping[str, Value],
+        outputs: Sequence[str],
+        opset: int | None = None,
+    ) -> list[Value]:
+        """What operators compute from `values`, in place of an operator, which is named if one is refused.
+
+        They are of the version `opset`, or of that of the network.
+        """
+        before = self.opsets
+        if opset is not None:
+            self.opsets = {**before, "": opset}
         prefix = f"{node.proto.output[0]} of {node.kind}, "
         for name, value in values.items():
             self.values[prefix + name] = value
@@ -165,4 +206,5 @@ class Program:
             copy.input[:] = [prefix + name if name else "" for name in part.input]
             copy.output[:] = [prefix + name for name in part.output]
             self.read(copy)
-        return self.values[prefix + output]
+        self.opsets = before
+        return [self.values[prefix + name] for name in outputs]

@@ -18,7 +18,7 @@ import numpy as np
 
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.operators import HANDLERS, MOVES, SIZES, known_operators
+from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, WHOLE, known_operators
 from lstm_onnx.c.program import FILL, Program
 from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
 from lstm_onnx.c.stages import Data, Recurrent, Repeat, Value
@@ -28,7 +28,6 @@ from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
 from lstm_trt.export.onnx_checks import label, read
-from lstm_trt.export.sizes import sizes_of
 
 
 def identifier(text: str) -> str:
@@ -106,8 +105,12 @@ class Reader(Program):
         given = [value for value in graph.input if value.name not in self.values]
         names = [value.name for value in given if value.name not in carried]
         for value in given:
-            if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-                raise BuildFailed(_not_float(graph, value))
+            kind = value.type.tensor_type.elem_type
+            if kind in WHOLE:
+                self.whole.add(value.name)
+                self.whole_inputs[value.name] = 2
+            elif kind != onnx.TensorProto.FLOAT:
+                raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes that and whole numbers")
             sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
             if value.name in kept:
                 self.values[value.name] = self._field(sizes)
@@ -150,6 +153,11 @@ class Reader(Program):
                 first.append(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more")
             has = f"the C kernel has {', '.join(known_operators())}"
             faults.insert(0, f"{listed(first)}: {has}; compute the rest outside the network")
+            faults += [
+                f"if the input {name} is a setting, give its value with --value {name}=N"
+                for name in self.whole_inputs
+                if self.values[name].at.size == 1
+            ]
         if faults:
             raise BuildFailed("; ".join(faults))
 
@@ -164,11 +172,32 @@ class Reader(Program):
         if kind in SIZES or not any(isinstance(value, Data) for value in inputs):
             arrays = [value.at if isinstance(value, Data) else value for value in inputs]
             outputs = self.evaluated(node, arrays)
-        elif kind in MOVES and (kind == "Concat" or isinstance(inputs[0], Data)):
+        elif kind in MOVES and (kind == "Concat" or not any(isinstance(value, Data) for value in inputs[1:])):
             outputs = self._moved(node)
         else:
             outputs = HANDLERS[kind](self, node)
         self.values.update(zip(proto.output, outputs, strict=False))
+        if self._is_whole(node):
+            self.whole.update(proto.output)
+
+    def _is_whole(self, node: Node) -> bool:
+        """Whether the outputs are whole numbers or conditions; raises `BuildFailed` if their division is asked for."""
+        names = list(node.proto.input)
+        if node.kind in CONDITIONS:
+            return True
+        if node.kind == "Cast":
+            return node.has["to"] in WHOLE
+        if node.kind == "Where":
+            names = names[1:]
+        elif node.kind in MOVES and node.kind != "Concat":
+            names = names[:1]
+        for name in filter(None, names):
+            value = self.values[name]
+            if name not in self.whole and (isinstance(value, Data) or value.dtype.kind not in "biu"):
+                return False
+        if node.kind in ("Div", "ReduceMean", "AveragePool") and any(name in self.whole for name in names):
+            raise node.refused("the C kernel does not divide whole numbers: cast them to float32 before")
+        return True
 
     def evaluated(self, node: Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """The outputs of an operator for arrays in place of its inputs."""
@@ -204,9 +233,13 @@ class Reader(Program):
 
     def _output(self, name: str) -> tuple[int, int]:
         """The base that holds an output, all of it, and its size."""
-        data = self.values[name]
+        data = self.values.get(name)
+        if data is None:
+            raise BuildFailed(f"the C kernel does not compute the output {name}: leave it out of the network")
         if not isinstance(data, Data):
             raise BuildFailed(f"the output {name} does not depend on the input")
+        if name in self.whole:
+            raise BuildFailed(f"the output {name} is not float32, which is all that C code answers: cast it")
         address = self.address(data)
         size = data.at.size
         taken = {base for base, _ in self.outputs.values()}
@@ -229,17 +262,3 @@ class Reader(Program):
 
 def _kind(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-
-
-def _not_float(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> str:
-    """Why an input of another type is refused."""
-    refused = f"the input {value.name} is not float32: the C kernel takes nothing else"
-    names = {value.name}
-    for node in graph.node:
-        if node.op_type == "Gather" and node.input[1] in names:
-            return f"{refused}, and it is an index of the {label(node)}"
-        if node.op_type in ("Cast", *MOVES) and node.input[0] in names:
-            names.update(node.output)
-    if any(size != 1 for size in sizes_of(value)):
-        return refused
-    return f"{refused}; if it is a setting, give its value with --value {value.name}=N"

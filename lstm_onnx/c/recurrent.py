@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from lstm_onnx.c.loops import is_unusual, looped
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import Program
 from lstm_onnx.c.stages import Data, Layer, Recurrent, Value
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT
+from lstm_trt.export.onnx_checks import INPUT_NAMES
 
 
 def recurrent(program: Program, node: Node) -> list[Value]:
@@ -29,8 +30,13 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     if b is None:
         b = np.zeros(layer.weight_shapes["B"], np.float32)
     b = node.constant(b, INPUT_NAMES[3])
-    for fault in _faults(node, layer, {"W": w, "R": r, "B": b}):
+    arrays = {"W": w, "R": r, "B": b}
+    for fault in _faults(node, layer, arrays):
         raise node.refused(fault)
+    if is_unusual(node, rows, layer.directions):
+        reverse = [direction == "reverse", True][: layer.directions]
+        found = looped(program, node, Data(x.at.swapaxes(0, 1)) if layout else x, arrays, reverse)
+        return _batch_first(found) if layout else found
     units = r.shape[-1]
     directions = layer.directions
     begin = program.address(x)
@@ -57,9 +63,14 @@ def recurrent(program: Program, node: Node) -> list[Value]:
         stage = Recurrent(begin, place, y.at.size, rows, number, directions * units, reverse)
         program.stages.append(stage)
     states = [np.stack(end) for end in ends.values()]
-    if layout:
-        return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.swapaxes(0, 1)) for state in states)]
-    return [y, *map(Data, states)]
+    found = [y, *map(Data, states)]
+    return _batch_first(found) if layout else found
+
+
+def _batch_first(outputs: Sequence[Data]) -> list[Value]:
+    """Y and states of an operator with layout 1."""
+    y, *states = outputs
+    return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.at.swapaxes(0, 1)) for state in states)]
 
 
 def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> None:
@@ -89,8 +100,6 @@ def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> Non
 def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> Iterator[str]:
     """Why a layer cannot be generated."""
     has = node.has
-    lengths = node.get(4)
-    peepholes = node.get(7)
     if layer.direction not in ("forward", "reverse", "bidirectional"):
         yield f"unknown direction {layer.direction!r}"
     if has.get("hidden_size") != layer.hidden:
@@ -104,16 +113,6 @@ def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) ->
             f"batch size {layer.batch}, but the C kernel computes batch size 1: give the file a symbolic batch size,"
             " and call the code once for each sequence"
         )
-    lacks = "the C kernel does not support"
-    default = RECURRENT[node.kind]
-    names = tuple(has.get("activations", ())) or default * layer.directions
-    if names != default * layer.directions:
-        yield f"{lacks} activations {', '.join(names)}, only {', '.join(default)}"
-    if "clip" in has:
-        yield f"{lacks} clip"
-    if has.get("input_forget"):
-        yield f"{lacks} input_forget"
-    if isinstance(peepholes, Data) or (peepholes is not None and peepholes.any()):
-        yield f"{lacks} peepholes (input P)"
-    if isinstance(lengths, Data) or (lengths is not None and (lengths != layer.sequence).any()):
-        yield f"{lacks} sequence_lens other than the full length"
+    lengths = node.get(INPUT_NAMES.index("sequence_lens"))
+    if lengths is not None and Program.shape(lengths) != (1,):
+        yield f"sequence_lens has shape {Program.shape(lengths)}, expected (1,)"

@@ -8,6 +8,8 @@ import os
 import time
 from typing import Any
 
+import numpy as np
+
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.file import VERSION, c_file, native_target
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, building
@@ -84,6 +86,8 @@ class _NetworkStep(HostStep):
     def __init__(self, request: Request, began: float, network: LoadedNetwork, facts: dict) -> None:
         super().__init__(request, began)
         self._network, self._facts = network, facts
+        # Whole numbers are float32 in C.
+        self._inputs = {name: array.astype(np.float32) for name, array in self._inputs.items()}
         arrays = (*self._inputs.values(), *self._outputs.values())
         step = network.bound("step" if request.mode == "stream" else "run", *arrays)
         self.first_call(step, network.bound("reset"))
