@@ -6,14 +6,13 @@ computed before the loop, for all time steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.program import Program
+from lstm_onnx.c.program import Program, rows_of
 from lstm_onnx.c.stages import Data, End, Repeat, Value
 from lstm_onnx.evaluate import Activation, activations_of
 from lstm_trt.config.libraries import onnx
@@ -21,6 +20,75 @@ from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT
 
 #: The version of the operators of which a time step consists.
 OPSET = 18
+
+#: A time step by the definitions of ONNX: from h and c to h_ and c_. `xw` has the product of the input with all biases
+#: that `RB` has not, F, G and H are the activations; whole numbers are places of gates.
+CELLS = {
+    "LSTM": """
+        hr = MatMul h R
+        s = Add hr xw
+        si = Slice s 0 1 axis
+        so = Slice s 1 2 axis
+        sf = Slice s 2 3 axis
+        sg = Slice s 3 4 axis
+        pi = Mul c P0
+        ai = Add si pi
+        i = F ai
+        pf = Mul c P2
+        af = Add sf pf
+        forget = F af
+        new = G sg
+        kept = Mul forget c
+        added = Mul i new
+        c_ = Add kept added
+        po = Mul c_ P1
+        ao = Add so po
+        o = F ao
+        seen = H c_
+        h_ = Mul o seen
+    """,
+    "GRU": """
+        xu = Slice xw 0 2 axis
+        xn = Slice xw 2 3 axis
+        Ru = Slice R 0 2 axis
+        Rn = Slice R 2 3 axis
+        hu = MatMul h Ru
+        au = Add hu xu
+        u = F au
+        z = Slice u 0 1 axis
+        r = Slice u 1 2 axis
+        rh = Mul r h
+        hn = MatMul rh Rn
+        an = Add hn xn
+        new = G an
+        d = Sub h new
+        zd = Mul z d
+        h_ = Add new zd
+    """,
+    "RNN": """
+        hr = MatMul h R
+        s = Add hr xw
+        h_ = F s
+    """,
+}
+
+#: Rows in place of others: of an LSTM with input_forget, and of a GRU with linear_before_reset.
+FLAGS = {
+    "input_forget": {"forget = F af": "forget = Sub one i"},
+    "linear_before_reset": {
+        "rh = Mul r h": "all = MatMul h Rn\nbiased = Add all RB",
+        "hn = MatMul rh Rn": "hn = Mul r biased",
+    },
+}
+
+#: What follows where the sequence has a length: after it, states stay and outputs are 0.
+LENGTH = """
+    inside = Less n length
+    y = Where inside h_ zero
+    h_ = Where inside h_ h
+    c_ = Where inside c_ c
+    n_ = Add n one
+"""
 
 
 def is_unusual(node: Node, rows: int, directions: int) -> bool:
@@ -76,14 +144,12 @@ def _direction(
     rows = len(x.at)
     w, r = arrays["W"], arrays["R"]
     units = r.shape[-1]
-    cell = _Cell(node, functions, index, units)
     of_input, of_state = np.split(arrays["B"], 2)
-    if node.kind == "GRU" and cell.flag:  # the reset gate multiplies the last part
-        of_state = of_state * (np.arange(3 * units) >= 2 * units)
-        of_input = of_input + np.split(arrays["B"], 2)[1] - of_state
-    else:
-        of_input, of_state = of_input + of_state, np.zeros_like(of_state)
-    products = program.product(x.at.reshape(rows, -1), w.T, of_input)
+    own = None
+    if node.has.get("linear_before_reset"):  # the reset gate multiplies the last part of these biases
+        own = of_state[2 * units :]
+        of_state = np.concatenate([of_state[: 2 * units], np.zeros_like(own)])
+    products = program.product(x.at.reshape(rows, -1), w.T, of_input + of_state)
     states: dict[str, Data] = {}
     for place, key in enumerate("hc"[: 2 if node.kind == "LSTM" else 1]):
         states[key] = _begun(program, node.get(INPUT_NAMES.index("initial_h") + place), index, units)
@@ -92,18 +158,32 @@ def _direction(
         states["n"] = _begun(program, None, 0, 1)
     y = program.buffer((rows, 1, units))
     begin = len(program.stages)
-    text = f"{node.kind} {w.shape[-1]} -> {units}"
-    program.stages.append(Repeat(products.at.flat[0], y.at.flat[0], y.at.size, rows, text))
+    head = f"{node.kind} {w.shape[-1]} -> {units}"
+    program.stages.append(Repeat(products.at.flat[0], y.at.flat[0], y.at.size, rows, head))
     time = f"({rows - 1} - t)" if reverse else "t"
     given, written = (
         program.new(f"({program.place(data.at.flat[0])} + {time} * {data.at[0].size})", (1, data.at[0].size))
         for data in (products, y)
     )
-    values = {"xw": given, **states, "R": r.T, "RB": of_state, "length": lengths}
-    outputs = cell.time_step(lengths is not None)
-    after = program.expanded(
-        node, cell.nodes, values | cell.constants, [outputs["y"], *map(outputs.get, states)], OPSET
-    )
+    values: dict[str, Value] = dict.fromkeys(("c", "RB", "P0", "P1", "P2"))
+    values.update(states)
+    values.update({"xw": given, "R": r.T, "RB": own, "length": lengths, "axis": np.array([1])})
+    values.update({"zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)})
+    for gate in range(5):
+        values[str(gate)] = np.array([gate * units])
+    peepholes = node.get(INPUT_NAMES.index("P"))
+    if peepholes is not None:
+        parts = np.split(node.constant(peepholes, "P")[index], 3)
+        values.update(zip(("P0", "P1", "P2"), parts, strict=True))
+    text = CELLS[node.kind]
+    for flag, others in FLAGS.items():
+        for row, other in others.items():
+            text = text.replace(row, other if node.has.get(flag) else row)
+    if lengths is not None:
+        text += LENGTH
+    names = ["h_" if lengths is None else "y", *(f"{key}_" for key in states)]
+    steps = _activated(rows_of(text, values), functions, node.has.get("clip"))
+    after = program.expanded(node, steps, values, names, OPSET)
     for value, place in zip(after, (written, *states.values()), strict=True):
         program.copy_row(program.address(value), place.at.flat[0], place.at.size)
     inside = program.stages[begin:]
@@ -125,96 +205,19 @@ def _begun(program: Program, state: Value, index: int, units: int) -> Data:
     return data
 
 
-class _Cell:
-    """The operators of one time step, of one direction, by the definitions of ONNX.
-
-    They read the tensors xw, h, c, R, RB (with biases that are not in xw), n (the number of the step) and length.
-    """
-
-    def __init__(self, node: Node, functions: Sequence[Activation], index: int, units: int) -> None:
-        self.kind = node.kind
-        self.functions = functions
-        self.units = units
-        self.clip = node.has.get("clip")
-        self.flag = bool(node.has.get("input_forget") or node.has.get("linear_before_reset"))
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: dict[str, np.ndarray] = {}
-        peepholes = node.get(INPUT_NAMES.index("P"))
-        self.peepholes = [None] * 3 if peepholes is None else np.split(node.constant(peepholes, "P")[index], 3)
-
-    def add(self, kind: str, *inputs: str, **has: Any) -> str:
-        """The output of another operator."""
-        output = f"v{len(self.nodes)}"
-        self.nodes.append(onnx.helper.make_node(kind, inputs, [output], **has))
-        return output
-
-    def number(self, value: Any) -> str:
-        name = f"k{len(self.constants)}"
-        self.constants[name] = np.array(value, np.float32)
-        return name
-
-    def part(self, source: str, first: int, end: int) -> str:
-        """Gates from one to another, of (1, gates x units)."""
-        places = [np.array([number * self.units]) for number in (first, end)]
-        names = [f"p{len(self.constants)}", f"q{len(self.constants)}", f"a{len(self.constants)}"]
-        self.constants.update(zip(names, (*places, np.array([1])), strict=True))
-        return self.add("Slice", source, *names)
-
-    def activated(self, place: int, source: str) -> str:
-        """An activation, of which the input is clipped."""
-        name, alpha, beta = self.functions[place]
-        if self.clip is not None:
-            source = self.add("Clip", source, self.number(-self.clip), self.number(self.clip))
-        if name == "Affine":
-            return self.add("Add", self.add("Mul", source, self.number(alpha)), self.number(beta))
-        if name == "ScaledTanh":
-            inner = self.add("Tanh", self.add("Mul", source, self.number(beta)))
-            return self.add("Mul", inner, self.number(alpha))
-        has = {key: value for key, value in (("alpha", alpha), ("beta", beta)) if value is not None}
-        return self.add(name, source, **has)
-
-    def seen(self, source: str, place: int, c: str) -> str:
-        """A gate that sees the cell through a peephole."""
-        weights = self.peepholes[place]
-        return source if weights is None else self.add("Add", source, self.add("Mul", c, self.number(weights)))
-
-    def time_step(self, has_length: bool) -> dict[str, str]:
-        """The names of what a time step gives: y, h and, of an LSTM, c; with a length also the next n."""
-        found = {"LSTM": self.lstm, "GRU": self.gru, "RNN": self.rnn}[self.kind]()
-        found["y"] = found["h"]
-        if has_length:
-            inside = self.add("Less", "n", "length")
-            for key in [key for key in found if key != "y"]:
-                found[key] = self.add("Where", inside, found[key], key)
-            found["y"] = self.add("Where", inside, found["y"], self.number([0]))
-            found["n"] = self.add("Add", "n", self.number([1]))
-        return found
-
-    def lstm(self) -> dict[str, str]:
-        sums = self.add("Add", self.add("MatMul", "h", "R"), "xw")
-        i, o, forget, new = (self.part(sums, gate, gate + 1) for gate in range(4))
-        i = self.activated(0, self.seen(i, 0, "c"))
-        forget = self.add("Sub", self.number(1), i) if self.flag else self.activated(0, self.seen(forget, 2, "c"))
-        c = self.add("Add", self.add("Mul", forget, "c"), self.add("Mul", i, self.activated(1, new)))
-        o = self.activated(0, self.seen(o, 1, c))
-        return {"h": self.add("Mul", o, self.activated(2, c)), "c": c}
-
-    def gru(self) -> dict[str, str]:
-        first, last = self.part("xw", 0, 2), self.part("xw", 2, 3)
-        if self.flag:
-            own = self.add("Gemm", "h", "R", "RB")
-            gates = self.activated(0, self.add("Add", self.part(own, 0, 2), first))
-        else:
-            of_gates = self.part("R", 0, 2)
-            gates = self.activated(0, self.add("Add", self.add("MatMul", "h", of_gates), first))
-        z, reset = self.part(gates, 0, 1), self.part(gates, 1, 2)
-        if self.flag:
-            own = self.add("Mul", reset, self.part(own, 2, 3))
-        else:
-            own = self.add("MatMul", self.add("Mul", reset, "h"), self.part("R", 2, 3))
-        new = self.activated(1, self.add("Add", own, last))
-        return {"h": self.add("Add", new, self.add("Mul", z, self.add("Sub", "h", new)))}
-
-    def rnn(self) -> dict[str, str]:
-        sums = self.add("Add", self.add("MatMul", "h", "R"), "xw")
-        return {"h": self.activated(0, sums)}
+def _activated(
+    rows: Iterable[onnx.NodeProto], functions: Sequence[Activation], clip: float | None
+) -> Iterator[onnx.NodeProto]:
+    """The rows of a time step, of which F, G and H are these activations of clipped inputs."""
+    for row in rows:
+        if row.op_type in "FGH":
+            name, alpha, beta = functions["FGH".index(row.op_type)]
+            row.op_type = name
+            for key, number in (("alpha", alpha), ("beta", beta)):
+                if number is not None:
+                    row.attribute.append(onnx.helper.make_attribute(key, number))
+            if clip is not None:
+                bounded = onnx.helper.make_node("Clip", row.input, [f"{row.output[0]}, clipped"], min=-clip, max=clip)
+                row.input[:] = bounded.output
+                yield bounded
+        yield row

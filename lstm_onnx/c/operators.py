@@ -14,7 +14,7 @@ import numpy as np
 
 from lstm_onnx.c.functions import BY_FUNCTION, function_of
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.program import FILL, Program, once
+from lstm_onnx.c.program import FILL, Program, once, rows_of
 from lstm_onnx.c.recurrent import recurrent
 from lstm_onnx.c.stages import Binary, Call, Data, Pointwise, Value
 from lstm_trt.config.libraries import onnx
@@ -89,34 +89,53 @@ REDUCED: dict[str, tuple[str, str, str]] = {
     "ReduceMin": ("", "smaller", ""),
 }
 
-#: Operators with their inputs and output, which compute `y` of `x`.
-Rows = tuple[tuple[str, str, str], ...]
-NORMAL: Rows = (
-    ("ReduceMean", "x axes", "mean"), ("Sub", "x mean", "d"), ("Mul", "d d", "squares"),
-    ("ReduceMean", "squares axes", "variance"), ("Add", "variance epsilon", "more"), ("Sqrt", "more", "deviation"),
-    ("Div", "d deviation", "y"),
-)  # fmt: skip
-SCALED: Rows = (("Mul", "x scale", "scaled"), ("Add", "scaled bias", "y"))
-
-#: Operator of one input -> those by which it is computed. `functions` has those for which ONNX's own definition is
-#: right.
-DEFINITIONS: dict[str, Rows] = {
-    "Softmax": (
-        ("ReduceMax", "x axes", "most"), ("Sub", "x most", "d"), ("Exp", "d", "e"), ("ReduceSum", "e axes", "all"),
-        ("Div", "e all", "y"),
-    ),
-    "LogSoftmax": (
-        ("ReduceMax", "x axes", "most"), ("Sub", "x most", "d"), ("Exp", "d", "e"), ("ReduceSum", "e axes", "all"),
-        ("Log", "all", "l"), ("Sub", "d l", "y"),
-    ),
-    "Softplus": (
-        ("Relu", "x", "positive"), ("Abs", "x", "size"), ("Neg", "size", "n"), ("Exp", "n", "e"), ("Add", "e one", "m"),
-        ("Log", "m", "l"), ("Add", "positive l", "y"),
-    ),
-    "Not": (("Sub", "one x", "y"),),
-    "GlobalAveragePool": (("ReduceMean", "x places", "y"),),
-    "GlobalMaxPool": (("ReduceMax", "x places", "y"),),
-}  # fmt: skip
+#: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not right in float32
+#: (that of Softplus is infinite from 88 on), or are missing; others are in `functions`.
+EXPONENTIALS = """
+    most = ReduceMax x axes
+    d = Sub x most
+    e = Exp d
+    all = ReduceSum e axes
+"""
+DEFINITIONS = {
+    "Softmax": f"{EXPONENTIALS} y = Div e all",
+    "LogSoftmax": f"""{EXPONENTIALS} l = Log all
+        y = Sub d l""",
+    "Softplus": """
+        positive = Relu x
+        size = Abs x
+        n = Neg size
+        e = Exp n
+        m = Add e one
+        l = Log m
+        y = Add positive l
+    """,
+    "Not": "y = Sub one x",
+    "GlobalAveragePool": "y = ReduceMean x places",
+    "GlobalMaxPool": "y = ReduceMax x places",
+    "Affine": """
+        m = Mul x alpha
+        y = Add m beta
+    """,
+    "ScaledTanh": """
+        m = Mul x beta
+        t = Tanh m
+        y = Mul t alpha
+    """,
+}
+NORMAL = """
+    mean = ReduceMean x axes
+    d = Sub x mean
+    squares = Mul d d
+    variance = ReduceMean squares axes
+    more = Add variance epsilon
+    deviation = Sqrt more
+    y = Div d deviation
+"""
+SCALED = """
+    scaled = Mul x scale
+    y = Add scaled bias
+"""
 
 
 # Functions of each number
@@ -488,13 +507,14 @@ def _defined(program: Program, node: Node) -> list[Value]:
         "places": np.arange(2, rank),
         "one": np.ones(1, np.float32),
     }
+    for name in ("alpha", "beta"):
+        values[name] = np.array(node.has.get(name, 0), np.float32)
     return [_by_rows(program, node, DEFINITIONS[node.kind], values)]
 
 
-def _by_rows(program: Program, node: Node, rows: Rows, values: dict[str, Value]) -> Data:
-    """What rows as those of `DEFINITIONS` compute."""
-    parts = [onnx.helper.make_node(kind, names.split(), [output]) for kind, names, output in rows]
-    return program.expanded(node, parts, values, ["y"])[0]
+def _by_rows(program: Program, node: Node, text: str, values: dict[str, Value]) -> Data:
+    """What a text as those of `DEFINITIONS` computes."""
+    return program.expanded(node, rows_of(text, values), values, ["y"])[0]
 
 
 def _normal(program: Program, node: Node, data: Data, axes: Sequence[int]) -> Data:
@@ -504,8 +524,6 @@ def _normal(program: Program, node: Node, data: Data, axes: Sequence[int]) -> Da
 
 
 def _scaled(program: Program, node: Node, data: Data, scale: Value, bias: Value) -> list[Value]:
-    if bias is None:
-        bias = np.zeros(1, np.float32)
     return [_by_rows(program, node, SCALED, {"x": data, "scale": scale, "bias": bias})]
 
 
@@ -582,6 +600,6 @@ HANDLERS: dict[str, Handler] = {
 
 def known_operators() -> list[str]:
     """What a message names of the operators that compute."""
-    silent = {*MOVES, *SIZES, "MatMul", "Gemm", "CastLike", "Dropout"} - {"Gather"}
+    silent = {*MOVES, *SIZES, "MatMul", "Gemm", "CastLike", "Dropout", "Affine", "ScaledTanh"} - {"Gather"}
     computing = [name for name in HANDLERS if name not in silent]
     return [*computing[:4], "dense layers and products", *computing[4:]]

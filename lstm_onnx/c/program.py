@@ -28,6 +28,25 @@ def once(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def rows_of(text: str, values: Mapping[str, Value]) -> list[onnx.NodeProto]:
+    """The operators of a text with rows "output = Operator input ...".
+
+    One that reads a tensor that is None is left out, and so is its output; a sum with one is the other operand.
+    """
+    absent = {name for name, value in values.items() if value is None}
+    nodes = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        output, kind, *inputs = line.replace(" = ", " ").split()
+        given = [name for name in inputs if name not in absent]
+        if given == inputs:
+            nodes.append(onnx.helper.make_node(kind, inputs, [output]))
+        elif kind == "Add" and given:
+            nodes.append(onnx.helper.make_node("Identity", given, [output]))
+        else:
+            absent.add(output)
+    return nodes
+
+
 class Program:
     """Stages, and the bases of the addresses in them: inputs, outputs, states, buffers and constants."""
 

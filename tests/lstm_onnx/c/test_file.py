@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 from torch.nn.functional import elu, hardsigmoid, leaky_relu
 
 import lstm_trt
-from lstm_onnx.c import file as c_file_module, runtime as c
+from lstm_onnx.c import export as c_export, file as c_file_module, runtime as c
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.export import with_packed_weights
 from lstm_onnx.c.file import TARGETS, as_packed, c_file, in_pairs, native_target
@@ -700,7 +700,12 @@ GRAPHS = {
             constant("FILL", 0.75, kind=np.float32),
         ],
     ),
+    "attention": graph(("Transpose", "x", "t", {"perm": [0, 2, 1]}), ("MatMul", "x,t", "y"), y=(6, 1, 1)),
+    "bias by row": graph(("Squeeze", "x,one", "q"), ("Gemm", "q,A,B2", "y"), y=(6, 3), constants=AXES[1:2]),
+    "vector": graph(("MatMul", "x,C", "y"), y=(6, 1)),
     "batch first": recurrent("LSTM", (7, 1, 6, 5), layout=1, states=False),
+    "batch first, peepholes": recurrent("LSTM", (7, 1, 6, 5), layout=1, states=False, peepholes=True),
+    "a shorter length": recurrent("GRU", (7, 1, 6, 5), lengths=[3], states=False),
     "states as inputs": recurrent("LSTM", (7, 1, 6, 5), directions=2),
     "a state of another layer": None,
 }
@@ -887,19 +892,6 @@ def test_convolutions(case, precision, rng):
 
 #: Model -> what the message says.
 NOT_GENERATED = {
-    "Softplus": (graph(("Softplus", "x", "y"), y=(6, 1, 5)), "Softplus operator 'my_softplus'"),
-    "attention": (
-        graph(("Transpose", "x", "t", {"perm": [0, 2, 1]}), ("MatMul", "x,t", "y"), y=(6, 1, 1)),
-        "MatMul operator 'my_matmul': the second factor must be a constant",
-    ),
-    "bias by row": (
-        graph(("Squeeze", "x,one", "q"), ("Gemm", "q,A,B2", "y"), y=(6, 3), constants=AXES[1:2]),
-        "Gemm operator 'my_gemm': its bias must be the same for all rows",
-    ),
-    "vector": (
-        graph(("MatMul", "x,C", "y"), y=(6, 1)),
-        "MatMul operator 'my_matmul': the second factor must be a matrix",
-    ),
     "mask": (graph(("Dropout", "x", "d,m"), ("Cast", "m", "y", {"to": 1}), y=(6, 1, 5)), "its input m"),
     "constant": (graph(("Identity", "A", "y"), RELU, y=(5, 3), r=(6, 1, 5)), "y does not depend on the input"),
     "batch size": (
@@ -908,10 +900,10 @@ NOT_GENERATED = {
     ),
     "several": (
         graph(
-            ("Softplus", "x", "s"),
+            ("Sin", "x", "s"),
             ("Add", "s,s", "a"),
-            ("ReduceMin", "a", "m"),
-            ("Softplus", "m", "n"),
+            ("ReduceLogSumExp", "a", "m"),
+            ("Sin", "m", "n"),
             RELU,
             ("Div", "C,r", "d"),
             ("ConvTranspose", "d,K", "y"),
@@ -919,29 +911,34 @@ NOT_GENERATED = {
             y=(6, 2, 5),
             constants=[numbers("K", 1, 2, 1)],
         ),
-        "Softplus operator 'my_softplus' and 1 more, ReduceMin operator 'my_reducemin', ConvTranspose operator"
-        " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, dense layers, Add, Sub, Mul, Div, Max, Min,"
-        " ReduceMean, ReduceSum, ReduceL2, ReduceMax, Softmax, LayerNormalization, BatchNormalization, Relu, Sigmoid,"
-        " Tanh, LeakyRelu, Elu, HardSigmoid, Softsign, Sqrt, Exp, Clip; compute the rest outside the network; Pow"
-        " operator 'my_pow': the C kernel has powers",
+        "Sin operator 'my_sin' and 1 more, ReduceLogSumExp operator 'my_reducelogsumexp', ConvTranspose operator"
+        " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, dense layers and products, Add, Sub, Mul, Div,",
     ),
-    "peepholes": (recurrent("LSTM", (5, 1, 6, 4), peepholes=True), "does not support peepholes"),
-    "clip": (recurrent("GRU", (5, 1, 6, 4), clip=1.0), "GRU operator 'my_gru': the C kernel does not support clip"),
-    "input_forget": (recurrent("LSTM", (5, 1, 6, 4), input_forget=1), "does not support input_forget"),
-    "activations": (
-        recurrent("LSTM", (5, 1, 6, 4), activations=["Sigmoid", "Relu", "Tanh"]),
-        "does not support activations Sigmoid, Relu, Tanh, only Sigmoid, Tanh, Tanh",
+    "powers": (graph(("Pow", "x,ROW", "y"), y=(6, 1, 5)), "Pow operator 'my_pow': the C kernel has powers"),
+    "indices of the largest": (
+        graph(("MaxPool", "x,", "y,i", {"kernel_shape": [2]}), y=(6, 1, 4)),
+        "MaxPool operator 'my_maxpool': the C kernel has no indices",
     ),
-    "lengths": (recurrent("GRU", (5, 1, 6, 4), lengths=[3]), "sequence_lens"),
+    "a shape that varies": (
+        graph(("Cast", "x", "s", {"to": 7}), ("Reshape", "ROW,s", "y"), y=(5,)),
+        "Cast operator 'my_cast': the C kernel has float32 only, and whole numbers that are inputs",
+    ),
+    "lengths and backwards": (
+        recurrent("GRU", (5, 1, 6, 4), lengths=[3], direction="reverse"),
+        "GRU operator 'my_gru': a sequence of a length that varies is read forward only",
+    ),
+    "lengths of several": (
+        recurrent("GRU", (5, 1, 6, 4), lengths=[3, 4]),
+        "sequence_lens has shape (2,), expected (1,)",
+    ),
     "direction": (recurrent("LSTM", (5, 1, 6, 4), direction="sideways"), "unknown direction 'sideways'"),
-    "RNN": (recurrent("RNN", (5, 1, 6, 4), activations=["Relu"]), "does not support activations Relu, only Tanh"),
     "hidden_size": (without(recurrent("LSTM", (5, 1, 6, 4)), "hidden_size"), "hidden_size None, but R of 4 units"),
     "projection": (changed(recurrent("LSTM", (5, 1, 6, 4)), "R", np.zeros((1, 16, 2), np.float32)), "R of 2 units"),
     "W": (changed(recurrent("LSTM", (5, 1, 6, 4)), "W", np.zeros((1, 16, 7), np.float32)), "W has shape (1, 16, 7)"),
     "B": (changed(recurrent("LSTM", (5, 1, 6, 4)), "B", np.zeros((1, 16), np.float32)), "B has shape (1, 16)"),
     "weights as inputs": (recurrent("LSTM", (5, 1, 6, 4), stored=False), "W must be a constant in float32"),
     "float64": (recurrent("LSTM", (5, 1, 6, 4), dtype=np.float64), "the input X is not float32"),
-    "inside an If": (REFUSED["inside an If"][0](), "the input condition is not float32"),
+    "inside an If": (REFUSED["inside an If"][0](), "is a setting, give its value with --value condition=N"),
 }
 
 
@@ -1287,16 +1284,33 @@ def test_the_header_says_what_becomes_of_a_state_that_is_an_input(tmp_path, monk
     assert "continues from the state after the call before." in headers[True]
 
 
-def test_an_index_is_no_setting():
-    """An input of whole numbers is refused for what it is; only a single number may be given with --value."""
-    table, one = numbers("TABLE", 50, 5), graph(("Relu", "x", "y"), x=(), y=())
+def test_whole_numbers_are_inputs_and_no_outputs():
+    """An input of whole numbers is float32 in C; an output would be read as what it is not."""
+    table = numbers("TABLE", 50, 5)
     model = graph(("Cast", "x", "i", {"to": 7}), ("Gather", "TABLE,i", "y"), x=(1, 6), y=(1, 6, 5), constants=[table])
+    one = graph(("Add", "x,x", "y"), x=(2,), y=(2,))
     for each in (model, one):
         each.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
-    with pytest.raises(BuildFailed, match=r"it is an index of the Gather operator 'my_gather'$"):
-        c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
-    with pytest.raises(BuildFailed, match="give its value with --value x=N"):
+    file = c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
+    assert "const float x[6]" in file.header and file.reader.whole_inputs == {"x": 50}
+    with pytest.raises(BuildFailed, match="the output y is not float32"):
         c_file(one.SerializeToString(), None, TARGETS["x86-64"], "network")
+
+
+def test_a_step_that_cannot_be_generated_leaves_the_window(tmp_path, monkeypatch):
+    """The header has the reason."""
+    whole = c_export.c_file
+
+    def refusing(window, step, *args, **kwargs):
+        if step is not None:
+            raise BuildFailed("Reshape operator 'r' cannot be evaluated")
+        return whole(window, step, *args, **kwargs)
+
+    monkeypatch.setattr(c_export, "c_file", refusing)
+    written = lstm_trt.export_c(with_open_time(in_time(lambda x, y: y), {}, tmp_path), tmp_path, name="own")
+    assert written.samples == {"run": 12}
+    reason = "it cannot be generated: Reshape operator 'r' cannot be evaluated"
+    assert reason in (tmp_path / "own.h").read_text() and reason in str(written)
 
 
 def sequential(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
