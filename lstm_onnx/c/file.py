@@ -28,7 +28,7 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "7"
+VERSION = "8"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20

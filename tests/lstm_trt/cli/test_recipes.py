@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,11 +137,42 @@ def test_a_flag_of_record_and_sweep(tmp_path):
     assert all("rest before each recording" in text for text in (texts[-1], texts[-2]))
 
 
-def example_of(recipe: str) -> str:
-    """The Python code of a recipe, as it stands in the page."""
+def example_of(recipe: str, language: str = "python") -> str:
+    """The code of a recipe, as it stands in the page."""
     page = (ROOT / "docs" / "contributing.md").read_text()
-    (example,) = re.findall("```python\n(.*?)```", page.partition(recipe)[2].partition("\n## ")[0], re.DOTALL)
+    (example,) = re.findall(f"```{language}\n(.*?)```", page.partition(recipe)[2].partition("\n## ")[0], re.DOTALL)
     return example
+
+
+#: Prints the signs of some numbers as generated code computes them, or why there is none.
+SIGN = """
+import json
+import numpy as np, onnx
+from onnx import helper
+from lstm_onnx.c.compile import LoadedNetwork, find_compiler
+from lstm_onnx.c.file import c_file, native_target
+
+sides = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [5]) for name in "xy"]
+graph = helper.make_graph([helper.make_node("Sign", ["x"], ["y"])], "signs", sides[:1], sides[1:])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+file = c_file(model.SerializeToString(), None, native_target(), "network", include_weights=False)
+x, y = np.array([-2, 0, 3, np.nan, -np.inf], np.float32), np.zeros(5, np.float32)
+compiled = LoadedNetwork(file, find_compiler())  # keeps its memory
+compiled.bound("run", x, y)()
+print(json.dumps([str(number) for number in y]))
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_an_operator_in_c(tmp_path):
+    """The example of the recipe, as it stands there."""
+    copy_packages(tmp_path, "__pycache__")
+    c = tmp_path / "lstm_onnx/c"
+    example = example_of("## Add an operator in C", "c")
+    edit(c / "kernel.c", r"(?=#define POINTWISE\(function)", f"{example}\n")
+    edit(c / "operators.py", r"(?=    \"Erf\": \()", '    "Sign": ("sign", {}),\n')
+    assert answer(SIGN, tmp_path) == ["-1.0", "0.0", "1.0", "nan", "-1.0"]
 
 
 @pytest.mark.heavy
