@@ -127,39 +127,56 @@ def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Map
     for too many operations.
     """
     given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
-    lengths, kind_of_number = given.pop(INPUT_NAMES.index("sequence_lens")), given[0].dtype
+    lengths = given.pop(INPUT_NAMES.index("sequence_lens"))
+    kind_of_number = given[0].dtype
     computed = np.promote_types(kind_of_number, np.float32)
     cast: Any = (None if array is None else array.astype(computed) for array in given)
     x, w, r, b, h, c, p = cast
     steps_of_x, steps_of_h = has.get("steps", (0, 0))
-    x, layout = _rounded(x, steps_of_x), has.get("layout") or 0
+    layout = has.get("layout") or 0
     if layout:
-        x, (h, c) = x.swapaxes(0, 1), (None if array is None else array.swapaxes(0, 1) for array in (h, c))
-    (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
-    if 2 * steps * batch * (w.size + r.size) > LARGEST_FLOPS:
-        raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
-    order = has.get("direction") or "forward"
-    if order not in ("forward", "reverse", "bidirectional") or directions != 1 + (order == "bidirectional"):
-        raise NotEvaluated(f"{kind} operator with direction {order!r} and weights of {directions} directions")
+        cast = (None if array is None else array.swapaxes(0, 1) for array in (x, h, c))
+        x, h, c = cast
+    steps, batch, _ = x.shape
+    directions, _, hidden = r.shape
+    _check(kind, has, 2 * steps * batch * (w.size + r.size), directions)
     functions = _functions(kind, has, directions)
-    lengths = np.full(batch, steps) if lengths is None else lengths
+    if lengths is None:
+        lengths = np.full(batch, steps)
     if not lengths.all():
         raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
-    h, c = (np.zeros((directions, batch, hidden), computed) if array is None else array for array in (h, c))
-    b = np.zeros((directions, 2 * w.shape[1]), computed) if b is None else b
-    p = np.zeros((directions, 3 * hidden), computed) if p is None else p
-    flag, found = bool(has.get("input_forget") or has.get("linear_before_reset")), []
+
+    def zeros(array: np.ndarray | None, *shape: int) -> np.ndarray:
+        return np.zeros((directions, *shape), computed) if array is None else array
+
+    h = zeros(h, batch, hidden)
+    c = zeros(c, batch, hidden)
+    b = zeros(b, 2 * w.shape[1])
+    p = zeros(p, 3 * hidden)
+    x = _rounded(x, steps_of_x)
+    flag = bool(has.get("input_forget") or has.get("linear_before_reset"))
+    found = []
     for index in range(directions):
         wb, rb = np.split(b[index], 2)
-        product, peepholes = partial(_product, np.ascontiguousarray(r[index].T), steps_of_h), np.split(p[index], 3)
-        cell = partial(CELLS[kind], functions[index], flag, product, rb, peepholes)
-        backward = order == "reverse" or index == 1
+        product = partial(_product, np.ascontiguousarray(r[index].T), steps_of_h)
+        cell = partial(CELLS[kind], functions[index], flag, product, rb, np.split(p[index], 3))
+        backward = index == 1 or has.get("direction") == "reverse"
         found.append(_scan(cell, x @ w[index].T + wb, lengths, (h[index], c[index]), backward))
     y = np.stack([every for every, _ in found], axis=1)
     states = [np.stack(state) for state in zip(*(last for _, last in found), strict=True)]
     if layout:
-        y, states = y.transpose(2, 0, 1, 3), [state.swapaxes(0, 1) for state in states]
+        y = y.transpose(2, 0, 1, 3)
+        states = [state.swapaxes(0, 1) for state in states]
     return tuple(array.astype(kind_of_number) for array in (y, *states)[: 3 if kind == "LSTM" else 2])
+
+
+def _check(kind: str, has: Mapping, flops: int, directions: int) -> None:
+    """Raise `NotEvaluated` for too many operations, and a direction that is not that of the weights."""
+    if flops > LARGEST_FLOPS:
+        raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
+    order = has.get("direction") or "forward"
+    if order not in ("forward", "reverse", "bidirectional") or directions != 1 + (order == "bidirectional"):
+        raise NotEvaluated(f"{kind} operator with direction {order!r} and weights of {directions} directions")
 
 
 def activations_of(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Activation]]:

@@ -58,8 +58,9 @@ def streamed(whole: Any, half: Any) -> Streamed:
     parts = [{name: pair[place] for name, pair in pairs.items()} for place in (0, 1)]
     with any_error(UsageError, f"{whole.name} has no mode stream: it cannot be run with {SAMPLES[0]} samples"):
         (long,), (short,) = _results(model, [inputs]), _results(model, parts[:1])
-        states, strided = _carry(model, inputs | long, parts[0] | short, whole.facts.batch_symbol)
-        calls = _results(model, parts, states)
+        carrying = _Carrying(model, inputs | long, parts[0] | short, whole.facts.batch_symbol)
+        carrying.carry()
+        calls = _results(model, parts, carrying.states)
     for name, label in operators:
         array, both = long[name], [call[name] for call in calls]
         # No samples may be missing between the calls; what is padded inside has some of them twice.
@@ -76,8 +77,8 @@ def streamed(whole: Any, half: Any) -> Streamed:
                 f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or"
                 " RNN that reads forward from a constant state, nor a convolution with zeros before the first sample"
             )
-    stride = math.lcm(*(SAMPLES[0] // long[name].shape[axis] for name, axis in strided))
-    return Streamed(model.SerializeToString(), {state.input: state.output for state in states}, stride)
+    stride = math.lcm(*(SAMPLES[0] // long[name].shape[axis] for name, axis in carrying.strided))
+    return Streamed(model.SerializeToString(), {state.input: state.output for state in carrying.states}, stride)
 
 
 def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()) -> list[dict]:
@@ -100,83 +101,127 @@ def _same(array: np.ndarray, other: np.ndarray) -> bool:
     return array.shape == other.shape and np.allclose(array, other, rtol=1e-4, atol=atol, equal_nan=True)
 
 
-def _carry(
-    model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None
-) -> tuple[list[State], list[tuple[str, int]]]:
-    """Make what operators need of earlier samples inputs and outputs of the model.
+class _Carrying:
+    """Makes what operators need of earlier samples inputs and outputs of the model, for batch size 1.
 
-    Returns them, for batch size 1, and the outputs of convolutions with a stride along time, each with its axis.
+    `long` and `short` are the tensors of runs over many and fewer samples, `batch` the symbol of the batch size.
     """
-    graph, make, numbers = model.graph, onnx.helper.make_node, onnx.numpy_helper.from_array
-    nodes: list[onnx.NodeProto] = []
-    states: list[State] = []
-    strided: list[tuple[str, int]] = []
-    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    varying = {value.name for value in graph.input} - known.keys()
 
-    def added(source: str, axis: int, count: int, *width: int) -> State:
+    def __init__(self, model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None) -> None:
+        self.graph = model.graph
+        self.long = long
+        self.short = short
+        self.batch = batch
+        self.nodes: list[onnx.NodeProto] = []
+        self.states: list[State] = []
+        #: Outputs of convolutions with a stride along time, each with its axis.
+        self.strided: list[tuple[str, int]] = []
+        self.known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer}
+        self.varying = {value.name for value in self.graph.input} - self.known.keys()
+
+    def carry(self) -> None:
+        """Change the graph."""
+        for node in self.graph.node:
+            if node.op_type not in ("Shape", "Size") and not self.varying.isdisjoint(node.input):
+                self.varying.update(node.output)
+            axis = self._axis_of_time(node)
+            if axis >= 0 and node.op_type in ("Conv", "Pad"):
+                self._convolution(node, axis)
+            elif self._reads_along_time(node, axis):
+                self._layer(node, axis)
+            else:
+                self.nodes.append(node)
+        del self.graph.node[:], self.graph.value_info[:]
+        self.graph.node.extend(self.nodes)
+
+    def _axis_of_time(self, node: onnx.NodeProto) -> int:
+        """The axis of the first input along which more samples are longer; -1 without one."""
+        source = node.input[0] if node.input else ""
+        if source in self.short:
+            sizes = zip(self.long[source].shape, self.short[source].shape, strict=True)
+            for axis, (one, other) in enumerate(sizes):
+                if one != other:
+                    return axis
+        return -1
+
+    def _reads_along_time(self, node: onnx.NodeProto, axis: int) -> bool:
+        """Whether a recurrent layer reads all samples, from the first to the last."""
+        has = attributes(node)
+        if node.op_type not in onnx_checks.RECURRENT or axis != has.get("layout", 0):
+            return False
+        return has.get("direction", "forward") == "forward" and not any(node.input[4:5])
+
+    def _add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **has: Any) -> None:
+        self.nodes.append(onnx.helper.make_node(kind, inputs, outputs, **has))
+
+    def _state(self, source: str, axis: int, count: int, *width: int) -> State:
         """A state of the sizes of a tensor, but `count` along time, and another `width` if it is given."""
-        array, names = long[source], (f"stream_state{len(states)}_in", f"stream_state{len(states)}_out")
+        array = self.long[source]
+        names = f"stream_state{len(self.states)}_in", f"stream_state{len(self.states)}_out"
         sizes: list[Any] = [*array.shape[:-1], *(width or array.shape[-1:])]
         sizes[axis] = count
-        states.append(State(*names, tuple(sizes), array.dtype.name))
-        sizes[not axis] = batch if batch and sizes[not axis] == 1 else sizes[not axis]
-        for side, name in zip((graph.input, graph.output), names, strict=True):
-            number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        self.states.append(State(*names, tuple(sizes), array.dtype.name))
+        if self.batch and sizes[not axis] == 1:
+            sizes[not axis] = self.batch
+        number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        for side, name in zip((self.graph.input, self.graph.output), names, strict=True):
             side.append(onnx.helper.make_tensor_value_info(name, number, sizes))
-        return states[-1]
+        return self.states[-1]
 
-    for node in graph.node:
-        kind, has, source = node.op_type, attributes(node), next(iter(node.input), "")
-        sizes = zip(long[source].shape, short[source].shape, strict=True) if source in short else ()
-        axis = next((axis for axis, (one, other) in enumerate(sizes) if one != other), -1)
-        count = place = around = 0
+    def _convolution(self, node: onnx.NodeProto, axis: int) -> None:
+        """A Conv, or a Pad before one: the zeros before the first sample become earlier samples."""
+        source = node.input[0]
+        has = attributes(node)
+        before = self.long[source].shape[axis]
+        after = self.long[node.output[0]].shape[axis]
+        around = len(self.long[source].shape) - 2
+        place = axis - 2
+        count = after - before
         stride = 1
-        if kind not in ("Shape", "Size") and not varying.isdisjoint(node.input):
-            varying.update(node.output)
-        if axis >= 0 and kind in ("Conv", "Pad"):
-            before, after = long[source].shape[axis], long[node.output[0]].shape[axis]
-            count = after - before
-            if kind == "Conv":
-                place, around = axis - 2, len(long[source].shape) - 2
-                stride = has.get("strides", [1] * around)[place]
-                if stride > 1:
-                    strided.append((node.output[0], axis))
-                # by its own padding, if as many samples come out as go in, or as its stride leaves
-                count = has.get("pads", [0] * around)[place] if after * stride == before else 0
-        if count > 0:
-            state = added(source, axis, count)
-            joined, places = node.output[0] if kind == "Pad" else f"{state.input}_joined", f"{state.input}_places"
-            graph.initializer.append(numbers(np.arange(-count, 0), places))
-            nodes.append(make("Concat", [state.input, source], [joined], axis=axis))
-            nodes.append(make("Gather", [joined, places], [state.output], axis=axis))
-            if kind == "Pad":
-                continue
-            node.input[0] = joined
-            pads = next(attribute for attribute in node.attribute if attribute.name == "pads").ints
-            pads[place] = 0
-            if stride > 1:  # what it would add behind the last sample is never read then
-                pads[place + around] = 0
-        along = kind in onnx_checks.RECURRENT and axis == has.get("layout", 0) and not any(node.input[4:5])
-        kept = (2 if kind == "LSTM" else 1) if along and has.get("direction", "forward") == "forward" else 0
+        if node.op_type == "Conv":
+            stride = has.get("strides", [1] * around)[place]
+            if stride > 1:
+                self.strided.append((node.output[0], axis))
+            # by its own padding, if as many samples come out as go in, or as its stride leaves
+            count = has.get("pads", [0] * around)[place] if after * stride == before else 0
+        if count <= 0:
+            self.nodes.append(node)
+            return
+        state = self._state(source, axis, count)
+        joined = node.output[0] if node.op_type == "Pad" else f"{state.input}_joined"
+        places = f"{state.input}_places"
+        self.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(-count, 0), places))
+        self._add("Concat", [state.input, source], [joined], axis=axis)
+        self._add("Gather", [joined, places], [state.output], axis=axis)
+        if node.op_type == "Pad":
+            return
+        node.input[0] = joined
+        (pads,) = (attribute.ints for attribute in node.attribute if attribute.name == "pads")
+        pads[place] = 0
+        if stride > 1:  # what it would add behind the last sample is never read then
+            pads[place + around] = 0
+        self.nodes.append(node)
+
+    def _layer(self, node: onnx.NodeProto, axis: int) -> None:
+        """A recurrent layer: its states, or their difference from the first ones, are carried."""
         behind = []
-        for place in range(kept):
+        for place in range(2 if node.op_type == "LSTM" else 1):
             node.input.extend([""] * (6 + place - len(node.input)))
             node.output.extend([""] * (2 + place - len(node.output)))
             begin = node.input[5 + place]
-            from_zero = not begin or not np.any(known.get(begin, long.get(begin)))
-            if begin in varying and not from_zero:
+            from_zero = not begin or not np.any(self.known.get(begin, self.long.get(begin)))
+            if begin in self.varying and not from_zero:
                 continue
-            state = added(source, axis, 1, has["hidden_size"])
+            state = self._state(node.input[0], axis, 1, attributes(node)["hidden_size"])
             node.input[5 + place] = state.input
-            node.output[1 + place] = node.output[1 + place] or f"{state.output}_of_layer"
+            end = node.output[1 + place] or f"{state.output}_of_layer"
+            node.output[1 + place] = end
             if from_zero:
-                behind.append(make("Identity", [node.output[1 + place]], [state.output]))
+                behind.append(("Identity", [end], [state.output]))
             else:
                 node.input[5 + place] = f"{state.input}{SUM}"
-                nodes.append(make("Add", [state.input, begin], [node.input[5 + place]]))
-                behind.append(make("Sub", [node.output[1 + place], begin], [state.output]))
-        nodes += [node, *behind]
-    del graph.node[:], graph.value_info[:]
-    graph.node.extend(nodes)
-    return states, strided
+                self._add("Add", [state.input, begin], [node.input[5 + place]])
+                behind.append(("Sub", [end, begin], [state.output]))
+        self.nodes.append(node)
+        for each in behind:
+            self._add(*each)

@@ -261,19 +261,10 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
-    whole = file.reader.whole_inputs
     types = {value.name: value.type.tensor_type.elem_type for value in graph.graph.input}
+    sets = [_drawn(generator, shapes, file.reader.whole_inputs) for _ in range(calls)]
     numbers = {name: onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in shapes}
-    sets, wide = [], []
-    for _ in range(calls):
-        inputs = {}
-        for key, shape in shapes.items():
-            if key in whole:
-                inputs[key] = generator.integers(0, whole[key], shape).astype(np.float32)
-            else:
-                inputs[key] = generator.standard_normal(shape, np.float32)
-        sets.append(inputs)
-        wide.append({name: array.astype(numbers[name]) for name, array in inputs.items()})
+    wide = [{name: array.astype(numbers[name]) for name, array in inputs.items()} for inputs in sets]
     try:
         whole = Answers(function, sets, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
     except NotEvaluated:
@@ -284,6 +275,17 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
     if function == "run" and "step" in models:
         found.append(_by_steps(whole, known_sizes(onnx_checks.read(models["step"]).graph)))
     return found
+
+
+def _drawn(generator: np.random.Generator, shapes: Mapping[str, Any], whole: Mapping[str, int]) -> dict[str, Any]:
+    """Random inputs in float32; those in `whole` are whole numbers below one."""
+    inputs = {}
+    for key, shape in shapes.items():
+        if key in whole:
+            inputs[key] = generator.integers(0, whole[key], shape).astype(np.float32)
+        else:
+            inputs[key] = generator.standard_normal(shape, np.float32)
+    return inputs
 
 
 def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:

@@ -165,22 +165,8 @@ def _direction(
         program.new(f"({program.place(data.at.flat[0])} + {time} * {data.at[0].size})", (1, data.at[0].size))
         for data in (products, y)
     )
-    values: dict[str, Value] = dict.fromkeys(("c", "RB", "P0", "P1", "P2"))
-    values.update(states)
-    values.update({"xw": given, "R": r.T, "RB": own, "length": lengths, "axis": np.array([1])})
-    values.update({"zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)})
-    for gate in range(5):
-        values[str(gate)] = np.array([gate * units])
-    peepholes = node.get(INPUT_NAMES.index("P"))
-    if peepholes is not None:
-        parts = np.split(node.constant(peepholes, "P")[index], 3)
-        values.update(zip(("P0", "P1", "P2"), parts, strict=True))
-    text = CELLS[node.kind]
-    for flag, others in FLAGS.items():
-        for row, other in others.items():
-            text = text.replace(row, other if node.has.get(flag) else row)
-    if lengths is not None:
-        text += LENGTH
+    values = {**_constants(node, index, units), **states, "xw": given, "R": r.T, "RB": own, "length": lengths}
+    text = _time_step(node)
     names = ["h_" if lengths is None else "y", *(f"{key}_" for key in states)]
     steps = _activated(rows_of(text, values), functions, node.has.get("clip"))
     after = program.expanded(node, steps, values, names, OPSET)
@@ -192,6 +178,29 @@ def _direction(
     kept = [data.at.flat[0] for data in (products, y, *states.values())]
     program.stages.append(End(kept[1], kept[1], 0, (*read, *kept)))
     return y, {key: data for key, data in states.items() if key != "n"}
+
+
+def _constants(node: Node, index: int, units: int) -> dict[str, Value]:
+    """What a time step reads besides its input, states, and R; c is none until it is known."""
+    values: dict[str, Value] = dict.fromkeys(("c", "P0", "P1", "P2"))
+    values.update({"axis": np.array([1]), "zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)})
+    for gate in range(5):
+        values[str(gate)] = np.array([gate * units])
+    peepholes = node.get(INPUT_NAMES.index("P"))
+    if peepholes is not None:
+        parts = np.split(node.constant(peepholes, "P")[index], 3)
+        values.update(zip(("P0", "P1", "P2"), parts, strict=True))
+    return values
+
+
+def _time_step(node: Node) -> str:
+    """The text of `CELLS` with the flags of an operator, and its length."""
+    text = CELLS[node.kind]
+    for flag, others in FLAGS.items():
+        if node.has.get(flag):
+            for row, other in others.items():
+                text = text.replace(row, other)
+    return text if node.get(INPUT_NAMES.index("sequence_lens")) is None else text + LENGTH
 
 
 def _begun(program: Program, state: Value, index: int, units: int) -> Data:

@@ -468,12 +468,8 @@ def _pooled(program: Program, node: Node) -> list[Value]:
     counts = np.ones(())
     for axis, (before, after) in enumerate(pads):
         inside = at.shape[2 + axis] + before + after
-        span = spans[axis]
-        stride = strides[axis]
-        number = (inside - span) // stride + 1
-        if node.has.get("ceil_mode") and (inside - span) % stride and number * stride < inside - after:
-            number += 1
-        beyond = max((number - 1) * stride + span - inside, 0)
+        number = _places(node, inside, after, spans[axis], strides[axis])
+        beyond = max((number - 1) * strides[axis] + spans[axis] - inside, 0)
         widths = [(0, 0)] * at.ndim
         widths[2 + axis] = (before, after + beyond)
         at = np.pad(at, widths, constant_values=FILL)
@@ -481,15 +477,25 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         counted = np.full(inside, node.has.get("count_include_pad", 0))
         counted[before : inside - after] = 1
         counted = np.pad(counted, (0, beyond))
-        places = [range(first, first + (number - 1) * stride + 1, stride) for first in range(0, span, dilations[axis])]
-        counts = np.multiply.outer(counts, np.sum([counted[each] for each in places], axis=0))
-        first, *others = (at.take(each, 2 + axis) for each in places)
-        for other in others:
-            first = program.each(Binary, Data(first), function, others=[Data(other)]).at
-        at = first
+        every = np.arange(number) * strides[axis]
+        found = at.take(every, 2 + axis)
+        count = counted[every]
+        for place in range(dilations[axis], spans[axis], dilations[axis]):
+            others = [Data(at.take(every + place, 2 + axis))]
+            found = program.each(Binary, Data(found), function, others=others).at
+            count = count + counted[every + place]
+        counts = np.multiply.outer(counts, count)
+        at = found
     if not is_mean:
         return [Data(at)]
     return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
+
+
+def _places(node: Node, inside: int, after: int, span: int, stride: int) -> int:
+    """Windows along an axis, of which one may begin before the padding `after` it and end beyond."""
+    number = (inside - span) // stride + 1
+    beyond = node.has.get("ceil_mode") and (inside - span) % stride
+    return number + bool(beyond and number * stride < inside - after)
 
 
 # Operators that are computed by others

@@ -18,7 +18,7 @@ from lstm_trt.export.onnx_checks import INPUT_NAMES
 
 def recurrent(program: Program, node: Node) -> list[Value]:
     """Y, Y_h and, of an LSTM, Y_c."""
-    x, w, r, b, _, h, c, _ = (node.get(place) for place in range(8))
+    x, w, r, b = (node.get(place) for place in range(4))
     if not isinstance(x, Data):
         raise node.refused("its input is a constant")
     w = node.constant(w, INPUT_NAMES[1])
@@ -37,8 +37,16 @@ def recurrent(program: Program, node: Node) -> list[Value]:
         reverse = [direction == "reverse", True][: layer.directions]
         found = looped(program, node, Data(x.at.swapaxes(0, 1)) if layout else x, arrays, reverse)
         return _batch_first(found) if layout else found
+    found = _layers(program, node, x, layer, arrays)
+    return _batch_first(found) if layout else found
+
+
+def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> list[Value]:
+    """A layer of `kernel.c` for each direction: Y and the states, with time first."""
+    w, r, b = arrays.values()
     units = r.shape[-1]
     directions = layer.directions
+    rows = layer.sequence or 0
     begin = program.address(x)
     bounded = begin // BASE in program.bounded
     y = program.buffer((rows, directions, 1, units))
@@ -48,23 +56,21 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     kind = node.kind
     if kind == "GRU" and not node.has.get("linear_before_reset"):
         kind = "RESET"
+    initial = {"h": node.get(INPUT_NAMES.index("initial_h")), "c": node.get(INPUT_NAMES.index("initial_c"))}
     ends: dict[str, list[np.ndarray]] = {"h": [], "c": []}
     for index in range(directions):
         number = len(program.layers)
         weights = (w[index], r[index], *np.split(b[index], 2))
         program.layers.append(Layer(kind, units, w.shape[2], weights, bounded))
-        for state, value in (("h", h), ("c", c)):
+        for state, value in initial.items():
             after = program.new(f"net->{state}{number}", (1, units)).at
             ends[state].append(after)
             if state == "h" or node.kind == "LSTM" or value is not None:
                 _begin(program, value, index, after)
         place = y.at[0, index, 0, 0]
-        reverse = index == 1 or direction == "reverse"
-        stage = Recurrent(begin, place, y.at.size, rows, number, directions * units, reverse)
-        program.stages.append(stage)
-    states = [np.stack(end) for end in ends.values()]
-    found = [y, *map(Data, states)]
-    return _batch_first(found) if layout else found
+        reverse = index == 1 or layer.direction == "reverse"
+        program.stages.append(Recurrent(begin, place, y.at.size, rows, number, directions * units, reverse))
+    return [y, *(Data(np.stack(end)) for end in ends.values())]
 
 
 def _batch_first(outputs: Sequence[Data]) -> list[Value]:
