@@ -1,17 +1,14 @@
-"""Networks of users as workloads: ONNX files of any exporter, and PyTorch modules, which are exported first.
+"""Networks of users as workloads: ONNX files of any exporter.
 
-The file is copied into the cache under the SHA-256 of its content, with external data included, so that all processes
-of a recording read the same network, whatever happens to the file meanwhile.
+The file is copied into the cache under the SHA-256 of its content, with external data included, so
+that all processes of a recording read the same network, whatever happens to the file meanwhile.
 """
 
 from __future__ import annotations
 
-import inspect
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -27,17 +24,16 @@ from lstm_onnx.read_onnx import (
     NetworkFacts,
     Tensor,
     deciding,
+    form,
     from_inputs,
     network_facts,
     random_array,
     read_file,
     read_shapes,
 )
-from lstm_onnx.torch_export import exported
-from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors, nearest
-from lstm_trt.config.fields import as_list
+from lstm_trt.config.errors import UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
-from lstm_trt.config.libraries import onnx, require, torch
+from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import has_branches, write_sizes
@@ -100,22 +96,40 @@ class OnnxNetwork(Workload):
         constants: Mapping[str, float] | None = None,
     ) -> None:
         if isinstance(path, bytes):
-            content, sha256, name = path, cache.sha256(path), name or "network"
+            content, sha256 = path, cache.sha256(path)
+            name = name or "network"
         else:
-            (content, sha256), name = read_file(Path(path)), name or Path(path).stem
+            content, sha256 = read_file(Path(path))
+            name = name or Path(path).stem
         given = {} if inputs is None else _given(Path(inputs))
         own_sizes, own_constants = from_inputs(content, name, given)
-        sizes, constants = {**own_sizes, **(sizes or {})}, {**own_constants, **(constants or {})}
+        sizes = {**own_sizes, **(sizes or {})}
+        constants = {**own_constants, **(constants or {})}
         facts = network_facts(content, name, sizes, constants, given)
         carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
-        inputs_sha256 = None if inputs is None else _keep_inputs(name, facts, constants, Path(inputs))
-        self._set(name, sha256, sizes, carried, constants, inputs_sha256=inputs_sha256, facts=facts)
+        inputs_sha256 = None
+        if inputs is not None:
+            _check_inputs(name, facts, constants, given, Path(inputs))
+            stored = Path(inputs).read_bytes()
+            inputs_sha256 = cache.sha256(stored)
+            cache.fetch("inputs", inputs_sha256, ".npz", lambda: stored)
+        self._set(name, sha256, sizes, carried, constants, inputs_sha256, facts)
         cache.fetch("onnx", sha256, ".onnx", lambda: content)
 
-    def _set(self, name: str, sha256: str, sizes: Mapping, carried: Mapping, fixed: Mapping, **others: Any) -> None:
-        pairs = {"sizes": sizes, "carried": carried, "fixed": fixed}
-        ordered = {key: tuple(sorted(values.items())) for key, values in pairs.items()}
-        vars(self).update(name=name, sha256=sha256, **ordered, **others)
+    def _set(
+        self,
+        name: str,
+        sha256: str,
+        sizes: Mapping,
+        carried: Mapping,
+        fixed: Mapping,
+        inputs_sha256: str | None,
+        facts: NetworkFacts,
+    ) -> None:
+        own = vars(self)
+        own.update(name=name, sha256=sha256, inputs_sha256=inputs_sha256, facts=facts)
+        for key, values in (("sizes", sizes), ("carried", carried), ("fixed", fixed)):
+            own[key] = tuple(sorted(values.items()))
 
     @property
     def path(self) -> Path:
@@ -137,17 +151,26 @@ class OnnxNetwork(Workload):
 
     def _named(self, without: Sequence[str | None] = ()) -> str:
         """Name, hashes, constants, and sizes except those in `without`."""
-        sizes = "".join(f"-{name}{size}" for name, size in (*self.sizes, *self.fixed) if name not in without)
-        sizes += "".join(f"-{name}{text}" for name, text in self.length_texts(without).items())
-        inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
-        return f"{self.name}@{self.sha256[:8]}{sizes}{inputs}"
+        lengths = self.length_texts(without).items()
+        numbers = [pair for pair in (*self.sizes, *self.fixed) if pair[0] not in without]
+        parts = [f"{self.name}@{self.sha256[:8]}"]
+        parts += [f"{name}{value}" for name, value in (*numbers, *lengths)]
+        if self.inputs_sha256:
+            parts += ["inputs", self.inputs_sha256[:8]]
+        return "-".join(parts)
 
     def length_texts(self, without: Sequence[str | None] = ()) -> dict[str, str]:
-        """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left out."""
-        time, texts = self.facts.time_symbol, {}
-        whole = {self.axes["sequence"], dict(self.sizes).get(time)} if time and time in without else set()
+        """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left
+        out."""
+        time = self.facts.time_symbol
+        whole = {self.axes["sequence"], dict(self.sizes).get(time)}
+        texts = {}
         for name, (low, high) in self.lengths.items():
-            texts[name] = f"{low}to{high}" if low < high else "-full" if low in whole else str(low)
+            texts[name] = str(low)
+            if low < high:
+                texts[name] = f"{low}to{high}"
+            elif time and time in without and low in whole:
+                texts[name] = "-full"
         return texts
 
     @property
@@ -156,10 +179,19 @@ class OnnxNetwork(Workload):
 
     @property
     def identity(self) -> dict:
-        plain = {"kind": self.KIND, "sha256": self.sha256, "sizes": dict(self.sizes), "states": dict(self.carried)}
-        lengths = {name: list(range_) for name, range_ in self.lengths.items()}
-        added = {"inputs_sha256": self.inputs_sha256, "constants": self.constants, "lengths": lengths}
-        return plain | {name: value for name, value in added.items() if value}
+        plain = {
+            "kind": self.KIND,
+            "sha256": self.sha256,
+            "sizes": dict(self.sizes),
+            "states": dict(self.carried),
+        }
+        if self.inputs_sha256:
+            plain["inputs_sha256"] = self.inputs_sha256
+        if self.fixed:
+            plain["constants"] = self.constants
+        if self.lengths:
+            plain["lengths"] = {name: list(each) for name, each in self.lengths.items()}
+        return plain
 
     def as_dict(self) -> dict:
         return {**self.identity, "name": self.name, "facts": self.facts.as_dict()}
@@ -168,9 +200,15 @@ class OnnxNetwork(Workload):
     def from_dict(cls, plain: Mapping) -> OnnxNetwork:
         network = object.__new__(cls)
         with any_error(UsageError, "invalid description of an ONNX network", str):
-            others = {"facts": NetworkFacts.from_dict(plain["facts"]), "inputs_sha256": plain.get("inputs_sha256")}
-            pairs = (plain["sizes"], plain["states"], plain.get("constants", {}))
-            network._set(plain["name"], plain["sha256"], *pairs, **others)
+            network._set(
+                plain["name"],
+                plain["sha256"],
+                plain["sizes"],
+                plain["states"],
+                plain.get("constants", {}),
+                plain.get("inputs_sha256"),
+                NetworkFacts.from_dict(plain["facts"]),
+            )
         return network
 
     @property
@@ -189,61 +227,84 @@ class OnnxNetwork(Workload):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong in the file, but does not prevent that it runs."""
-        wrong = [tensor for tensor in self.facts.outputs if tensor.declared is not None]
-        states = f"{self.name}.onnx states another number of axes or other sizes for its output"
-        warnings = [f"{states} {tensor.name} than it has: {list(tensor.shape)} is used" for tensor in wrong]
-        if self.likely_states:
-            pairs = [*self.carried, *self.likely_states.items()]
-            flags = " ".join(f"--state {before}={after}" for before, after in pairs)
-            inputs = f"{self.name}.onnx may have a state: an output has the shape and type of its input"
-            warnings.append(f"{inputs} {' and of '.join(self.likely_states)}; if so, carry it with {flags}")
+        warnings = []
+        for tensor in self.facts.outputs:
+            if tensor.declared is not None:
+                warnings.append(
+                    f"{self.name}.onnx states another number of axes or other sizes for its output"
+                    f" {tensor.name} than it has: {list(tensor.shape)} is used"
+                )
+        likely = self.likely_states
+        if likely:
+            flags = " ".join(f"--state {text}" for text in _pairs((*self.carried, *likely.items())))
+            warnings.append(
+                f"{self.name}.onnx may have a state: an output has the shape and type of its input"
+                f" {' and of '.join(likely)}; if so, carry it with {flags}"
+            )
         return tuple(warnings)
 
     @property
     def likely_states(self) -> dict[str, str]:
-        """Input -> an output of its shape and type, of those that no name tells; empty if the user has named states.
+        """Input -> an output of its shape and type, of those that no name tells; empty if the user
+        has named states.
 
         Not all inputs, nor all outputs, can be states: the first are data.
         """
-        found: dict[str, str] = {}
         carried = dict(self.carried)
         if carried != _found_states(self.facts):
-            return found
-        outputs = [tensor for tensor in self.facts.outputs if tensor.name not in carried.values()]
-        for tensor in reversed(self.facts.inputs):
-            same = [each for each in outputs if (each.shape, each.type) == (tensor.shape, tensor.type)]
-            if same and tensor.name not in carried:
+            return {}
+        inputs = [each for each in self.facts.inputs if each.name not in carried]
+        outputs = [each for each in self.facts.outputs if each.name not in carried.values()]
+        found: dict[str, str] = {}
+        for tensor in reversed(inputs):
+            same = [each for each in outputs if each.form == tensor.form]
+            if same:
                 found[tensor.name] = same[-1].name
                 outputs.remove(same[-1])
-        if found and (len(found) + len(carried) == len(self.facts.inputs) or not outputs):
+        if not found:
+            return {}
+        if len(found) == len(inputs) or not outputs:
             found.popitem()
-        shapes = read_shapes(self.path) if found else {}
-        return {name: found[name] for name in shapes if name in found and self.facts.time_symbol not in shapes[name]}
+        time = self.facts.time_symbol
+        shapes = read_shapes(self.path)
+        return {name: found[name] for name in shapes if name in found and time not in shapes[name]}
 
     @property
     def states(self) -> tuple[State, ...]:
         inputs = {tensor.name: tensor for tensor in self.facts.inputs}
-        return tuple(State(name, after, inputs[name].shape, inputs[name].type) for name, after in self.carried)
+        pairs = [(inputs[before], after) for before, after in self.carried]
+        return tuple(State(each.name, after, each.shape, each.type) for each, after in pairs)
 
     @property
     def axes(self) -> dict[str, int | None]:
-        """Sizes of the recurrent operators, as far as they have the same; sequence, batch and features of the first."""
+        """Sizes of the recurrent operators, as far as they have the same; sequence, batch and
+        features of the first."""
         layers = self.facts.layers
         found = dict.fromkeys(super().axes)
         if layers:
-            first, hidden = layers[0], {layer.hidden for layer in layers}
-            found |= {"layers": len(layers), "hidden": hidden.pop() if len(hidden) == 1 else None}
-            found |= {name: getattr(first, name) for name in ("sequence", "batch", "features")}
+            first = layers[0]
+            found["layers"] = len(layers)
+            if all(layer.hidden == first.hidden for layer in layers):
+                found["hidden"] = first.hidden
+            for name in ("sequence", "batch", "features"):
+                found[name] = getattr(first, name)
             found["directions"] = max(layer.directions for layer in layers)
         return found
 
     @property
     def label_fields(self) -> dict[str, object]:
-        sizes = {f"size {name}": size for name, size in self.sizes}
-        sizes |= {f"value {name}": number for name, number in self.fixed}
-        inputs = {"inputs": self.inputs_sha256[:8]} if self.inputs_sha256 else {}
-        lengths = {f"lengths {name}": text for name, text in self.length_texts().items()}
-        return {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}", **sizes, **lengths, **inputs}
+        fields: dict[str, object] = {
+            "kind": self.KIND,
+            "workload": f"{self.name}@{self.sha256[:8]}",
+        }
+        lengths = self.length_texts().items()
+        named = {"size": self.sizes, "value": self.fixed, "lengths": lengths}
+        for what, pairs in named.items():
+            for name, value in pairs:
+                fields[f"{what} {name}"] = value
+        if self.inputs_sha256:
+            fields["inputs"] = self.inputs_sha256[:8]
+        return fields
 
     def group_fields(self, mode: str) -> dict[str, object]:
         """The network and its mode, and the sizes that are no axes."""
@@ -252,12 +313,12 @@ class OnnxNetwork(Workload):
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         """Flags of `record`; of the file and of the inputs only the names are known."""
-        states = () if dict(self.carried) == _found_states(self.facts) else self.carried
+        recognized = dict(self.carried) == _found_states(self.facts)
         found = {
             "--onnx": (f"{self.name}.onnx",),
-            "--size": tuple(f"{name}={size}" for name, size in self.sizes),
-            "--value": tuple(f"{name}={number}" for name, number in self.fixed),
-            "--state": tuple(f"{before}={after}" for before, after in states),
+            "--size": _pairs(self.sizes),
+            "--value": _pairs(self.fixed),
+            "--state": () if recognized else _pairs(self.carried),
             "--inputs": (f"{self.inputs_sha256[:8]}.npz",) if self.inputs_sha256 else (),
         }
         return {flag: values for flag, values in found.items() if values}
@@ -272,9 +333,8 @@ class OnnxNetwork(Workload):
         return _with_states(self) if mode == "stream" and self.gets_states else super().in_mode(mode)
 
     def check_mode(self, mode: str) -> None:
-        reason = self._why_no_stream() if mode == "stream" else ""
-        if reason:
-            raise UsageError(f"{self.name} has no mode stream: {reason}")
+        if mode == "stream" and self._why_no_stream():
+            raise UsageError(f"{self.name} has no mode stream: {self._why_no_stream()}")
         for tensor in self.facts.inputs:
             if tensor.meaning and not tensor.range and tensor.name not in dict(self.carried):
                 raise UsageError(self._unknown(tensor))
@@ -282,23 +342,33 @@ class OnnxNetwork(Workload):
 
     def _unknown(self, tensor: Tensor) -> str:
         """That an input has numbers that only the user knows, and how to give them."""
-        number = deciding(onnx_checks.read(self.path.read_bytes(), self.name)).get(tensor.name, "N")
-        value = f"--value {tensor.name}={number}, or with " if math.prod(tensor.shape) == 1 else ""
-        which = f"which numbers its input {tensor.name} has, and {tensor.meaning} depends on them"
-        return f"{self.name} does not say {which}: give them with {value}--inputs FILE.npz"
+        value = ""
+        if math.prod(tensor.shape) == 1:
+            model = onnx_checks.read(self.path.read_bytes(), self.name)
+            value = f"--value {tensor.name}={deciding(model).get(tensor.name, 'N')}, or with "
+        return (
+            f"{self.name} does not say which numbers its input {tensor.name} has, and"
+            f" {tensor.meaning} depends on them: give them with {value}--inputs FILE.npz"
+        )
 
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
-            several = [f"{key} ({' or '.join(outputs)})" for key, outputs in _candidates(self.facts).items() if outputs]
+            several = []
+            for name, outputs in _candidates(self.facts).items():
+                if outputs:
+                    several.append(f"{name} ({' or '.join(outputs)})")
             if several:
-                unclear = f"it is not clear which outputs are its states, {listed(several)}"
-                return f"{unclear}: choose with --state INPUT=OUTPUT"
-            names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
+                return (
+                    f"it is not clear which outputs are its states, {listed(several)}: choose with --state INPUT=OUTPUT"
+                )
+            inputs = listed(self.input_shapes)
+            outputs = listed(self.output_shapes)
             return (
-                "no states were recognized that could be carried; if it has none, --mode forward makes the same calls,"
-                f" else name them with --state INPUT=OUTPUT (inputs: {names[0]}; outputs: {names[1]}), or export it"
-                " with a symbolic number of samples"
+                "no states were recognized that could be carried; if it has none, --mode forward"
+                " makes the same calls, else name them with --state INPUT=OUTPUT"
+                f" (inputs: {inputs}; outputs: {outputs}), or export it with a symbolic number of"
+                " samples"
             )
         if len(self.carried) == len(self.facts.outputs):
             return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"
@@ -308,13 +378,25 @@ class OnnxNetwork(Workload):
         return ""
 
     def make_inputs(self, seed: int | Sequence[int], mode: str = "forward") -> dict[str, np.ndarray]:
-        """Inputs by name: the user's own, and random numbers for the others; states only if they are not carried."""
+        """Inputs by name: the user's own, and random numbers for the others; states only if they
+        are not carried."""
         generator = np.random.default_rng(seed)
-        what, own = f"the inputs of {self.name} are", self.inputs_sha256
-        given = _arrays(_cached("inputs", own, ".npz", what, "--inputs")) if own else {}
+        own = self._own_inputs()
+        given = read_arrays(own) if own else {}
         carried = {state.input for state in self.states} if mode == "stream" else ()
-        wanted = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
-        return {tensor.name: given.get(tensor.name, random_array(tensor, generator)) for tensor in wanted}
+        arrays = {}
+        for tensor in self.facts.inputs:
+            if tensor.name not in carried:
+                drawn = random_array(tensor, generator)  # of a given one, too: the others stay
+                arrays[tensor.name] = given.get(tensor.name, drawn)
+        return arrays
+
+    def _own_inputs(self) -> Path | None:
+        """The file in the cache with the user's inputs; raises `UsageError` if it is not there."""
+        if not self.inputs_sha256:
+            return None
+        what = f"the inputs of {self.name} are"
+        return _cached("inputs", self.inputs_sha256, ".npz", what, "--inputs")
 
 
 @lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
@@ -322,10 +404,15 @@ def stream_of(network: OnnxNetwork) -> Any:
     """A network for windows as a `streamed.Streamed`; raises `UsageError` as `streamed.streamed`."""
     from lstm_onnx import streamed
 
-    batch, more = network.facts.batch_symbol, {"name": network.name, "constants": network.constants}
-    one = dict(network.sizes) | ({batch: 1} if batch else {})
-    every = [{**one, network.facts.time_symbol: samples} for samples in streamed.SAMPLES]
-    return streamed.streamed(*(OnnxNetwork(network.path, sizes=each, **more) for each in every))
+    sizes: dict[Any, int] = dict(network.sizes)
+    if network.facts.batch_symbol:
+        sizes[network.facts.batch_symbol] = 1
+    runs = []
+    for samples in streamed.SAMPLES:
+        sizes[network.facts.time_symbol] = samples
+        run = OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
+        runs.append(run)
+    return streamed.streamed(*runs)
 
 
 @time_limit()
@@ -334,115 +421,17 @@ def _with_states(network: OnnxNetwork) -> OnnxNetwork:
     sizes: dict[Any, int] = dict(network.sizes)
     symbol = network.facts.time_symbol
     if sizes[symbol] % stream.stride:
-        multiple = f"takes {stream.stride} samples a call, or a multiple of them: give --size {symbol}={stream.stride}"
-        raise UsageError(f"{network.name} in the mode stream {multiple}")
-    own = network.inputs_sha256 and _cached("inputs", network.inputs_sha256, ".npz", "its inputs are", "--inputs")
-    return OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states, inputs=own)
-
-
-def TorchNetwork(
-    module: torch.nn.Module,
-    example_inputs: torch.Tensor | Sequence[torch.Tensor],
-    *,
-    name: str | None = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    dynamic_axes: Mapping[str, Mapping[int, Any]] | None = None,
-    sizes: Mapping[str, int] | None = None,
-    states: Mapping[str, str] | None = None,
-    inputs: str | Path | None = None,
-) -> OnnxNetwork:
-    """A PyTorch module in evaluation mode as an `OnnxNetwork`: exported, with PyTorch's outputs to check against.
-
-    Dropout is left out, also of a module in training mode, which stays in that mode. Packed sequences inside `forward`
-    become sequence lengths. Names of inputs are by default those of the parameters of `forward` (of a traced module
-    `input0` and so on), those of outputs `output`, or `output0`, `output1` and so on (tuples and dictionaries in the
-    order of their tensors). `dynamic_axes` makes sizes symbolic (input or output -> axis -> symbol, a name or a
-    `torch.export.Dim`), and `sizes` gives their values (default: those of the example). Raises `ExportFailed` if
-    PyTorch cannot export the module, or if its outputs are random, `UsageError` as `OnnxNetwork` does, and
-    `NotInstalled` without PyTorch.
-    """
-    require("torch")
-    from torch.utils import _pytree
-
-    example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-    if not all(isinstance(tensor, torch.Tensor) for tensor in example):
-        order = "in the order of the module's parameters"
-        raise UsageError(f"example_inputs must be a tensor or a sequence of tensors, {order}")
-    name = name or type(module).__name__
-    with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
-        training = module.training
-        module.train(training)
-    if any(getattr(part, "proj_size", 0) for part in module.modules()):
-        raise ExportFailed(f"{name} has an LSTM with proj_size, which ONNX does not have: record it with --step")
-    of_names = (dynamic_axes or {}).items()
-    axes = {key: {axis: getattr(size, "__name__", size) for axis, size in each.items()} for key, each in of_names}
-    parameters: Iterable[str] = (f"input{index}" for index in range(len(example)))
-    with suppress(ValueError):  # a traced module has no signature
-        parameters = inspect.signature(module.forward).parameters
-    named = as_list(input_names or [*parameters][: len(example)])
-    module.eval()
-    try:
-        with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
-            probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
-            with torch.no_grad():
-                runs = [_pytree.tree_leaves(module(*probe)) for _ in range(2)]
-            results, again = ([leaf for leaf in run if isinstance(leaf, torch.Tensor)] for run in runs)
-            if not all(a.float().allclose(b.float(), equal_nan=True) for a, b in zip(results, again, strict=True)):
-                raise ExportFailed(f"the outputs of {name} are random, by a dropout with training=True for example")
-            numbered = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
-            answers = as_list(output_names or numbered)
-            for what, given, needed in (("input", named, len(example)), ("output", answers, len(results))):
-                if len(given) != needed:
-                    raise UsageError(f"{name} has {needed} {what}s, but {len(given)} names were given")
-            tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
-            own = _sizes_of_symbols(axes, tensors, named)
-            more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": axes}
-            content = exported(module, example, name, **more)
-    finally:
-        module.train(training)
-    network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)
-    arrays: dict[str, Any] = {f"input/{key}": tensor.numpy() for key, tensor in zip(named, probe, strict=True)}
-    arrays |= {f"output/{key}": tensor.float().numpy() for key, tensor in zip(answers, results, strict=True)}
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    cache.keep("onnx", network.sha256, ".torch.npz", buffer.getvalue())
-    return network
-
-
-def _sizes_of_symbols(
-    dynamic_axes: Mapping[str, Mapping[int, str]], tensors: Mapping[str, torch.Tensor], inputs: Sequence[str]
-) -> dict[str, int]:
-    """The size of each symbol of an input in the example.
-
-    Raises `UsageError` for an unknown input or output, or an axis that it lacks; PyTorch would ignore them.
-    """
-    found = {}
-    for name, axes in dynamic_axes.items():
-        if name not in tensors:
-            known = f"{nearest(name, tensors)}: there are {listed(tensors)}"
-            raise UsageError(f"dynamic_axes: no input or output is called {name!r}{known}")
-        for axis, symbol in axes.items():
-            if not isinstance(symbol, str):
-                raise UsageError(f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}")
-            if not (isinstance(axis, int) and 0 <= axis < tensors[name].dim()):
-                raise UsageError(f"dynamic_axes: {name!r} has the axes 0 to {tensors[name].dim() - 1}, not {axis!r}")
-            if name in inputs:
-                found[symbol] = tensors[name].shape[axis]
-    return found
-
-
-def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
-    """Inputs and PyTorch's outputs of a `TorchNetwork` at the sizes of its example; None for other networks."""
-    stored = cache.stored("onnx", network.sha256, ".torch.npz")
-    if stored is None:
-        return None
-    arrays = _arrays(stored.path)
-    inputs, outputs = (
-        {name.removeprefix(side): array for name, array in arrays.items() if name.startswith(side)}
-        for side in ("input/", "output/")
+        raise UsageError(
+            f"{network.name} in the mode stream takes {stream.stride} samples a call, or a multiple"
+            f" of them: give --size {symbol}={stream.stride}"
+        )
+    return OnnxNetwork(
+        stream.content,
+        name=network.name,
+        sizes=sizes,
+        states=stream.states,
+        inputs=network._own_inputs(),
     )
-    return inputs, outputs
 
 
 def _cached(kind: str, sha256: str, suffix: str, what: str, flag: str) -> Path:
@@ -453,7 +442,7 @@ def _cached(kind: str, sha256: str, suffix: str, what: str, flag: str) -> Path:
     return stored.path
 
 
-def _arrays(file: Any) -> dict[str, np.ndarray]:
+def read_arrays(file: Any) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name; pickled objects are not loaded."""
     with np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
@@ -462,38 +451,55 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
 # What a user gives
 
 
+def _pairs(values: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """`NAME=VALUE` of each, as flags have them."""
+    return tuple(f"{name}={value}" for name, value in values)
+
+
 def _candidates(facts: NetworkFacts) -> dict[str, list[str]]:
-    """Input -> the outputs that can be its state: their names differ as in `STATE_NAMES`, shape and type do not."""
-    outputs = {(tensor.name, tensor.shape, tensor.type) for tensor in facts.outputs}
-    found = {}
+    """Input -> the outputs that can be its state: their names differ as in `STATE_NAMES`, shape and
+    type do not."""
+    forms = {each.name: each.form for each in facts.outputs}
+    found: dict[str, list[str]] = {}
     for tensor in facts.inputs:
-        named = [
-            re.sub(old, new, tensor.name, count=1)
-            for old, news in STATE_NAMES
-            for new in news
-            if re.search(old, tensor.name)
-        ]
-        found[tensor.name] = [name for name in dict.fromkeys(named) if (name, tensor.shape, tensor.type) in outputs]
+        outputs = found[tensor.name] = []
+        for old, news in STATE_NAMES:
+            for new in news:
+                name, changed = re.subn(old, new, tensor.name, count=1)
+                if changed and forms.get(name) == tensor.form and name not in outputs:
+                    outputs.append(name)
     return found
 
 
 def _found_states(facts: NetworkFacts) -> dict[str, str]:
     """Input -> output of the states that are recognized; empty if one input has several, or two have the same."""
-    pairs = [(name, output) for name, outputs in _candidates(facts).items() for output in outputs]
-    clear = all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True))
-    return dict(pairs) if clear else {}
+    found = {}
+    for name, outputs in _candidates(facts).items():
+        if len(outputs) > 1:
+            return {}
+        for output in outputs:
+            found[name] = output
+    return found if len(set(found.values())) == len(found) else {}
+
+
+def _tensor(name: str, what: str, wanted: str, tensors: Sequence[Tensor]) -> Tensor:
+    """The input or output (`what`) with a name that a user wrote; raises `UsageError`."""
+    for tensor in tensors:
+        if tensor.name == wanted:
+            return tensor
+    known = listed(tensor.name for tensor in tensors)
+    raise UsageError(f"{name} has no {what} {wanted!r}: its {what}s are {known}")
 
 
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:
-    sides = ({tensor.name: tensor for tensor in facts.inputs}, {tensor.name: tensor for tensor in facts.outputs})
     for before, after in states.items():
-        for what, tensor, side in (("input", before, sides[0]), ("output", after, sides[1])):
-            if tensor not in side:
-                raise UsageError(f"{name} has no {what} {tensor!r}: its {what}s are {listed(list(side))}")
-        one, other = sides[0][before], sides[1][after]
-        if (one.shape, one.type) != (other.shape, other.type):
-            texts = [f"{tensor.name} is {tensor.type} {list(tensor.shape)}" for tensor in (one, other)]
-            raise UsageError(f"a state has the same type and shape on both sides, but {' and '.join(texts)}")
+        one = _tensor(name, "input", before, facts.inputs)
+        other = _tensor(name, "output", after, facts.outputs)
+        if one.form != other.form:
+            raise UsageError(
+                "a state has the same type and shape on both sides, but"
+                f" {one.name} is {one.form} and {other.name} is {other.form}"
+            )
     if len(set(states.values())) < len(states):
         raise UsageError("two states have the same output: each needs its own")
     return dict(states)
@@ -505,20 +511,18 @@ def _given(path: Path) -> dict[str, np.ndarray]:
     invalid = any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it")
     with invalid, file_errors(f"read {path}"):
         refuse_named_pipe(path)
-        return _arrays(path)
+        return read_arrays(path)
 
 
-def _keep_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], path: Path) -> str:
-    """Check an .npz file of inputs and copy it into the cache; returns its SHA-256."""
+def _check_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], given: Mapping, path: Path) -> None:
+    """Raise `UsageError` for an array in a user's file that is no input, or has another shape or type."""
     tensors = {tensor.name: tensor for tensor in facts.inputs}
-    for key, array in _given(path).items():
-        tensor = tensors.get(key)
+    for key, array in given.items():
         if key in constants and (array == constants[key]).all():
             continue
-        if tensor is None:
-            raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(list(tensors))}")
-        if array.shape != tensor.shape or array.dtype.name != tensor.type:
-            found, needed = f"{array.dtype.name} {list(array.shape)}", f"{tensor.type} {list(tensor.shape)}"
+        if key not in tensors:
+            raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}")
+        needed = tensors[key].form
+        found = form(array.dtype.name, array.shape)
+        if found != needed:
             raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")
-    content = path.read_bytes()
-    return cache.fetch("inputs", cache.sha256(content), ".npz", lambda: content).sha256

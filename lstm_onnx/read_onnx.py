@@ -77,6 +77,11 @@ MEAN_LENGTH = "mean_length"
 EXAMPLE_DOUBLINGS = 11
 
 
+def form(kind: str, shape: Sequence[int]) -> str:
+    """`float32 [1, 4]`."""
+    return f"{kind} {list(shape)}"
+
+
 @dataclass(frozen=True)
 class Tensor(JsonFields):
     """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an input has.
@@ -91,6 +96,11 @@ class Tensor(JsonFields):
     range: tuple[int, int] | None = None
     declared: tuple[int | None, ...] | None = None
     meaning: str | None = None
+
+    @property
+    def form(self) -> str:
+        """Type and shape, as messages have them."""
+        return form(self.type, self.shape)
 
     def as_dict(self) -> dict:
         """JSON values; `range`, `declared` and `meaning` only if there is one."""

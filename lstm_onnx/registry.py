@@ -27,5 +27,10 @@ COMMANDS = {
 
 API = defined(
     "lstm_onnx",
-    {"c.export": ("export_c",), "inspect": ("inspect",), "own_network": ("OnnxNetwork", "TorchNetwork")},
+    {
+        "c.export": ("export_c",),
+        "inspect": ("inspect",),
+        "own_network": ("OnnxNetwork",),
+        "torch_network": ("TorchNetwork",),
+    },
 )

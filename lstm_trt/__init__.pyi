@@ -16,7 +16,8 @@ from lstm_judge.versions import record_versions as versions
 from lstm_judge.watch import follow as watch
 from lstm_onnx.c.export import export_c as export_c
 from lstm_onnx.inspect import inspect as inspect
-from lstm_onnx.own_network import OnnxNetwork as OnnxNetwork, TorchNetwork as TorchNetwork
+from lstm_onnx.own_network import OnnxNetwork as OnnxNetwork
+from lstm_onnx.torch_network import TorchNetwork as TorchNetwork
 from lstm_trt.config.configuration import Configuration as Configuration, Options as Options, Protocol as Protocol
 from lstm_trt.config.errors import LabError as LabError, UsageError as UsageError
 from lstm_trt.config.shape import Grid as Grid, LstmShape as LstmShape

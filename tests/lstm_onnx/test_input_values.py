@@ -10,8 +10,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from lstm_onnx.own_network import OnnxNetwork, TorchNetwork
+from lstm_onnx.own_network import OnnxNetwork
 from lstm_onnx.read_onnx import run_onnxruntime
+from lstm_onnx.torch_network import TorchNetwork
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.workload import workload_from_dict

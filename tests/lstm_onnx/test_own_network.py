@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 
 import lstm_trt as lab
-from lstm_onnx.own_network import OnnxNetwork, TorchNetwork, torch_answers
+from lstm_onnx.own_network import OnnxNetwork
+from lstm_onnx.torch_network import TorchNetwork, torch_answers
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError
 from lstm_trt.config.workload import State, workload_from_dict
