@@ -15,8 +15,9 @@ import numpy as np
 
 from lstm_onnx import evaluate
 from lstm_onnx.constants import fix_inputs, symbolic_shapes
+from lstm_onnx.operations import FLOATS
 from lstm_onnx.own_network import OnnxNetwork
-from lstm_onnx.read_onnx import FLOATS, checked, in_sequence, run_onnxruntime
+from lstm_onnx.read_onnx import checked, in_sequence, run_onnxruntime
 from lstm_onnx.torch_network import torch_answers
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options

@@ -6,16 +6,18 @@ import argparse
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lstm_trt.cli.common import pair, warn
-from lstm_trt.config.errors import UsageError, nearest, refused
-from lstm_trt.config.format import decimal, listed
+from lstm_trt.config.errors import UsageError, refused
+from lstm_trt.config.format import decimal
 
 if TYPE_CHECKING:
     from lstm_onnx.own_network import OnnxNetwork
 
 INSTEAD = "--onnx FILE"
+
+T = TypeVar("T")
 
 
 def add_arguments(group: argparse._ActionsContainer, several: bool = False) -> None:
@@ -62,33 +64,28 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     numbers = _numbers(arguments.value)
     states = dict(pair("--state", "INPUT=OUTPUT", text) for text in getattr(arguments, "state", ()))
     shapes = {path: read_shapes(path) for path in arguments.onnx}
-    symbols = {path: symbols_in(each) for path, each in shapes.items()}
-    _check_names("symbolic size", sizes, symbols, shapes)
-    _check_names("input", numbers, shapes, shapes)
+    names = {path: {*shapes[path], *symbols_in(shapes[path])} for path in shapes}
+    of_any = set().union(*names.values())
     networks = []
-    for path in shapes:
-        constants = {name: number for name, number in numbers.items() if name in shapes[path]}
-        used = [name for name in sizes if name in symbols[path]]
-        for values in itertools.product(*(sizes[name] for name in used)):
-            chosen = dict(zip(used, values, strict=True))
+    for path, own in names.items():
+        sizes_of_file = _of_file(sizes, own, of_any)
+        constants = _of_file(numbers, own, of_any)
+        for values in itertools.product(*sizes_of_file.values()):
             network = OnnxNetwork(
-                path, sizes=chosen, constants=constants, states=states or None, inputs=arguments.inputs
+                path,
+                sizes=dict(zip(sizes_of_file, values, strict=True)),
+                constants=constants,
+                states=states or None,
+                inputs=arguments.inputs,
             )
             networks.append(network)
     warn(dict.fromkeys(warning for network in networks for warning in network.warnings))
     return networks
 
 
-def _check_names(what: str, names: Iterable[str], known: Mapping[Path, Iterable[str]], shapes: Mapping) -> None:
-    """Raise `UsageError` for a name that none of the files has; `known`: file -> its names."""
-    from lstm_onnx.read_onnx import fixed_text
-
-    every = dict.fromkeys(itertools.chain(*known.values()))
-    first = next(iter(shapes))
-    for name in names:
-        if name not in every:
-            has = f"there are {listed(every)}" if every else f"in {first.name} {fixed_text(shapes[first], name)}"
-            raise UsageError(f"no {what} is called {name!r}{nearest(name, every)}: {has}")
+def _of_file(values: Mapping[str, T], own: set[str], of_any: set[str]) -> dict[str, T]:
+    """Values of the names that a file has; and of those that no file has, which the first refuses."""
+    return {name: value for name, value in values.items() if name in own or name not in of_any}
 
 
 def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:

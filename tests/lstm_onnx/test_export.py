@@ -243,7 +243,7 @@ def softplus() -> bytes:
         (("--c", "--onnx", "planted.onnx"), "Softplus operator 'my_softplus'"),
         (("--c", "--onnx", "clipped.onnx"), "GRU operator 'my_gru'"),
         (("--c", "--onnx", "missing.onnx"), "cannot read"),
-        (("--c", "--onnx", "planted.onnx", "--size", "time=4"), "no symbolic size is called 'time'"),
+        (("--c", "--onnx", "planted.onnx", "--size", "time=4"), "no symbolic size 'time'"),
         (("--c",), "--layers is missing"),
     ],
     ids=str,

@@ -162,7 +162,7 @@ def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
         (("--value", "sr=high"), "--value needs numbers: 'high' is not a decimal number"),
         (("--value", "sr=\u0661"), "--value needs numbers"),
         (("--size", "time=1_0"), "--size time needs whole numbers, not '1_0'"),
-        (("--value", "rate=1"), "no input is called 'rate': there are X, sr"),
+        (("--value", "rate=1"), "no input 'rate': its inputs are X, sr"),
         ((), "for example --size time=1 --value sr=16000"),
     ):
         assert message in refused("inspect", path, *arguments)
@@ -249,7 +249,7 @@ def test_a_comparison_that_was_not_made_says_why(tmp_path, ready, monkeypatch, r
         (lstm().SerializeToString()[:-9], (), "truncated"),
         (lstm(states=False, nonsense=1).SerializeToString(), (), "nonsense"),
         (None, (), "cannot read"),
-        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size is called 'time'"),
+        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size 'time'"),
         (lstm().SerializeToString(), ("--size", "time"), "NAME=N"),
         (
             stream().SerializeToString(),
