@@ -7,15 +7,16 @@ network is then prepared and compared with the reference in a worker process, as
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from lstm_onnx import limits
+from lstm_onnx.operations import name_of
 from lstm_onnx.own_network import OnnxNetwork
-from lstm_onnx.read_onnx import read_shapes
+from lstm_onnx.read_onnx import read_shapes, session_of
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, UsageError, any_error
@@ -34,16 +35,25 @@ from lstm_trt.store.temporary import temporary_folder
 #: One call, since only the preparation and the comparison matter.
 _ONCE = Protocol(trials=1, warmup=0, settle=0)
 
-#: Calls of a profile, and the share of an operator's times that count: the first call allocates memory, and some are
+#: Calls of a profile.
+CALLS = 200
+
+#: The share of an operator's times that count: the first call allocates memory, and some are
 #: interrupted.
-CALLS, KEPT = 200, 0.95
+KEPT = 0.95
 
 #: Operators that the text of a profile has at most.
 MOST_SHARES = 12
 
-#: States of `RuntimeAnswer`: computes what the reference does; refuses the network, or computes something else; cannot
-#: run on this machine; reads no ONNX files.
-RUNS, REFUSED, NOT_READY, NO_ONNX = "runs", "refused", "not ready", "reads no ONNX"
+#: States of `RuntimeAnswer`: computes what the reference does; refuses the network, or computes
+#: something else; cannot run on this machine; reads no ONNX files.
+RUNS = "runs"
+REFUSED = "refused"
+NOT_READY = "not ready"
+NO_ONNX = "reads no ONNX"
+
+#: What an answer takes from the provenance of a recording.
+PARITY = ("error", "reference", "reference_checked_by", "nan_reaches_output", "not_checked")
 
 
 @dataclass(frozen=True)
@@ -80,8 +90,11 @@ class Inspection:
     def as_dict(self) -> dict:
         """JSON values."""
         network = self.network
-        return {
-            **{name: getattr(network, name) for name in ("name", "sha256", "parameters", "flops")},
+        plain = {
+            "name": network.name,
+            "sha256": network.sha256,
+            "parameters": network.parameters,
+            "flops": network.flops,
             "sizes": dict(network.sizes),
             "constants": network.constants,
             "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
@@ -91,8 +104,10 @@ class Inspection:
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
-            **({"profile": list(self.profile)} if self.profile else {}),
         }
+        if self.profile:
+            plain["profile"] = list(self.profile)
+        return plain
 
     frame = property(lambda self: frame_of(self.runtimes))
 
@@ -114,91 +129,112 @@ def inspect(
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
+    answers = []
     with temporary_folder() as folder, WorkerPool() as pool:
-        answers = [
-            _untried(network, content, row) or _attempt(pool, network, row, folder, listener)
-            for name in registry.table("RUNTIMES")
-            for row in rows_of(name)
-        ]
+        for name in registry.table("RUNTIMES"):
+            for row in rows_of(name):
+                answer = _untried(network, content, row)
+                answers.append(answer or _attempt(pool, network, row, folder, listener))
     roofline = roofline_of(network, 1)
-    return Inspection(network, roofline, tuple(answers), tuple(operator_shares(network, roofline) if profile else ()))
+    shares = operator_shares(network, roofline) if profile else ()
+    return Inspection(network, roofline, tuple(answers), tuple(shares))
+
+
+def _answer(row: RuntimeRow, state: str, reason: str = "", **compared: Any) -> RuntimeAnswer:
+    return RuntimeAnswer(row.runtime, row.device, row.version, state, reason, **compared)
 
 
 def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
     """The answer if it is known without an attempt."""
-    who = (row.runtime, row.device, row.version)
     if row.device is None:  # the module cannot be imported
-        return RuntimeAnswer(*who, NOT_READY, row.reason)
+        return _answer(row, NOT_READY, row.reason)
     module = runtimes.load_runtime(row.runtime)
     if not getattr(module, "NEEDS_ONNX", False):
-        return RuntimeAnswer(*who, NO_ONNX)
+        return _answer(row, NO_ONNX)
+    refusal = None
     rules = getattr(module, "ONNX_RULES", None)
-    refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules) if rules else None
+    if rules:
+        refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules)
     if refusal is None and row.ready:
         return None
     if refusal is None and hasattr(module, "parser_refusal"):
         refusal = module.parser_refusal(content, network.name)
-    return RuntimeAnswer(*who, REFUSED, refusal) if refusal else RuntimeAnswer(*who, NOT_READY, row.reason)
+    return _answer(row, REFUSED, refusal) if refusal else _answer(row, NOT_READY, row.reason)
 
 
 def _attempt(
     pool: WorkerPool, network: OnnxNetwork, row: RuntimeRow, folder: Path, listener: Callable[[dict], None]
 ) -> RuntimeAnswer:
     """In each mode of the network that the runtime has, until it runs; otherwise the reason in the first mode."""
-    who = (row.runtime, row.device, row.version)
     refused = []
+    able = getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",))
     for mode in network.modes:
-        if mode in getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",)):
-            try:
-                configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
-            except UsageError as error:  # of an input whose numbers only the user knows
-                return RuntimeAnswer(*who, REFUSED, str(error))
-            outcome = pool.record_configuration(configuration, 0, folder, listener)
-            if not outcome.failure:
-                parity = files.read(outcome.path).provenance["parity"]
-                names = ("error", "reference", "reference_checked_by", "nan_reaches_output", "not_checked")
-                return RuntimeAnswer(*who, RUNS, mode=mode, **{name: parity[name] for name in names})
-            refused.append(RuntimeAnswer(*who, REFUSED, outcome.failure.reason))
+        if mode not in able:
+            continue
+        options = Options(device=row.device or "cpu")
+        try:
+            configuration = describe(network, row.runtime, _ONCE, options, mode)
+        except UsageError as error:  # of an input whose numbers only the user knows
+            return _answer(row, REFUSED, str(error))
+        outcome = pool.record_configuration(configuration, 0, folder, listener)
+        if not outcome.failure:
+            parity = files.read(outcome.path).provenance["parity"]
+            return _answer(row, RUNS, mode=mode, **{name: parity[name] for name in PARITY})
+        refused.append(_answer(row, REFUSED, outcome.failure.reason))
     return refused[0]
 
 
-@limits.time_limit()
 def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
-    """`operator`, `name` and `time`, the share of the time of ONNX Runtime on one core, the largest first.
+    """`operator`, `name` and `time`, the share of the time of ONNX Runtime on one core, the largest
+    first.
 
-    By its own profiler, which makes calls slower and counts whole microseconds: so only shares are given, of a run of
-    its own in which nothing is timed. The operators are those after its optimizations, which fuse some.
+    By its own profiler, which makes calls slower and counts whole microseconds: so only shares are
+    given, of a run of its own in which nothing is timed. The operators are those after its
+    optimizations, which fuse some.
 
-    `bound` is the share of a recurrent layer in the roofline bound; None for other operators, and where there is no
-    bound. Raises `BuildFailed` if ONNX Runtime does not run the network.
+    `bound` is the share of a recurrent layer in the roofline bound; None for other operators, and
+    where there is no bound. Raises `BuildFailed` if ONNX Runtime does not run the network.
     """
-    model, inputs = onnx_checks.read(static_model(network.path, network)), network.make_inputs(0)
     times: dict[tuple, list] = defaultdict(list)
+    for event in _profiled(network):
+        name = event["name"].removesuffix("_kernel_time")
+        operator = event.get("args", {}).get("op_name")
+        inside = operator in ("If", "Loop", "Scan")  # whose operators have events, too
+        if name != event["name"] and not inside:
+            times[operator, name].append(event["dur"])
+    spent = {}
+    for key, each in times.items():
+        spent[key] = sum(sorted(each)[: math.ceil(KEPT * len(each))])
+    whole = sum(spent.values()) or 1
+    bounds = {}
+    for layer in network.recurrent_layers if roofline["floor_ns"] else ():
+        alone: Any = SimpleNamespace(recurrent_layers=[layer], least_flops=0, flops=0)
+        of_layer = roofline_of(alone, 1)["floor_ns"]
+        if of_layer:
+            bounds[layer.name] = of_layer / roofline["floor_ns"]
+    shares = []
+    for operator, name in sorted(spent, key=lambda key: -spent[key]):
+        time = spent[operator, name] / whole
+        shares.append({"operator": operator, "name": name, "time": time, "bound": bounds.get(name)})
+    return shares
+
+
+@limits.time_limit()
+def _profiled(network: OnnxNetwork) -> list[dict]:
+    """The events of `CALLS` calls in ONNX Runtime's profiler; operators are named as layers are."""
+    model = onnx_checks.read(static_model(network.path, network))
     for node in onnx_checks.nodes(model.graph):
-        node.name = node.name or next(filter(None, node.output), "")  # as layers are called
-    with temporary_folder() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+        node.name = name_of(node)
+    inputs = network.make_inputs(0)
+    failed = f"ONNX Runtime does not run {network.name}"
+    with temporary_folder() as folder, any_error(BuildFailed, failed):
         settings: Any = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads, settings.log_severity_level, settings.enable_profiling = 1, 4, True
+        settings.enable_profiling = True
         settings.profile_file_prefix = str(folder / "run")
-        content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
-        session: Any = onnxruntime.InferenceSession(content, settings, providers=providers)
+        session = session_of(model, settings)
         for _ in range(CALLS):
             limits.run(lambda options: session.run(None, inputs, options))
-        events = json.loads(Path(session.end_profiling()).read_text())
-    for event in events:
-        name, operator = event["name"].removesuffix("_kernel_time"), event.get("args", {}).get("op_name")
-        if name != event["name"] and operator not in ("If", "Loop", "Scan"):  # their operators have events, too
-            times[operator, name].append(event["dur"])
-    spent = {key: sum(sorted(each)[: math.ceil(KEPT * len(each))]) for key, each in times.items()}
-    whole, bound, bounds = sum(spent.values()) or 1, roofline["floor_ns"], {}
-    for layer in network.recurrent_layers if bound else ():
-        alone: Any = SimpleNamespace(recurrent_layers=[layer], least_flops=0, flops=0)
-        bounds[layer.name] = (roofline_of(alone, 1)["floor_ns"] or 0) / bound or None
-    ordered = sorted(spent.items(), key=lambda item: -item[1])
-    return [
-        {"operator": operator, "name": name, "time": time / whole, "bound": bounds.get(name)}
-        for (operator, name), time in ordered
-    ]
+        return json.loads(Path(session.end_profiling()).read_text())
 
 
 def _layer_dict(layer: RecurrentLayer) -> dict:
@@ -217,49 +253,96 @@ def _parameters(layer: RecurrentLayer) -> int:
 def _lines(found: Inspection) -> Iterator[str]:
     network = found.network
     yield f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"
-    tensors = [("input", each) for each in network.facts.inputs]
-    tensors += [("output", each) for each in network.facts.outputs]
-    carried = {name: f"state, carried in the mode stream ({a} = {b})" for a, b in network.carried for name in (a, b)}
-    remarks = carried if "stream" in network.modes else {}
-    remarks |= {name: f"likely a state: --state {name}={output}" for name, output in network.likely_states.items()}
-    remarks |= {name: f"lengths {text}" for name, text in network.length_texts().items()}
-    rows = [(side, each.name, each.type, _shape(each.shape), remarks.get(each.name, "")) for side, each in tensors]
-    yield from ("", *table_lines(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
+    yield ""
+    yield from _tensor_lines(network)
+    yield ""
+    yield from _size_lines(network)
+    yield from _layer_lines(network.recurrent_layers)
+    yield ""
+    yield from _work_lines(network, found.roofline)
+    yield ""
+    yield from _runtime_lines(found.runtimes)
+    if found.profile:
+        yield ""
+        yield from _profile_lines(found.profile[:MOST_SHARES])
+
+
+def _tensor_lines(network: OnnxNetwork) -> list[str]:
+    remarks = {}
+    if "stream" in network.modes:
+        for before, after in network.carried:
+            text = f"state, carried in the mode stream ({before} = {after})"
+            remarks[before] = remarks[after] = text
+    for before, after in network.likely_states.items():
+        remarks[before] = f"likely a state: --state {before}={after}"
+    for name, text in network.length_texts().items():
+        remarks[name] = f"lengths {text}"
+    rows = []
+    for side, tensors in (("input", network.facts.inputs), ("output", network.facts.outputs)):
+        for each in tensors:
+            remark = remarks.get(each.name, "")
+            rows.append((side, each.name, each.type, _shape(each.shape), remark))
+    return table_lines(("", "name", "type", "shape", ""), rows, left=("shape",))
+
+
+def _size_lines(network: OnnxNetwork) -> Iterator[str]:
     axes = defaultdict(list)
-    for each, shape in read_shapes(network.path).items():
+    for name, shape in read_shapes(network.path).items():
         for place, symbol in enumerate(shape):
-            axes[symbol].append(f"axis {place} of {each}")
-    known = {network.facts.time_symbol: "sequence length, ", network.facts.batch_symbol: "batch size, "}
+            axes[symbol].append(f"axis {place} of {name}")
+    facts = network.facts
+    known = {facts.time_symbol: "sequence length, ", facts.batch_symbol: "batch size, "}
     for name, size in network.sizes:
         yield f"size {name} = {size}: {known.get(name, '')}{listed(axes[name])}"
-    if network.recurrent_layers:
-        header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
-        end = None if any(layer.within for layer in network.recurrent_layers) else -1
-        rows = [_layer_row(layer)[:end] for layer in network.recurrent_layers]
-        yield from table_lines(header[:end], rows, left=("W", "R", "B", "within"))
-    else:
-        yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
+
+
+def _layer_lines(layers: Sequence[RecurrentLayer]) -> list[str]:
+    if not layers:
+        return ["no recurrent layer: the network has no LSTM, GRU or RNN operator"]
+    sizes = ("hidden", "steps", "batch", "W", "R", "B", "parameters")
+    header = ("operator", "name", "direction", *sizes, "within")
+    columns = len(header) if any(layer.within for layer in layers) else -1
+    rows = [_layer_row(layer)[:columns] for layer in layers]
+    return table_lines(header[:columns], rows, left=("W", "R", "B", "within"))
+
+
+def _work_lines(network: OnnxNetwork, roofline: Mapping) -> Iterator[str]:
     at_least = "at least " if network.flops is None else ""
-    flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP" if network.least_flops or not at_least else "unknown"
-    yield f"\n{count(network.facts.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
-    if "missing" in found.roofline:
-        yield f"no roofline bound: {found.roofline['missing']}"
+    flops = "unknown"
+    if network.least_flops or not at_least:
+        flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP"
+    parameters = count(network.parameters, "parameter")
+    yield f"{parameters}; {flops} per call (matrix products and convolutions)"
+    if "missing" in roofline:
+        yield f"no roofline bound: {roofline['missing']}"
     else:
-        bound = latency(found.roofline["floor_ns"] / 1e3)
-        yield f"roofline bound: {at_least}{bound} on one core in fp32, limited by {found.roofline['limited_by']}"
-    order = (RUNS, REFUSED, NOT_READY)
-    tried = sorted((each for each in found.runtimes if each.state in order), key=lambda each: order.index(each.state))
-    rows = [(each.state, each.runtime, each.device or "-", each.version or "-", _remark(each)) for each in tried]
+        bound = f"{at_least}{latency(roofline['floor_ns'] / 1e3)}"
+        limit = roofline["limited_by"]
+        yield f"roofline bound: {bound} on one core in fp32, limited by {limit}"
+
+
+def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
+    rows = []
+    for state in (RUNS, REFUSED, NOT_READY):
+        for each in answers:
+            if each.state == state:
+                device = each.device or "-"
+                rows.append((state, each.runtime, device, each.version or "-", _remark(each)))
     header = ("state", "runtime", "device", "version", "")
-    yield from ("", *table_lines(header, rows, left=("version",), wrap=True))
-    others = dict.fromkeys(answer.runtime for answer in found.runtimes if answer.state == NO_ONNX)
+    yield from table_lines(header, rows, left=("version",), wrap=True)
+    others = dict.fromkeys(each.runtime for each in answers if each.state == NO_ONNX)
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
-    if found.profile:
-        yield "\nshares of the operators in the time of ONNX Runtime, and in the roofline bound"
-        numbers = [[percent_number(each[key]) for key in ("time", "bound")] for each in found.profile[:MOST_SHARES]]
-        rows = [(*two, each["operator"], each["name"]) for two, each in zip(numbers, found.profile, strict=False)]
-        yield from table_lines(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
+
+
+def _profile_lines(shares: Sequence[Mapping]) -> Iterator[str]:
+    yield "shares of the operators in the time of ONNX Runtime, and in the roofline bound"
+    rows = []
+    for each in shares:
+        time = percent_number(each["time"])
+        rows.append((time, percent_number(each["bound"]), each["operator"], each["name"]))
+    header = ("time %", "bound %", "operator", "name")
+    yield from table_lines(header, rows, left=("operator", "name"))
 
 
 def _remark(answer: RuntimeAnswer) -> str:
@@ -278,8 +361,13 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 
 def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
-    known = {"B": "" if layer.bias else "-", **{name: _shape(shape) for name, shape in layer.weight_shapes.items()}}
-    shapes = [known.get(name) for name in ("W", "R", "B")]
-    steps = layer.sequence if layer.steps is None else f"{layer.steps:g} of {layer.sequence}"
-    sizes = [str(size or "?") for size in (layer.hidden, steps, layer.batch, *shapes, _parameters(layer))]
-    return (layer.operator, layer.name, layer.direction, *sizes, layer.within)
+    shapes = {name: _shape(shape) for name, shape in layer.weight_shapes.items()}
+    if not layer.bias:
+        shapes["B"] = "-"
+    steps = layer.sequence
+    if layer.steps is not None:
+        steps = f"{layer.steps:g} of {layer.sequence}"
+    weights = [shapes.get(name) for name in ("W", "R", "B")]
+    sizes = (layer.hidden, steps, layer.batch, *weights, _parameters(layer))
+    shown = [str(size or "?") for size in sizes]
+    return (layer.operator, layer.name, layer.direction, *shown, layer.within)

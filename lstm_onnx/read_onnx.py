@@ -490,10 +490,7 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
     """
     model = onnx.load_from_string(content)
     del model.graph.value_info[:]  # PyTorch's exporter fixes symbolic sizes there, and ONNX Runtime relies on it
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = 1
-    settings.log_severity_level = 4  # errors are also raised as exceptions
-    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = session_of(model, onnxruntime.SessionOptions())
     names = [value.name for value in session.get_outputs()]
 
     def all_outputs(options: Any) -> list[Arrays]:
@@ -502,6 +499,13 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
         )
 
     return limits.run(all_outputs)
+
+
+def session_of(model: onnx.ModelProto, settings: Any) -> Any:
+    """ONNX Runtime on one core of the CPU; its errors are raised only, not printed as well."""
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 4
+    return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
 
 
 def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:
