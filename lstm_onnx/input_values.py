@@ -30,7 +30,9 @@ DECISIONS = {
 }
 
 #: Operators whose second input has indices along an axis of the first, or along its first axes.
-INDEXED, INDEXED_BY_ROWS = ("Gather", "GatherElements", "ScatterElements"), ("GatherND", "ScatterND")
+INDEXED = ("Gather", "GatherElements", "ScatterElements")
+INDEXED_BY_ROWS = ("GatherND", "ScatterND")
+INDEXING = (*INDEXED, *INDEXED_BY_ROWS)
 
 COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
@@ -146,7 +148,7 @@ def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
     for place in DECISIONS.get(kind, ()):
         if any(inputs[place : place + 1]):
             yield Use(name, inputs[place])
-    if kind in (*INDEXED, *INDEXED_BY_ROWS):
+    if kind in INDEXING:
         sizes = known.get(inputs[0]) or (None,)
         indexed = sizes[has.get("axis", 0) :][:1] if kind in INDEXED else sizes
         rows = min((size or 1 for size in indexed), default=1)
@@ -166,13 +168,18 @@ def _compared(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
 def _tried(uses: Sequence[Use], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ranges that uses suggest.
 
-    Of indices all rows, those without the first or the last, which may stand for padding, and fewer. Where lengths are
-    needed, single numbers: these, the sizes of inputs, and whether a sample counts.
+    Of indices all rows, those without the first or the last, which may stand for padding, and a
+    half, a quarter and so on. Where lengths are needed, single numbers: these, the sizes of inputs,
+    and whether a sample counts.
     """
     tops = [use.high for use in uses if use.high is not None and not use.lengths]
+    top = min(tops, default=0)
     if tops:
-        top = min(tops)
         yield from ((0, top), (min(1, top), top), (0, max(top - 1, 0)), (0, top // 2))
     steps = [use.high for use in uses if use.lengths and use.high is not None]
-    for number in dict.fromkeys([*steps, *sorted(sizes, reverse=True), 1, 0] if steps else []):
-        yield number, number
+    if steps:
+        for number in dict.fromkeys([*steps, *sorted(sizes, reverse=True), 1, 0]):
+            yield number, number
+    while top > 1:
+        top //= 2
+        yield 0, top // 2

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lstm_onnx.constants import fix_inputs, resolved
-from lstm_onnx.input_values import LENGTHS
+from lstm_onnx.input_values import INDEXING, LENGTHS
 from lstm_onnx.limits import time_limit
 from lstm_onnx.read_onnx import (
     NetworkFacts,
@@ -343,7 +343,8 @@ class OnnxNetwork(Workload):
     def _unknown(self, tensor: Tensor) -> str:
         """That an input has numbers that only the user knows, and how to give them."""
         value = ""
-        if math.prod(tensor.shape) == 1:
+        is_index = str(tensor.meaning).startswith(INDEXING)  # which is an input, and no setting
+        if math.prod(tensor.shape) == 1 and not is_index:
             model = onnx_checks.read(self.path.read_bytes(), self.name)
             value = f"--value {tensor.name}={deciding(model).get(tensor.name, 'N')}, or with "
         return (

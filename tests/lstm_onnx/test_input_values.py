@@ -308,6 +308,14 @@ INDICES = {
         ),
         (0, ROWS - 2),
     ),
+    "tripled": (
+        lambda: indexed(
+            [make("Mul", ["n", "three"], ["i"]), make("Gather", ["table", "i"], ["picked"])],
+            TOKENS,
+            [whole("three", 3)],
+        ),
+        (0, 1),
+    ),
     "two tables": (
         lambda: indexed(
             [
@@ -497,6 +505,14 @@ def test_what_only_the_user_knows_must_be_given(tmp_path, case):
     array = np.full(network.input_shapes["n"], number, network.types["n"])
     for how in ({"constants": {"n": number}}, {"inputs": given(tmp_path, n=array)}):
         assert describe(OnnxNetwork(path, **how), "onnxruntime").workload.facts.outputs
+
+
+def test_an_index_that_cannot_be_drawn_is_an_input_and_no_setting(tmp_path):
+    """A single one, too: as a constant, it would make the rest of the network one."""
+    far = [make("Add", ["n", "rows"], ["i"]), make("Gather", ["table", "i"], ["picked"])]
+    model = indexed(far, [value("n", [1, 1], INT64)], [whole("rows", 3 * ROWS)])
+    with pytest.raises(UsageError, match=r"Gather operator .*: give them with --inputs FILE\.npz$"):
+        describe(OnnxNetwork(saved(model, tmp_path)), "onnxruntime")
 
 
 def test_a_state_that_is_a_position_need_not_be_given(tmp_path):

@@ -20,7 +20,7 @@ from lstm_trt.export.to_onnx import export_onnx
 from lstm_trt.machine import roofline
 from lstm_trt.recorder.doctor import RuntimeRow
 from lstm_trt.recorder.pool import record
-from tests.support.own_networks import GRU_FLOPS, PRODUCT, rates, stream
+from tests.support.own_networks import GRU_FLOPS, PRODUCT, rates, stream, words
 from tests.support.planted_graphs import lstm, recurrent, relu
 
 RUNTIMES = registry.table("RUNTIMES")
@@ -170,6 +170,15 @@ def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
     warned.graph.output[0].type.tensor_type.shape.dim.pop()
     result = lab("inspect", saved(warned, tmp_path, "two.onnx"), "--size", "time=2", "--size", "batch=1")
     assert result.returncode == 0 and result.stderr.startswith("warning: two.onnx states another number of axes")
+
+
+def test_tokens_are_drawn_from_their_table_and_run(tmp_path, monkeypatch):
+    rows = inspection.rows_of
+    monkeypatch.setattr(inspection, "rows_of", lambda name: rows(name)[:1] if name == "onnxruntime" else [])
+    found = inspection.inspect(saved(words(), tmp_path), {"time": 5, "batch": 2})
+    (answer,) = found.runtimes
+    assert (answer.state, answer.not_checked) == (RUNS, None)
+    assert found.as_dict()["inputs"][0] == {"name": "tokens", "type": "int64", "shape": [5, 2], "range": [0, 4]}
 
 
 def test_a_likely_state_is_named_with_the_flag(tmp_path, lab, ready):
