@@ -24,7 +24,6 @@ from lstm_onnx.read_onnx import (
     NetworkFacts,
     Tensor,
     deciding,
-    form,
     from_inputs,
     network_facts,
     random_array,
@@ -524,6 +523,6 @@ def _check_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float]
         if key not in tensors:
             raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}")
         needed = tensors[key].form
-        found = form(array.dtype.name, array.shape)
+        found = Tensor(key, array.dtype.name, array.shape).form
         if found != needed:
             raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")

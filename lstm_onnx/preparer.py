@@ -16,7 +16,7 @@ import numpy as np
 from lstm_onnx import evaluate
 from lstm_onnx.constants import fix_inputs, symbolic_shapes
 from lstm_onnx.operations import FLOATS
-from lstm_onnx.own_network import OnnxNetwork
+from lstm_onnx.own_network import OnnxNetwork, read_arrays
 from lstm_onnx.read_onnx import checked, in_sequence, run_onnxruntime
 from lstm_onnx.torch_network import torch_answers
 from lstm_trt import registry, runtimes
@@ -34,15 +34,20 @@ from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
 EVALUATED_CALLS = 10
 
-#: The limit of an output in float32 is this multiple of the difference of its evaluation in float32 from that in
-#: float64, if that is more than the usual bound, and at most the second number: rounding errors grow in some networks,
+#: The limit of an output in float32 is this multiple of the difference of its evaluation in float32
+#: from that in float64, if that is more than the usual bound: rounding errors grow in some networks,
 #: and are large in comparison with outputs near 0.
-ROUNDING_MULTIPLE, MOST_ROUNDING = 8, 1e-3
+ROUNDING_MULTIPLE = 8
+
+#: That limit is at most this.
+MOST_ROUNDING = 1e-3
 
 #: Before the names of the outputs of the rounded network in the file of answers.
 ROUNDED = "rounded "
 
-ONNX_RUNTIME, NUMPY, PYTORCH = "ONNX Runtime in float32", "an evaluation in numpy", "PyTorch"
+ONNX_RUNTIME = "ONNX Runtime in float32"
+NUMPY = "an evaluation in numpy"
+PYTORCH = "PyTorch"
 
 Outputs = dict[str, np.ndarray]
 
@@ -55,9 +60,9 @@ class OwnPreparer(Preparer):
     def runtime(self, name: str):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
-        if not getattr(runtime, "NEEDS_ONNX", False):
+        if not _reads_onnx(runtime):
             every = registry.table("RUNTIMES")
-            able = [other for other in every if getattr(runtimes.load_runtime(other), "NEEDS_ONNX", False)]
+            able = [other for other in every if _reads_onnx(runtimes.load_runtime(other))]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -70,7 +75,8 @@ class OwnPreparer(Preparer):
             onnx_checks.checked(static_model(network.path, network), rules, configuration.options.precision)
 
     def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
-        network, options = configuration.workload, configuration.options
+        network = configuration.workload
+        options = configuration.options
         bound = announced_bound(configuration, send)
         send("stage", stage="export")
         sets = gate_inputs(network, configuration.mode, gate_seed)
@@ -83,37 +89,49 @@ class OwnPreparer(Preparer):
         answers: dict[str, Any] = stacked(every) if every else {}
         if name == ONNX_RUNTIME and options.precision != Options.precision:
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
-            rounded = stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
-            answers |= {ROUNDED + key: array for key, array in rounded.items()}
+            rounded = run_onnxruntime(_rounded(model, options.precision), less, states)
+            for key, array in stacked(rounded).items():
+                answers[ROUNDED + key] = array
         with reference_path.open("wb") as file:
             np.savez(file, **answers)
         named = {"reference": name, "checked_by": checked_by, "least_bound": limit}
-        same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
+        itself = (configuration.runtime, options.device, options.precision)
         if not every:
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
-        elif same and checked_by is None:
+        elif itself == ("onnxruntime", "cpu", "fp32") and checked_by is None:
             named["not_checked"] = "it is its own reference"
-        provenance = {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound}
+        provenance = {
+            "network_sha256": network.sha256,
+            "lengths": network.lengths or None,
+            **bound,
+        }
         return {"onnx_path": str(path), "provenance": provenance, "named": named}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
-        network, mode = configuration.workload, configuration.mode
+        network = configuration.workload
+        mode = configuration.mode
         inputs = network.make_inputs(configuration.protocol.seed, mode)
-        return Request(network, configuration.options, inputs, {}, Path(reference["onnx_path"]), mode)
+        path = Path(reference["onnx_path"])
+        return Request(network, configuration.options, inputs, {}, path, mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
-        seed, expected, rounded = reference["gate_seed"], None, None
-        if "not_checked" not in reference["named"]:
-            with np.load(reference["reference_path"], allow_pickle=False) as arrays:
-                expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
-                rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
+        named = reference["named"]
+        expected = None
+        rounded = {}
+        if "not_checked" not in named:
+            expected = {}
+            for name, array in read_arrays(reference["reference_path"]).items():
+                side = rounded if name.startswith(ROUNDED) else expected
+                side[name.removeprefix(ROUNDED)] = array
+        seed = reference["gate_seed"]
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        return Gate(tuple(sets), expected, seed, every=True, rounded=rounded or None, **reference["named"])
+        return Gate(tuple(sets), expected, seed, every=True, rounded=rounded or None, **named)
 
     def multiplied_share(self, workload: OnnxNetwork) -> float:
         """The others are 0, or the number that a tensor has most often, whose products are one."""
-        size = repeated = 0
+        size = 0
+        repeated = 0
         for tensor in onnx_checks.tensors(onnx.load(str(workload.path)).graph):
             if tensor.data_type in FLOATS.values() and len(tensor.dims) > 1:
                 _, times = np.unique(onnx.numpy_helper.to_array(tensor).astype(np.float32), return_counts=True)
@@ -125,9 +143,14 @@ class OwnPreparer(Preparer):
 PREPARER = OwnPreparer()
 
 
+def _reads_onnx(runtime: Any) -> bool:
+    return getattr(runtime, "NEEDS_ONNX", False)
+
+
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of a stream need."""
-    calls = gate_calls(mode, network.axes["sequence"] or 1, map(math.prod, network.output_shapes.values()), 2)
+    values = map(math.prod, network.output_shapes.values())
+    calls = gate_calls(mode, network.axes["sequence"] or 1, values, 2)
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 
@@ -142,7 +165,8 @@ def _rounded(model: bytes, precision: str) -> bytes:
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
         if precision != "tf32" or (tensor.name not in biases and len(tensor.dims) > 1):
-            tensor.CopyFrom(onnx.numpy_helper.from_array(_less(onnx.numpy_helper.to_array(tensor)), tensor.name))
+            numbers = _less(onnx.numpy_helper.to_array(tensor))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(numbers, tensor.name))
     return found.SerializeToString()
 
 
@@ -155,28 +179,37 @@ def reference_outputs(
     outputs. Raises `ParityFailed` if ONNX Runtime disagrees with PyTorch or with the evaluation.
     """
     answers = torch_answers(network)
-    given = (network.path.read_bytes(), [answers[0]], ()) if answers else (model, sets[:EVALUATED_CALLS], states)
+    compared: tuple = (model, sets[:EVALUATED_CALLS], states)
+    if answers:
+        compared = (network.path.read_bytes(), [answers[0]], ())
     try:
         found = run_onnxruntime(model, sets, states)
-    except Exception:  # the package's own classes; a network that it does not run can still be run by others
-        found, answers, given = [], None, (model, sets, states)
-    narrow, wide = _evaluated(*given), []
-    if not network.facts.quantized:  # in float64 more numbers than in another float32 fall on the other side of an edge
-        wide = _evaluated(*given, in_float64=True)
-    limits, evaluated = limits_of(network, narrow, wide), wide or narrow
+    except Exception:  # the package's own classes; others can still run it
+        found = []
+        answers = None
+        compared = (model, sets, states)
+    narrow = _evaluated(*compared)
+    wide = []
+    if not network.facts.quantized:  # of which more numbers fall on the other side of an edge
+        wide = _evaluated(*compared, in_float64=True)
+    evaluated = wide or narrow
+    limits = limits_of(network, narrow, wide)
     limit = max(limits.values())
     if not found:
         return NUMPY if evaluated else None, evaluated, None, limit
-    name, expected = (PYTORCH, [answers[1]]) if answers else (NUMPY, evaluated)
+    name = PYTORCH if answers else NUMPY
+    expected = [answers[1]] if answers else evaluated
     if not expected:
         return ONNX_RUNTIME, found, None, limit
     # Over all sets at once: a single number near zero has a large relative error.
-    compared = stacked(run_onnxruntime(*given) if answers else found[:EVALUATED_CALLS])
+    outputs = stacked(run_onnxruntime(*compared) if answers else found[:EVALUATED_CALLS])
     for output, right in stacked(expected).items():
-        error = relative_error(compared[output], right)
+        error = relative_error(outputs[output], right)
         if not error <= limits[output]:
-            differs = f"{output} of ONNX Runtime differs from {name} by {error:.2g} (relative, by norm)"
-            raise ParityFailed(f"{differs}; limit: {limits[output]:.2g}: nothing can be compared with it")
+            raise ParityFailed(
+                f"{output} of ONNX Runtime differs from {name} by {error:.2g} (relative, by norm);"
+                f" limit: {limits[output]:.2g}: nothing can be compared with it"
+            )
     return ONNX_RUNTIME, found, name, limit
 
 
@@ -186,11 +219,16 @@ def _evaluated(
     """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
     graph = onnx.load_from_string(model)
     if in_float64:
-        graph, wider = evaluate.in_float64(graph), {"float32": "float64"}
-        sets = [{name: x.astype(wider.get(x.dtype.name, x.dtype)) for name, x in inputs.items()} for inputs in sets]
+        graph = evaluate.in_float64(graph)
+        sets = [{name: _wider(array) for name, array in inputs.items()} for inputs in sets]
     with suppress(LabError):
         return in_sequence(partial(evaluate.evaluate, graph), sets, states)
     return []
+
+
+def _wider(array: np.ndarray) -> np.ndarray:
+    """Float32 values in float64; others as they are."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()) -> dict[str, float]:
@@ -199,13 +237,18 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     `narrow` and `wide`: its outputs evaluated in float32 and in float64, whose difference counts `ROUNDING_MULTIPLE`
     times.
     """
-    least = PARITY_BOUNDS["int8" if network.facts.quantized else "fp16" if network.facts.half else "fp32"]
-    outputs, exact = (stacked(narrow), stacked(wide)) if narrow and wide and not network.facts.half else ({}, {})
-    errors = {name: relative_error(outputs[name], array) for name, array in exact.items()}
-    return {
-        name: max(least, min(ROUNDING_MULTIPLE * errors.get(name, 0.0), MOST_ROUNDING))
-        for name in network.output_shapes
-    }
+    least = PARITY_BOUNDS["fp32"]
+    if network.facts.quantized:
+        least = PARITY_BOUNDS["int8"]
+    elif network.facts.half:
+        least = PARITY_BOUNDS["fp16"]
+    limits = dict.fromkeys(network.output_shapes, least)
+    if narrow and wide and not network.facts.half:
+        outputs = stacked(narrow)
+        for name, exact in stacked(wide).items():
+            grown = ROUNDING_MULTIPLE * relative_error(outputs[name], exact)
+            limits[name] = max(least, min(grown, MOST_ROUNDING))
+    return limits
 
 
 def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float) -> None:
@@ -221,8 +264,10 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
     shapes = symbolic_shapes(model)
     whole = {state.input: state.zeros() for state in network.states}
     for name, first in sets[0].items():
-        parts, shape = [inputs[name] for inputs in sets], shapes[name]
-        whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else first
+        whole[name] = first
+        if symbol in shapes[name]:
+            axis = shapes[name].index(symbol)
+            whole[name] = np.concatenate([inputs[name] for inputs in sets], axis)
     try:
         (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
@@ -231,10 +276,12 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
         joined = _joined([call[name] for call in every], outputs[name].shape)
         error = math.inf if joined is None else relative_error(joined, outputs[name])
         if not error <= limit:
-            called = f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g}"
-            why = "the network depends on earlier samples in other ways than through its states"
-            whole_run = f"from one run over all {STREAM_SAMPLES} samples"
-            raise ParityFailed(f"{called} {whole_run}: {why} (a convolution over time, for example)")
+            raise ParityFailed(
+                f"called with {network.axes['sequence']} samples at a time, {name} differs by"
+                f" {error:.2g} from one run over all {STREAM_SAMPLES} samples: the network depends"
+                " on earlier samples in other ways than through its states (a convolution over"
+                " time, for example)"
+            )
 
 
 def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:

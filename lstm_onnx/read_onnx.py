@@ -31,7 +31,7 @@ from lstm_trt.config.errors import LabError, UsageError, any_error, file_errors,
 from lstm_trt.config.fields import ADDED, JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.libraries import onnx, onnxruntime, require
-from lstm_trt.config.workload import RecurrentLayer, State
+from lstm_trt.config.workload import RecurrentLayer, State, check_whole
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import fit, known_sizes
 from lstm_trt.machine.linux import available_memory_bytes
@@ -67,11 +67,6 @@ FOREIGN = (
 EXAMPLE_DOUBLINGS = 11
 
 
-def form(kind: str, shape: Sequence[int]) -> str:
-    """`float32 [1, 4]`."""
-    return f"{kind} {list(shape)}"
-
-
 @dataclass(frozen=True)
 class Tensor(JsonFields):
     """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an input has.
@@ -89,8 +84,8 @@ class Tensor(JsonFields):
 
     @property
     def form(self) -> str:
-        """Type and shape, as messages have them."""
-        return form(self.type, self.shape)
+        """`float32 [1, 4]`."""
+        return f"{self.type} {list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -153,22 +148,19 @@ def _load_external(path: Path, tensors: Sequence[onnx.TensorProto]) -> list[byte
     from onnx.external_data_helper import ExternalDataInfo
 
     places = [ExternalDataInfo(tensor) for tensor in tensors]
-    for place in places:
-        if (place.offset or 0) < 0 or (place.length or 0) < 0:  # as some versions of onnx allow
-            raise ValueError("an offset or a length in it is negative")
     files = {}
     for location in sorted({place.location for place in places}):
         file = _external_file(path, location)
         with file_errors(f"read {file}"):
             files[location] = file.read_bytes()
     for tensor, place in zip(tensors, places, strict=True):
+        content = files[place.location]
         begin = place.offset or 0
-        end = len(files[place.location])
-        if place.length is not None:
-            end = begin + place.length
-        if max(begin, end) > len(files[place.location]):
-            raise ValueError(f"{place.location} ends before {tensor.name!r} does")
-        tensor.raw_data = files[place.location][begin:end]
+        end = len(content) if place.length is None else begin + place.length
+        if not 0 <= begin <= end <= len(content):  # some versions of onnx allow less than 0
+            part = f"has no bytes {begin} to {end}, where {tensor.name!r} should be"
+            raise ValueError(f"{place.location} {part}")
+        tensor.raw_data = content[begin:end]
         tensor.ClearField("data_location")
         tensor.ClearField("external_data")
     return list(files.values())
@@ -283,8 +275,7 @@ def _checked_sizes(shapes: Mapping[str, Sequence[int | str]], name: str, sizes: 
         if symbol not in known:
             has = f"its symbolic sizes are {listed(known)}" if known else _fixed_text(shapes, symbol)
             raise UsageError(f"{name} has no symbolic size {symbol!r}: {has}")
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**31 - 1:
-            raise UsageError(f"the size {symbol} must be a whole number of at least 1, not {size!r}")
+        check_whole(f"the size {symbol}", size, 1, 2**31 - 1)
     return [symbol for symbol in known if symbol not in sizes]
 
 

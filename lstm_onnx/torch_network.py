@@ -110,11 +110,10 @@ def torch_answers(
     stored = cache.stored("onnx", network.sha256, ANSWERS)
     if stored is None:
         return None
-    sides: dict[str, dict[str, np.ndarray]] = {"input": {}, "output": {}}
-    for key, array in read_arrays(stored.path).items():
-        side, _, name = key.partition("/")
-        sides[side][name] = array
-    return sides["input"], sides["output"]
+    arrays = read_arrays(stored.path)
+    inputs = {name: arrays[f"input/{name}"] for name in network.input_shapes}
+    outputs = {name: arrays[f"output/{name}"] for name in network.output_shapes}
+    return inputs, outputs
 
 
 @contextmanager

@@ -398,7 +398,7 @@ def test_an_onnx_file_may_have_any_ending(tmp_path):
         (dict(sizes=SIZES, constants={"sr": 1}), "no input 'sr': its inputs are X, h0, c0"),
         (dict(sizes=SIZES, constants={"h0": 1}), "the input h0 of network is not a single float32 that can be 1"),
         (dict(sizes={**SIZES, "steps": 1}), "no symbolic size 'steps': its symbolic sizes are time, batch"),
-        (dict(sizes={**SIZES, "time": 0}), "time must be a whole number of at least 1, not 0"),
+        (dict(sizes={**SIZES, "time": 0}), "time must be at least 1, not 0"),
         (dict(sizes={**SIZES, "time": 2.0}), "time must be a whole number"),
         (dict(sizes={**SIZES, "time": 2**30}), "does not fit into the memory"),
         (dict(sizes=SIZES, states={"h": "hn"}), "no input 'h': its inputs are X, h0, c0"),
