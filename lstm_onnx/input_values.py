@@ -1,9 +1,10 @@
 """Which whole numbers an input can be: what follows from where it goes in the graph.
 
-An input of whole numbers or truth values is an index, a length, a mask, a size or a decision. With any numbers, a
-network would fail, or take the time of another one: an LSTM whose sequences have length 0 is left at once. So numbers
-that the uses of an input suggest are tried: the operators between are evaluated for the least and the greatest, and the
-first range is taken with which every use gets what it needs. If there is none, only the user knows the numbers.
+An input of whole numbers or truth values is an index, a length, a mask, a size or a decision. With
+any numbers, a network would fail, or take the time of another one: an LSTM whose sequences have
+length 0 is left at once. So numbers that the uses of an input suggest are tried: the operators
+between are evaluated for the least and the greatest, and the first range is taken with which every
+use gets what it needs. If there is none, only the user knows the numbers.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ LENGTHS = "lengths"
 
 
 class Use(NamedTuple):
-    """A tensor of which an operator needs numbers from `low` to `high`; None: numbers that only the user knows.
+    """A tensor of which an operator needs numbers from `low` to `high`; None: numbers that only the
+    user knows.
 
-    `lengths`: they are the lengths of sequences; if not `certain`, they are compared with the positions in sequences.
+    `lengths`: they are the lengths of sequences; if not `certain`, they are compared with the
+    positions in sequences.
     """
 
     operator: str
@@ -59,30 +62,36 @@ class Use(NamedTuple):
 
 
 class InputValues:
-    """A network with known sizes; its inputs have `name`, `type` and `shape`, and its weights are inputs, too."""
+    """A network with known sizes; its inputs have `name`, `type` and `shape`, and its weights are
+    inputs, too."""
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[Any]) -> None:
         self._inputs = {each.name: each for each in inputs}
         self._opsets = {each.domain: each.version for each in model.opset_import}
-        self._constants = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+        self._constants = {}
+        for each in model.graph.initializer:
+            self._constants[each.name] = onnx.numpy_helper.to_array(each)
         self._makers: dict[str, onnx.NodeProto] = {}
         self._uses: list[Use] = []
         # Tensor -> the inputs from which it is computed without weights.
         self._sources = {name: {name} for name in self._inputs}
         weights = {each.name for each in model.graph.input} - self._inputs.keys()
         for node, known, _ in operators(model.graph):
-            follows = node.op_type not in ENDS and not weights & {*node.input}
-            sources = set().union(*(self._sources.get(name, ()) for name in node.input if follows))
-            inside = [value.name for body in bodies(node).values() for value in body.input]
-            for name in (*node.output, *inside):
-                self._makers[name] = node
-                self._sources[name] = sources
+            sources: set[str] = set()
+            if node.op_type not in ENDS and weights.isdisjoint(node.input):
+                sources.update(*(self._sources.get(name, ()) for name in node.input))
+            made = list(node.output)
+            for body in bodies(node).values():
+                made += [value.name for value in body.input]
+            self._makers.update(dict.fromkeys(made, node))
+            self._sources.update(dict.fromkeys(made, sources))
             if node.op_type == "TopK":  # its indices are valid
                 self._sources[node.output[1]] = set()
             self._uses += _uses(node, known)
 
     def meanings(self) -> dict[str, tuple[tuple[int, int] | None, str | None]]:
-        """Input of whole numbers or truth values -> its range, None if only the user knows it, and what it is.
+        """Input of whole numbers or truth values -> its range, None if only the user knows it, and
+        what it is.
 
         That is `LENGTHS`, or the operator that needs what the user knows.
         """
@@ -92,33 +101,36 @@ class InputValues:
         for each in (*whole, *whole):  # once more, since they can depend on each other
             uses = [use for use in self._uses if each.name in self._sources.get(use.tensor, ())]
             certain = [use for use in uses if use.certain]
-            if math.prod(each.shape) > max(each.shape, default=1):  # not one number for each sequence
+            if math.prod(each.shape) > max(each.shape, default=1):  # not one for each sequence
                 uses = certain
-            range_ = self._first(each, uses, assumed) or self._first(each, certain, assumed)
-            if range_:
-                lengths = range_[0] == range_[1] and any(use.lengths for use in uses)
-                found[each.name] = range_, LENGTHS if lengths else None
-                assumed[each.name] = np.full(each.shape, range_[1], each.type)
+            drawn = self._first(each, uses, assumed) or self._first(each, certain, assumed)
+            if drawn:
+                low, high = drawn
+                lengths = low == high and any(use.lengths for use in uses)
+                found[each.name] = drawn, LENGTHS if lengths else None
+                assumed[each.name] = np.full(each.shape, high, each.type)
             elif certain:
                 found[each.name] = None, certain[0].operator
         return found
 
     def _first(self, tensor: Any, uses: Sequence[Use], assumed: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
-        """The first range of an input with whose least and greatest number these uses get what they need."""
+        """The first range of an input with whose least and greatest number these uses get what they
+        need."""
         sizes = [size for each in self._inputs.values() for size in each.shape]
-        for range_ in _tried(uses, sizes):
+        for drawn in _tried(uses, sizes):
             check_time()
-            if tensor.type == "bool" and range_[1] > 1:
+            if tensor.type == "bool" and max(drawn) > 1:
                 continue
-            ends = [
-                {**assumed, tensor.name: np.full(tensor.shape, number, tensor.type)} for number in dict.fromkeys(range_)
-            ]
+            ends = []
+            for number in dict.fromkeys(drawn):
+                ends.append({**assumed, tensor.name: np.full(tensor.shape, number, tensor.type)})
             if all(_fits(use, [self.value(use.tensor, arrays) for arrays in ends]) for use in uses):
-                return range_
+                return drawn
         return None
 
     def value(self, tensor: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """A tensor for these inputs; None if it needs others, or weights, or if ONNX's evaluator fails."""
+        """A tensor for these inputs; None if it needs others, or weights, or if ONNX's evaluator
+        fails."""
         try:
             return self._value(tensor, {**self._constants, **arrays})
         except Exception:  # of any class
@@ -133,7 +145,8 @@ class InputValues:
 
 
 def _fits(use: Use, found: Sequence[np.ndarray | None]) -> bool:
-    """Whether an operator gets what it needs; a size or a decision must be the same for all numbers of an input."""
+    """Whether an operator gets what it needs; a size or a decision must be the same for all numbers
+    of an input."""
     if use.low is None or use.high is None:
         return len(found) == 1
     return all(array is not None and ((use.low <= array) & (array <= use.high)).all() for array in found)
@@ -141,28 +154,37 @@ def _fits(use: Use, found: Sequence[np.ndarray | None]) -> bool:
 
 def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
     """What an operator needs of its inputs."""
-    kind, has, inputs, name = node.op_type, attributes(node), node.input, label(node)
-    if kind.endswith(tuple(RECURRENT)) and any(inputs[4:5]):
-        steps = (known.get(inputs[0]) or (None, None))[1 if has.get("layout") else 0]
-        yield Use(name, inputs[4], steps, steps, lengths=True)
+    kind = node.op_type
+    has = attributes(node)
+    name = label(node)
+    given = dict(enumerate(node.input))
+    sizes = known.get(given.get(0, "")) or (None, None)
+    if kind.endswith(tuple(RECURRENT)) and given.get(4):
+        steps = sizes[1 if has.get("layout") else 0]
+        yield Use(name, given[4], steps, steps, lengths=True)
     for place in DECISIONS.get(kind, ()):
-        if any(inputs[place : place + 1]):
-            yield Use(name, inputs[place])
+        if given.get(place):
+            yield Use(name, given[place])
+    if kind in INDEXED:
+        sizes = sizes[has.get("axis", 0) :][:1]
     if kind in INDEXING:
-        sizes = known.get(inputs[0]) or (None,)
-        indexed = sizes[has.get("axis", 0) :][:1] if kind in INDEXED else sizes
-        rows = min((size or 1 for size in indexed), default=1)
-        yield Use(name, inputs[1], -rows, rows - 1)
+        rows = min((size or 1 for size in sizes), default=1)
+        yield Use(name, given[1], -rows, rows - 1)
     if kind in COMPARISONS:
         yield from _compared(node, known)
 
 
 def _compared(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
-    """If more numbers stand on one side of a comparison, they may be the positions in sequences of these lengths."""
-    first, second = ([size or 1 for size in known.get(each, ())] for each in node.input)
-    few, many = (node.input[0], second) if math.prod(first) < math.prod(second) else (node.input[1], first)
-    if math.prod(first) != math.prod(second):
-        yield Use(label(node), few, max(many) - 1, max(many), lengths=True, certain=False)
+    """If more numbers stand on one side of a comparison, they may be the positions in sequences of
+    these lengths."""
+    sides = []
+    for name in node.input:
+        sizes = [size or 1 for size in known.get(name, ())]
+        sides.append((math.prod(sizes), name, sizes))
+    (few, name, _), (many, _, sizes) = sorted(sides)
+    if few < many:
+        steps = max(sizes)
+        yield Use(label(node), name, steps - 1, steps, lengths=True, certain=False)
 
 
 def _tried(uses: Sequence[Use], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,8 @@
 """What is in an ONNX network, and which runtimes run it.
 
-A runtime is first asked for what it refuses or would misread (`onnx_checks.Rules`). If it is ready here, the
-network is then prepared and compared with the reference in a worker process, as for a recording.
+A runtime is first asked for what it refuses or would misread (`onnx_checks.Rules`). If it is ready
+here, the network is then prepared and compared with the reference in a worker process, as for a
+recording.
 """
 
 import json
@@ -58,11 +59,13 @@ PARITY = ("error", "reference", "reference_checked_by", "nan_reaches_output", "n
 
 @dataclass(frozen=True)
 class RuntimeAnswer:
-    """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
+    """What one runtime does with a network in float32: one of the states above, and the reason if
+    it does not run.
 
-    `mode`: in which it was tried; "stream" if the runtime takes the network in that mode only. `error`: the relative
-    error of its outputs by norm, None if nothing was compared; `reference`, `reference_checked_by`, `not_checked` and
-    `nan_reaches_output` as in the provenance of recordings.
+    `mode`: in which it was tried; "stream" if the runtime takes the network in that mode only.
+    `error`: the relative error of its outputs by norm, None if nothing was compared; `reference`,
+    `reference_checked_by`, `not_checked` and `nan_reaches_output` as in the provenance of
+    recordings.
     """
 
     runtime: str
@@ -80,7 +83,8 @@ class RuntimeAnswer:
 
 @dataclass(frozen=True)
 class Inspection:
-    """An ONNX network with known sizes, its roofline bound on one core here, and one answer per runtime and device."""
+    """An ONNX network with known sizes, its roofline bound on one core here, and one answer per
+    runtime and device."""
 
     network: OnnxNetwork
     roofline: dict
@@ -122,10 +126,12 @@ def inspect(
     profile: bool = False,
     listener: Callable[[dict], None] = lambda message: None,
 ) -> Inspection:
-    """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its symbolic sizes.
+    """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its
+    symbolic sizes.
 
-    `profile`: also `operator_shares`. `listener` gets the messages of the processes (stages, and `waiting` while
-    another recording uses the core). Raises `UsageError` for an invalid file or size.
+    `profile`: also `operator_shares`. `listener` gets the messages of the processes (stages, and
+    `waiting` while another recording uses the core). Raises `UsageError` for an invalid file or
+    size.
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
@@ -165,7 +171,8 @@ def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAn
 def _attempt(
     pool: WorkerPool, network: OnnxNetwork, row: RuntimeRow, folder: Path, listener: Callable[[dict], None]
 ) -> RuntimeAnswer:
-    """In each mode of the network that the runtime has, until it runs; otherwise the reason in the first mode."""
+    """In each mode of the network that the runtime has, until it runs; otherwise the reason in the
+    first mode."""
     refused = []
     able = getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",))
     for mode in network.modes:

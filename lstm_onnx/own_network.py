@@ -55,14 +55,16 @@ STATE_NAMES = (
 class OnnxNetwork(Workload):
     """An ONNX file with fixed sizes.
 
-    `OnnxNetwork("model.onnx", sizes={"time": 64, "batch": 1})` reads and checks a file, or the content of one without
-    external data; `name` is by default that of the file. `sizes`: values of its symbolic
-    sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `constants`: numbers of inputs that are made constants of
-    the network, such as the sampling rate of a speech model, so that only one branch of an If is computed. `states`:
-    input -> output of the states that the mode "stream" carries (default: those that are recognized by their names).
-    `inputs`: an .npz file with inputs by name, from which symbolic sizes and constants follow (`from_inputs`); others
-    are random numbers of their type (standard normal, or whole numbers in the range that the graph allows, where an
-    input for sequence lengths is the full length). Raises `UsageError` for an invalid file, size, state or input.
+    `OnnxNetwork("model.onnx", sizes={"time": 64, "batch": 1})` reads and checks a file, or the
+    content of one without external data; `name` is by default that of the file. `sizes`: values of
+    its symbolic sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `constants`: numbers of
+    inputs that are made constants of the network, such as the sampling rate of a speech model, so
+    that only one branch of an If is computed. `states`: input -> output of the states that the mode
+    "stream" carries (default: those that are recognized by their names). `inputs`: an .npz file
+    with inputs by name, from which symbolic sizes and constants follow (`from_inputs`); others are
+    random numbers of their type (standard normal, or whole numbers in the range that the graph
+    allows, where an input for sequence lengths is the full length). Raises `UsageError` for an
+    invalid file, size, state or input.
     """
 
     KIND = "onnx-network"
@@ -136,8 +138,8 @@ class OnnxNetwork(Workload):
         return _cached("onnx", self.sha256, ".onnx", f"{self.name}.onnx is", "--onnx")
 
     def simplified(self, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-        """The graph with its constants, and of an If that these or its sizes decide only the branch that is taken:
-        runtimes reject a graph for the other one."""
+        """The graph with its constants, and of an If that these or its sizes decide only the branch
+        that is taken: runtimes reject a graph for the other one."""
         fix_inputs(model, self.constants)
         if not has_branches(model):
             return model
@@ -324,7 +326,8 @@ class OnnxNetwork(Workload):
 
     @property
     def gets_states(self) -> bool:
-        """Whether it is a network for windows, to which the mode "stream" adds states (`streamed`)."""
+        """Whether it is a network for windows, to which the mode "stream" adds states
+        (`streamed`)."""
         return not (self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()))
 
     def in_mode(self, mode: str) -> OnnxNetwork:
@@ -401,7 +404,8 @@ class OnnxNetwork(Workload):
 
 @lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
 def stream_of(network: OnnxNetwork) -> Any:
-    """A network for windows as a `streamed.Streamed`; raises `UsageError` as `streamed.streamed`."""
+    """A network for windows as a `streamed.Streamed`; raises `UsageError` as
+    `streamed.streamed`."""
     from lstm_onnx import streamed
 
     sizes: dict[Any, int] = dict(network.sizes)
@@ -472,7 +476,8 @@ def _candidates(facts: NetworkFacts) -> dict[str, list[str]]:
 
 
 def _found_states(facts: NetworkFacts) -> dict[str, str]:
-    """Input -> output of the states that are recognized; empty if one input has several, or two have the same."""
+    """Input -> output of the states that are recognized; empty if one input has several, or two
+    have the same."""
     found = {}
     for name, outputs in _candidates(facts).items():
         if len(outputs) > 1:
@@ -515,7 +520,8 @@ def _given(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], given: Mapping, path: Path) -> None:
-    """Raise `UsageError` for an array in a user's file that is no input, or has another shape or type."""
+    """Raise `UsageError` for an array in a user's file that is no input, or has another shape or
+    type."""
     tensors = {tensor.name: tensor for tensor in facts.inputs}
     for key, array in given.items():
         if key in constants and (array == constants[key]).all():

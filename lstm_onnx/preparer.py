@@ -1,7 +1,8 @@
 """How networks of users are prepared: the file in the cache, inputs, and reference outputs.
 
-The reference is ONNX Runtime on the CPU in float32, and it is itself compared with something independent: PyTorch's
-outputs of a network that began as a module, or else the evaluation of the graph in numpy (`export.evaluate`).
+The reference is ONNX Runtime on the CPU in float32, and it is itself compared with something
+independent: PyTorch's outputs of a network that began as a module, or else the evaluation of the
+graph in numpy (`export.evaluate`).
 """
 
 import math
@@ -35,8 +36,8 @@ from lstm_trt.runtimes.base import Gate, Preparer, Request, Send
 EVALUATED_CALLS = 10
 
 #: The limit of an output in float32 is this multiple of the difference of its evaluation in float32
-#: from that in float64, if that is more than the usual bound: rounding errors grow in some networks,
-#: and are large in comparison with outputs near 0.
+#: from that in float64, if that is more than the usual bound: rounding errors grow in some
+#: networks, and are large in comparison with outputs near 0.
 ROUNDING_MULTIPLE = 8
 
 #: That limit is at most this.
@@ -115,7 +116,8 @@ class OwnPreparer(Preparer):
         return Request(network, configuration.options, inputs, {}, path, mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
-        """Several sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
+        """Several sets of inputs, so that a step that ignores its inputs or repeats its last
+        outputs fails as well."""
         named = reference["named"]
         expected = None
         rounded = {}
@@ -148,7 +150,8 @@ def _reads_onnx(runtime: Any) -> bool:
 
 
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
-    """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of a stream need."""
+    """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of
+    a stream need."""
     values = map(math.prod, network.output_shapes.values())
     calls = gate_calls(mode, network.axes["sequence"] or 1, values, 2)
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
@@ -160,7 +163,8 @@ def _less(array: np.ndarray) -> np.ndarray:
 
 
 def _rounded(model: bytes, precision: str) -> bytes:
-    """The network with its parameters rounded to bfloat16, for tf32 those of matrix products only, without biases."""
+    """The network with its parameters rounded to bfloat16, for tf32 those of matrix products only,
+    without biases."""
     found = onnx.load_from_string(model)
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
@@ -173,10 +177,12 @@ def _rounded(model: bytes, precision: str) -> bytes:
 def reference_outputs(
     network: OnnxNetwork, model: bytes, sets: Sequence[Mapping[str, np.ndarray]], states: Sequence[State] = ()
 ) -> tuple[str | None, list[Outputs], str | None, float]:
-    """The name of the reference, its outputs for each set of inputs, what has confirmed it, and its largest limit.
+    """The name of the reference, its outputs for each set of inputs, what has confirmed it, and its
+    largest limit.
 
-    The reference is the evaluation in numpy if ONNX Runtime does not run the network; without either there are no
-    outputs. Raises `ParityFailed` if ONNX Runtime disagrees with PyTorch or with the evaluation.
+    The reference is the evaluation in numpy if ONNX Runtime does not run the network; without
+    either there are no outputs. Raises `ParityFailed` if ONNX Runtime disagrees with PyTorch or
+    with the evaluation.
     """
     answers = torch_answers(network)
     compared: tuple = (model, sets[:EVALUATED_CALLS], states)
@@ -232,10 +238,11 @@ def _wider(array: np.ndarray) -> np.ndarray:
 
 
 def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()) -> dict[str, float]:
-    """Output -> the largest relative error between implementations that compute the network as it is in the file.
+    """Output -> the largest relative error between implementations that compute the network as it
+    is in the file.
 
-    `narrow` and `wide`: its outputs evaluated in float32 and in float64, whose difference counts `ROUNDING_MULTIPLE`
-    times.
+    `narrow` and `wide`: its outputs evaluated in float32 and in float64, whose difference counts
+    `ROUNDING_MULTIPLE` times.
     """
     least = PARITY_BOUNDS["fp32"]
     if network.facts.quantized:
@@ -285,10 +292,11 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
 
 
 def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:
-    """The outputs of several calls as one run over all their samples gives them, in its `shape`; None if it cannot be.
+    """The outputs of several calls as one run over all their samples gives them, in its `shape`;
+    None if it cannot be.
 
-    That of the last call if it has this shape, else all of them along the axis that is larger in the run. A network
-    can answer one sample without an axis for it.
+    That of the last call if it has this shape, else all of them along the axis that is larger in
+    the run. A network can answer one sample without an axis for it.
     """
     last = calls[-1]
     if last.shape == shape:

@@ -48,8 +48,8 @@ _MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), 
 
 _CONVERTED = "it cannot be converted back, give the ONNX file from which it was made"
 
-#: What files of other formats are, their endings, their first bytes, if any, and where these begin, and how to get to
-#: ONNX.
+#: What files of other formats are, their endings, their first bytes, if any, and where these begin,
+#: and how to get to ONNX.
 FOREIGN = (
     ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
     ("a program of torch.export", (".pt2",), b"", 0, 'torch.onnx.export(torch.export.load(FILE), (), "a.onnx")'),
@@ -69,10 +69,12 @@ EXAMPLE_DOUBLINGS = 11
 
 @dataclass(frozen=True)
 class Tensor(JsonFields):
-    """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an input has.
+    """An input or output with its sizes; `type` is numpy's name, `range` the whole numbers that an
+    input has.
 
-    `meaning`: `LENGTHS` if these are the lengths of sequences; the operator that needs them if only the user can know
-    them. `declared`: the sizes that the file states of an output, None where symbolic, if they contradict `shape`.
+    `meaning`: `LENGTHS` if these are the lengths of sequences; the operator that needs them if only
+    the user can know them. `declared`: the sizes that the file states of an output, None where
+    symbolic, if they contradict `shape`.
     """
 
     name: str
@@ -92,12 +94,12 @@ class Tensor(JsonFields):
 class NetworkFacts(JsonFields):
     """What follows from a file, its sizes and its constants.
 
-    `flops` is None if a size inside the graph, or how often a part of it is computed, is not known; `least_flops` is
-    the part that is known. `half`: whether some of its numbers are float16, so that it computes in half precision
-    whatever is asked for. `quantized`: whether it rounds numbers to few bits; those near the edge between two fall on
-    either side, depending on the order of a sum.
-    `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
-    operator.
+    `flops` is None if a size inside the graph, or how often a part of it is computed, is not known;
+    `least_flops` is the part that is known. `half`: whether some of its numbers are float16, so
+    that it computes in half precision whatever is asked for. `quantized`: whether it rounds numbers
+    to few bits; those near the edge between two fall on either side, depending on the order of a
+    sum. `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of
+    the first recurrent operator.
     """
 
     inputs: tuple[Tensor, ...]
@@ -167,10 +169,11 @@ def _load_external(path: Path, tensors: Sequence[onnx.TensorProto]) -> list[byte
 
 
 def _external_file(path: Path, location: str) -> Path:
-    """A file of external data, beside the ONNX file or, if that is a link, beside the file that it is a link to.
+    """A file of external data, beside the ONNX file or, if that is a link, beside the file that it
+    is a link to.
 
-    As in ONNX Runtime, which looks beside the link: what is found there may itself be a link into one of both folders,
-    as in Hugging Face's cache, and into no other. Raises `UsageError`.
+    As in ONNX Runtime, which looks beside the link: what is found there may itself be a link into
+    one of both folders, as in Hugging Face's cache, and into no other. Raises `UsageError`.
     """
     folders = (path.parent.resolve(), path.resolve().parent)
     where = "is missing"
@@ -184,7 +187,8 @@ def _external_file(path: Path, location: str) -> Path:
 
 
 def checked(content: bytes, name: str) -> onnx.ModelProto:
-    """The network, accepted by the ONNX checker, with local functions inlined; raises `UsageError`."""
+    """The network, accepted by the ONNX checker, with local functions inlined; raises
+    `UsageError`."""
     model = work.read(content, name)
     with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
@@ -216,10 +220,11 @@ def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
 
 
 def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> tuple[dict[str, int], dict[str, float]]:
-    """Symbolic sizes, and inputs that are constants of the network, by the inputs that a user gives.
+    """Symbolic sizes, and inputs that are constants of the network, by the inputs that a user
+    gives.
 
-    The latter are single whole numbers that decide between branches. Raises `UsageError` for an invalid file, which is
-    not read if there are no inputs.
+    The latter are single whole numbers that decide between branches. Raises `UsageError` for an
+    invalid file, which is not read if there are no inputs.
     """
     if not given:
         return {}, {}
@@ -236,7 +241,8 @@ def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> t
 
 
 def deciding(model: onnx.ModelProto) -> dict[str, Any]:
-    """Inputs on which the condition of an If depends -> the number with which it is compared, "N" if there is none."""
+    """Inputs on which the condition of an If depends -> the number with which it is compared, "N"
+    if there is none."""
     with any_error(UsageError, "the network is not valid ONNX"):
         graph = resolved(model).graph
     numbers = {}
@@ -285,10 +291,12 @@ def _checked_sizes(shapes: Mapping[str, Sequence[int | str]], name: str, sizes: 
 def network_facts(
     content: bytes, name: str, sizes: Mapping[str, int], constants: Mapping, given: Mapping, *, measured: bool = False
 ) -> NetworkFacts:
-    """What the content of an ONNX file says at these values of its symbolic sizes; raises `UsageError`.
+    """What the content of an ONNX file says at these values of its symbolic sizes; raises
+    `UsageError`.
 
-    `constants`: numbers of inputs that are made constants of the graph (`fix_inputs`). `given`: values of other inputs,
-    with which sizes of outputs are measured that cannot be derived, or all of them if `measured`.
+    `constants`: numbers of inputs that are made constants of the graph (`fix_inputs`). `given`:
+    values of other inputs, with which sizes of outputs are measured that cannot be derived, or all
+    of them if `measured`.
     """
     model = checked(content, name)
     fix_inputs(model, constants, name)
@@ -353,7 +361,8 @@ def _inputs(
     shapes: Mapping[str, tuple[int, ...]],
     given: Mapping[str, np.ndarray],
 ) -> list[Tensor]:
-    """The inputs with the numbers that they have: those given, if they are lengths or cannot be drawn.
+    """The inputs with the numbers that they have: those given, if they are lengths or cannot be
+    drawn.
 
     Recurrent operators of `derived` with sequences of known lengths get the mean of these as their
     attribute `MEAN_LENGTH`.
@@ -439,7 +448,8 @@ def _symbols_of_layers(
 def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
     """Flags of the first call that ONNX Runtime computes with random inputs, or nothing.
 
-    One of the missing sizes, or all of them, are a power of two, others 1; `numbers` are those of inputs.
+    One of the missing sizes, or all of them, are a power of two, others 1; `numbers` are those of
+    inputs.
     """
     for power in range(EXAMPLE_DOUBLINGS):
         for grown in (*([symbol] for symbol in missing), missing):
@@ -456,7 +466,8 @@ def _flags(flag: str, values: Mapping[str, Any]) -> str:
 
 
 def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], given: Mapping) -> dict[str, tuple]:
-    """The shapes of the outputs that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
+    """The shapes of the outputs that ONNX Runtime returns, for a graph whose sizes cannot be
+    derived."""
     generator = np.random.default_rng(0)
     arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
     try:
@@ -475,7 +486,8 @@ def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor]
 
 
 def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[State] = ()) -> list[Arrays]:
-    """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are carried by hand.
+    """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are
+    carried by hand.
 
     Raises the package's errors.
     """
@@ -500,7 +512,8 @@ def session_of(model: onnx.ModelProto, settings: Any) -> Any:
 
 
 def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:
-    """The outputs of `call` for sets of inputs, one after another, with `states` carried from call to call."""
+    """The outputs of `call` for sets of inputs, one after another, with `states` carried from call
+    to call."""
     carried, found = {state.input: state.zeros() for state in states}, []
     for inputs in sets:
         outputs = call({**inputs, **carried})

@@ -198,8 +198,8 @@ def _sizes_of_symbols(
 
 
 def exported(module: torch.nn.Module, example: tuple[torch.Tensor, ...], name: str, **options: Any) -> bytes:
-    """`export_module`; raises `ExportFailed` with the path of a file that has all that the exporter said, which can be
-    pages."""
+    """`export_module`; raises `ExportFailed` with the path of a file that has all that the exporter
+    said, which can be pages."""
     with tempfile.TemporaryFile() as said:
         try:
             with _printed_into(said):
@@ -213,7 +213,8 @@ def exported(module: torch.nn.Module, example: tuple[torch.Tensor, ...], name: s
 
 @contextmanager
 def _printed_into(file: IO[bytes]) -> Iterator[None]:
-    """Standard output goes into this file, also that of PyTorch's C++ code, which prints a graph when it fails."""
+    """Standard output goes into this file, also that of PyTorch's C++ code, which prints a graph
+    when it fails."""
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     kept = os.dup(1)

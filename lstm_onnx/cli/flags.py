@@ -84,7 +84,8 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
 
 
 def _of_file(values: Mapping[str, T], own: set[str], of_any: set[str]) -> dict[str, T]:
-    """Values of the names that a file has; and of those that no file has, which the first refuses."""
+    """Values of the names that a file has; and of those that no file has, which the first
+    refuses."""
     return {name: value for name, value in values.items() if name in own or name not in of_any}
 
 
