@@ -24,9 +24,10 @@ from lstm_onnx.read_onnx import (
     NetworkFacts,
     Tensor,
     deciding,
+    flags_text,
     from_inputs,
     network_facts,
-    random_array,
+    random_inputs,
     read_file,
     read_shapes,
 )
@@ -164,7 +165,7 @@ class OnnxNetwork(Workload):
         """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left
         out."""
         time = self.facts.time_symbol
-        whole = {self.axes["sequence"], dict(self.sizes).get(time)}
+        whole = {self.axes["sequence"], dict(self.sizes).get(time or "")}
         texts = {}
         for name, (low, high) in self.lengths.items():
             texts[name] = str(low)
@@ -237,7 +238,7 @@ class OnnxNetwork(Workload):
                 )
         likely = self.likely_states
         if likely:
-            flags = " ".join(f"--state {text}" for text in _pairs((*self.carried, *likely.items())))
+            flags = flags_text("--state", {**dict(self.carried), **likely})
             warnings.append(
                 f"{self.name}.onnx may have a state: an output has the shape and type of its input"
                 f" {' and of '.join(likely)}; if so, carry it with {flags}"
@@ -383,16 +384,11 @@ class OnnxNetwork(Workload):
     def make_inputs(self, seed: int | Sequence[int], mode: str = "forward") -> dict[str, np.ndarray]:
         """Inputs by name: the user's own, and random numbers for the others; states only if they
         are not carried."""
-        generator = np.random.default_rng(seed)
         own = self._own_inputs()
         given = read_arrays(own) if own else {}
-        carried = {state.input for state in self.states} if mode == "stream" else ()
-        arrays = {}
-        for tensor in self.facts.inputs:
-            if tensor.name not in carried:
-                drawn = random_array(tensor, generator)  # of a given one, too: the others stay
-                arrays[tensor.name] = given.get(tensor.name, drawn)
-        return arrays
+        carried = [state.input for state in self.states] if mode == "stream" else []
+        drawn = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
+        return random_inputs(drawn, given, seed)
 
     def _own_inputs(self) -> Path | None:
         """The file in the cache with the user's inputs; raises `UsageError` if it is not there."""

@@ -305,7 +305,7 @@ def network_facts(
     if missing:
         decided = {key: number for key, number in deciding(model).items() if number != "N"}
         example = _example(content, name, sizes, missing, {**decided, **constants})
-        flags = _flags("--size", dict.fromkeys(missing, "N"))
+        flags = flags_text("--size", dict.fromkeys(missing, "N"))
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
     with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
@@ -409,7 +409,7 @@ def _outputs(
     known: dict[str, Any] = known_sizes(derived.graph)
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, name, inputs, given)
-    stated = known_sizes(model.graph)
+    stated: dict[str, Any] = known_sizes(model.graph)
     found = []
     for key, kind in types.items():
         declared = stated.get(key, known[key])
@@ -457,19 +457,19 @@ def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Seque
             trial = {symbol: 2**power if symbol in grown else 1 for symbol in missing}
             with suppress(LabError):
                 network_facts(content, name, {**sizes, **trial}, numbers, {}, measured=True)
-                return f"; for example {_flags('--size', trial)}{_flags(' --value', numbers)}"
+                return f"; for example {flags_text('--size', trial)}{flags_text(' --value', numbers)}"
     return ""
 
 
-def _flags(flag: str, values: Mapping[str, Any]) -> str:
+def flags_text(flag: str, values: Mapping[str, Any]) -> str:
+    """`--size time=4 --size batch=1`."""
     return " ".join(f"{flag} {name}={value}" for name, value in values.items())
 
 
 def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], given: Mapping) -> dict[str, tuple]:
     """The shapes of the outputs that ONNX Runtime returns, for a graph whose sizes cannot be
     derived."""
-    generator = np.random.default_rng(0)
-    arrays = {each.name: given.get(each.name, random_array(each, generator)) for each in inputs}
+    arrays = random_inputs(inputs, given, 0)
     try:
         (results,) = run_onnxruntime(model.SerializeToString(), [arrays])
     except LabError:
@@ -478,7 +478,7 @@ def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor]
         if given.keys() >= arrays.keys():
             reason = first_line(error)
             raise UsageError(f"{name} gives no outputs for the given inputs: {reason}") from error
-        values = _flags(", or --value", deciding(model))
+        values = flags_text(", or --value", deciding(model))
         raise UsageError(
             f"{name} gives no outputs for random inputs: give real ones with --inputs FILE.npz{values}"
         ) from error
@@ -497,9 +497,10 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
     names = [value.name for value in session.get_outputs()]
 
     def all_outputs(options: Any) -> list[Arrays]:
-        return in_sequence(
-            lambda inputs: dict(zip(names, session.run(names, inputs, options), strict=True)), sets, states
-        )
+        def call(inputs: Arrays) -> Arrays:
+            return dict(zip(names, session.run(names, inputs, options), strict=True))
+
+        return in_sequence(call, sets, states)
 
     return limits.run(all_outputs)
 
@@ -514,7 +515,8 @@ def session_of(model: onnx.ModelProto, settings: Any) -> Any:
 def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:
     """The outputs of `call` for sets of inputs, one after another, with `states` carried from call
     to call."""
-    carried, found = {state.input: state.zeros() for state in states}, []
+    carried = {state.input: state.zeros() for state in states}
+    found = []
     for inputs in sets:
         outputs = call({**inputs, **carried})
         carried = {state.input: outputs.pop(state.output) for state in states}
@@ -522,7 +524,13 @@ def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], state
     return found
 
 
-def random_array(tensor: Tensor, generator: np.random.Generator) -> np.ndarray:
+def random_inputs(tensors: Iterable[Tensor], given: Mapping[str, np.ndarray], seed: int | Sequence[int]) -> Arrays:
+    """The given inputs, and random numbers for the others, which do not depend on what is given."""
+    generator = np.random.default_rng(seed)
+    return {each.name: given.get(each.name, _random_array(each, generator)) for each in tensors}
+
+
+def _random_array(tensor: Tensor, generator: np.random.Generator) -> np.ndarray:
     """Standard normal numbers, or whole numbers in the tensor's range."""
     if np.dtype(tensor.type).kind == "f":
         return generator.standard_normal(tensor.shape).astype(tensor.type)
