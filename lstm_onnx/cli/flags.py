@@ -64,12 +64,11 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     numbers = _numbers(arguments.value)
     states = dict(pair("--state", "INPUT=OUTPUT", text) for text in getattr(arguments, "state", ()))
     shapes = {path: read_shapes(path) for path in arguments.onnx}
-    names = {path: {*shapes[path], *symbols_in(shapes[path])} for path in shapes}
-    of_any = set().union(*names.values())
+    symbols = {path: symbols_in(each) for path, each in shapes.items()}
     networks = []
-    for path, own in names.items():
-        sizes_of_file = _of_file(sizes, own, of_any)
-        constants = _of_file(numbers, own, of_any)
+    for path in shapes:
+        sizes_of_file = _of_file(path, symbols, sizes)
+        constants = _of_file(path, shapes, numbers)
         for values in itertools.product(*sizes_of_file.values()):
             network = OnnxNetwork(
                 path,
@@ -83,10 +82,11 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     return networks
 
 
-def _of_file(values: Mapping[str, T], own: set[str], of_any: set[str]) -> dict[str, T]:
-    """Values of the names that a file has; and of those that no file has, which the first
-    refuses."""
-    return {name: value for name, value in values.items() if name in own or name not in of_any}
+def _of_file(path: Path, names: Mapping[Path, Iterable[str]], values: Mapping[str, T]) -> dict[str, T]:
+    """The values that are for a file, by the `names` of each; what no file has goes to all, and the
+    first refuses it."""
+    others = set().union(*names.values()).difference(names[path])
+    return {name: value for name, value in values.items() if name not in others}
 
 
 def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 
@@ -10,9 +11,10 @@ import onnx
 import pytest
 
 from lstm_onnx import inspect as inspection
+from lstm_onnx.cli import flags
 from lstm_onnx.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt import registry, runtimes
-from lstm_trt.config.errors import BuildFailed, ConfigurationFailed
+from lstm_trt.config.errors import BuildFailed, ConfigurationFailed, UsageError
 from lstm_trt.config.format import number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
@@ -170,6 +172,21 @@ def test_values_and_inputs_of_the_command(tmp_path, lab, refused, ready):
     warned.graph.output[0].type.tensor_type.shape.dim.pop()
     result = lab("inspect", saved(warned, tmp_path, "two.onnx"), "--size", "time=2", "--size", "batch=1")
     assert result.returncode == 0 and result.stderr.startswith("warning: two.onnx states another number of axes")
+
+
+def test_each_of_several_files_gets_its_own_sizes_and_numbers(tmp_path):
+    paths = [saved(stream(), tmp_path, "a.onnx"), saved(rates(), tmp_path, "b.onnx")]
+    parser = argparse.ArgumentParser()
+    flags.add_arguments(parser, several=True)
+
+    def networks(*words):
+        return flags.from_arguments(parser.parse_args(["--onnx", *map(str, paths), *words]))
+
+    with pytest.raises(UsageError, match=r"^a has no symbolic size 'hours': its symbolic sizes are time, batch$"):
+        networks("--size", "hours=4")
+    several = networks("--size", "time=4,6", "batch=1", "--value", "sr=8000")
+    found = [(each.name, dict(each.sizes), each.constants) for each in several]
+    assert found[0] == ("a", {"time": 4, "batch": 1}, {}) and found[3] == ("b", {"time": 6}, {"sr": 8000})
 
 
 def test_tokens_are_drawn_from_their_table_and_run(tmp_path, monkeypatch):
