@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from lstm_onnx.c import folder as c_folder
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, Target, as_packed, c_file, native_target
 from lstm_onnx.c.folder import LARGEST_ERROR, Answers
-from lstm_onnx.c.reader import identifier
+from lstm_onnx.c.names import checked_name, free_name
 from lstm_onnx.c.rewrites import fold_normalizations
 from lstm_onnx.constants import evaluated
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
@@ -41,13 +40,6 @@ MOST_THREADS = 64
 
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
-
-#: Words that cannot be the name of a struct: keywords of C, and macros of compilers.
-KEYWORDS = {
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
-    "for", "goto", "if", "inline", "int", "linux", "long", "register", "restrict", "return", "short", "signed",
-    "sizeof", "static", "struct", "switch", "typedef", "union", "unix", "unsigned", "void", "volatile", "while",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,10 @@ def export_c(
     `export_network`; then nothing is written.
     """
     chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
-    name = _identifier(network, name)
+    if name is None:
+        name = free_name(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
+    else:
+        name = checked_name(name)
     models = _models(network, mode, seed)
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
@@ -310,13 +305,17 @@ def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
 def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
     """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
 
-    Raises `BuildFailed` if it is above `LARGEST_ERROR`.
+    Raises `BuildFailed` if it is above `LARGEST_ERROR`, or if the code is for this machine and its compiler refuses it.
     """
     if file.target.vector_length > native_target().vector_length:
         return None
     try:
         loaded = LoadedNetwork(file, find_compiler())
-    except (BuildFailed, RuntimeUnavailable):
+    except RuntimeUnavailable:
+        return None
+    except BuildFailed:
+        if file.target.name == NATIVE:
+            raise
         return None
     largest = 0.0
     for answers in every:
@@ -390,18 +389,3 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
                 del node.attribute[:]
                 node.attribute.extend(kept)
     return model
-
-
-def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:
-    """The name in the C code; raises `UsageError` if a given name is no identifier."""
-    if name is not None:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII) or _is_reserved(name):
-            raise UsageError(f"the name must be a C identifier with small letters, not {name!r}")
-        return name
-    own = identifier(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
-    return f"{own}_network" if _is_reserved(own) else own
-
-
-def _is_reserved(name: str) -> bool:
-    """Whether C or a macro of `kernel.c`, all of which are in capitals, has this name."""
-    return name in KEYWORDS or name.isupper()

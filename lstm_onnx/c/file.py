@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lstm_onnx.c.moves import BASE, Loop
+from lstm_onnx.c.names import OWN
 from lstm_onnx.c.reader import Reader
 from lstm_onnx.c.stages import Binary, Call, Copy, Dense, End, Layer, Pointwise, Recurrent, Repeat
 from lstm_trt.config.errors import BuildFailed
@@ -28,7 +29,7 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
 #: Changes whenever other code is generated for the same network, so that recordings are not pooled.
-VERSION = "8"
+VERSION = "9"
 
 #: Largest weights in bytes that are written into the source by default.
 LARGEST_INCLUDED = 2**20
@@ -60,8 +61,20 @@ STACK = 8192
 #: Function -> its whole numbers and their types in C.
 COUNTS = {"help": {"number": "int"}, "run_n": {"samples": "size_t"}}
 
-#: The alignment of what vectors are read from, in C.
-ALIGNED = "__attribute__((aligned(64)))"
+#: A line of each generated file.
+LICENCE = "Generated code may be used, changed and passed on without any condition."
+
+#: The alignment of what vectors are read from, before a declaration in C; the header can be included by MSVC too.
+ALIGNED = "LSTM_TRT_ALIGNED"
+_ALIGNED = """
+#ifndef LSTM_TRT_ALIGNED
+#ifdef _MSC_VER
+#define LSTM_TRT_ALIGNED __declspec(align(64))
+#else
+#define LSTM_TRT_ALIGNED __attribute__((aligned(64)))
+#endif
+#endif
+"""
 
 
 @dataclass(frozen=True)
@@ -293,10 +306,10 @@ struct lstm_trt_work {
     float *gates, *sums;
     int rows;
 };
-struct lstm_trt_helper {
+struct LSTM_TRT_ALIGNED lstm_trt_helper {
     struct lstm_trt_work work;
     unsigned given, done;
-} __attribute__((aligned(64)));
+};
 struct lstm_trt_team {
     struct lstm_trt_helper *helpers;
     unsigned stopped;
@@ -506,7 +519,8 @@ class CFile:
    Memory    {memory} bytes for each instance (struct {name}); less than {STACK} bytes on the stack
    Target    {target.name}, vectors of {target.vector_length} floats
    Compile   cc {" ".join(self.compile_flags)} -c {name}.c
-   Error     {self.error} */
+   Error     {self.error}
+   {LICENCE} */
 """
 
     def fields(self) -> dict[str, int]:
@@ -551,7 +565,7 @@ class CFile:
             side = "INPUTS" if key.startswith("x") else "OUTPUTS"
             macros[side + key[1:]] = size // rows if size % rows == 0 else size
         defines = "\n".join(f"#define {name}_{key} {value}" for key, value in macros.items() if value is not None)
-        fields = "\n".join(f"    float {key}[{size}] {ALIGNED};" for key, size in self.fields().items())
+        fields = "\n".join(f"    {ALIGNED} float {key}[{size}];" for key, size in self.fields().items())
         given = f"{name}_weights" if self.included else f"the content of {name}.bin"
         functions = "".join(f"\n/* {self._what_does(key)} */\n{self.prototype(key)};\n" for key in self.passes)
         if self.strides:
@@ -579,10 +593,10 @@ extern "C" {{
 
 /* Numbers of weights, time steps of a call, and numbers of one time step. */
 {defines}
-{_TEAM * bool(team)}
+{_ALIGNED}{_TEAM * bool(team)}
 /* One instance: states and buffers. Instances are independent of each other. */
 struct {name} {{
-    const float *weights {ALIGNED};
+    {ALIGNED} const float *weights;
     int prepared;
 {team}{fields}
 }};
@@ -635,10 +649,10 @@ void {name}_reset(struct {name} *net);
             resets += f"    memcpy({state}, net->weights + {place}, {4 * size});\n"
         team = ""
         if self.threads > 1:
-            team = "    net->team = (struct lstm_trt_team){net->helpers, 0, 0, 1000000};\n"  # in ticks of a counter
+            team = "    memset(net->helpers, 0, sizeof net->helpers);\n    begin(&net->team, net->helpers);\n"
             for k in range(1, self.threads):
-                work = f"{{.gates = net->gates{k}, .sums = net->own{k}}}"
-                team += f"    net->helpers[{k - 1}] = (struct lstm_trt_helper){{.work = {work}}};\n"
+                team += f"    net->helpers[{k - 1}].work.gates = net->gates{k};\n"
+                team += f"    net->helpers[{k - 1}].work.sums = net->own{k};\n"
         parts = [
             self.head,
             f'#include "{name}.h"\n\n{check if macro else ""}{keep}#define VL {target.vector_length}\n#define H_BITS'
@@ -677,7 +691,7 @@ void {name}_reset(struct {name} *net);
         if self.included:
             rows = (map(_literal, row, row.view(np.uint32)) for row in self.content.reshape(-1, 16))
             values = ",\n".join(map(", ".join, rows))
-            parts.append(f"const float {name}_weights[{name}_WEIGHTS] {ALIGNED} = {{\n{values}\n}};\n")
+            parts.append(f"{ALIGNED} const float {name}_weights[{name}_WEIGHTS] = {{\n{values}\n}};\n")
         return "\n".join(parts)
 
     def _definition(self, function: str) -> str:
@@ -696,8 +710,8 @@ void {name}_reset(struct {name} *net);
     def _apart(self, function: str, body: str) -> str:
         """A function that computes what is in `body` with the default control register, see `kernel.c`."""
         names = ["net", *self._arguments(function), *COUNTS.get(function, ())]
-        call = f"inner_{function}({', '.join(names)})"
-        inner = f"APART {self.prototype(function, 'inner')}\n{{\n{body}}}"
+        call = f"{OWN}_{function}({', '.join(names)})"
+        inner = f"APART {self.prototype(function, OWN)}\n{{\n{body}}}"
         reset = f"    {self.name}_reset(net);\n" * function.startswith("run")
         return f"{inner}\n\n{self.prototype(function)}\n{{\n{reset}    WITH_DEFAULTS({call});\n}}\n"
 
@@ -706,9 +720,9 @@ void {name}_reset(struct {name} *net);
         """The statements of `run_n`: whole windows, unless these begin from a state of their own, then single steps."""
         at = "".join(f", {key} + at * {stride}" if stride else f", {key}" for key, stride in self.strides.items())
         window, readers = f"{self.name}_WINDOW", {key: each.reader for key, each in self.passes.items()}
-        lines = ["    size_t at = 0;\n", f"    for (; at < samples; at++) inner_step(net{at});\n"]
+        lines = ["    size_t at = 0;\n", f"    for (; at < samples; at++) {OWN}_step(net{at});\n"]
         if not readers["step"].fields and not readers["run"].given:
-            lines.insert(1, f"    for (; samples - at >= {window}; at += {window}) inner_run(net{at});\n")
+            lines.insert(1, f"    for (; samples - at >= {window}; at += {window}) {OWN}_run(net{at});\n")
         return "".join(lines)
 
     def _arguments(self, function: str) -> Mapping[str, int]:

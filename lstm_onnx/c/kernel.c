@@ -387,8 +387,8 @@ INLINE vec cell(int kind, const vec *a, const vec *x, vec h, vec *c)
     vec z = *c, last = a[0];
     if (kind == GRU)
         z = sigmoid(a[0] + x[0]), last = sigmoid(a[1] + x[1]) * a[2];
-    vec new = hyperbolic_tangent(x[2] + last);
-    return new + z * (h - new);
+    vec fresh = hyperbolic_tangent(x[2] + last);
+    return fresh + z * (h - fresh);
 }
 
 /* The vector from the number `at` on of consecutive vectors, after which one more can be read. With 16 numbers, a vector
@@ -563,6 +563,14 @@ static void together(struct lstm_trt_team *team, const struct lstm_trt_work *wor
     }
 }
 
+static void begin(struct lstm_trt_team *team, struct lstm_trt_helper *helpers)
+{
+    team->helpers = helpers;
+    team->stopped = 0;
+    team->late = 0;
+    team->last = 1000000;
+}
+
 static void help(struct lstm_trt_team *team, int number)
 {
     struct lstm_trt_helper *helper = team->helpers + number - 1;
@@ -610,7 +618,7 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
         for (int i = 0; i < count; i++) {
             const int row = reverse ? count - 1 - i : i, odd = (begin + i) & 1;
             const float *old = h + odd * size, *input = xp + row * columns;
-            float *new = h + !odd * size, *to = y + (at + row) * ys;
+            float *fresh = h + !odd * size, *to = y + (at + row) * ys;
 #if THREADS > 1
             if (i) {
                 work.h = whole(units, old, h + 3 * size);
@@ -619,13 +627,13 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
             sums = work.h ? own : sums;
 #endif
             if (sums && (THREADS > 1 || begin + i == 0))
-                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, h + 3 * size, new);
+                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, h + 3 * size, fresh);
             else if (alternate && odd)
-                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);
+                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, fresh);
             else
-                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);
-            for (int j = 0; j < full; j++) put(to + j * VL, *(vec *)(new + j * VL), VL);
-            if (rest) put(to + full * VL, *(vec *)(new + full * VL), rest);
+                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, fresh);
+            for (int j = 0; j < full; j++) put(to + j * VL, *(vec *)(fresh + j * VL), VL);
+            if (rest) put(to + full * VL, *(vec *)(fresh + full * VL), rest);
         }
     }
     if (rows % 2) memcpy(h, h + size, 4 * (size_t)size);

@@ -1257,7 +1257,7 @@ def test_a_step_that_computes_something_else_is_found(tmp_path, monkeypatch):
     functions = [line.split(":")[0] for line in done.stdout.splitlines()]
     assert done.returncode == 0 and functions == ["own_run", "own_run_n", "own_step"]
     source = (tmp_path / "own.c").read_text()
-    forgets = source.replace("WITH_DEFAULTS(inner_step", "own_reset(net); WITH_DEFAULTS(inner_step")
+    forgets = source.replace("WITH_DEFAULTS(lstm_trt_step", "own_reset(net); WITH_DEFAULTS(lstm_trt_step")
     (tmp_path / "own.c").write_text(forgets)
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert forgets != source and done.returncode == 1
@@ -1540,6 +1540,12 @@ CODE = {
         "x86-64-v3": "0b0e486b04fa6f888e1baca8d6c481a9289ca04a2739507571e6c50a6c982d26",
         "x86-64": "2ab9e778ffb4a2d9a64b1b0812ee8890106a46b31b8e7415b71b87e5245a41b4",
         "aarch64": "2044038e21b87def1025b4402c774c78cfdaae7acd0da20d2398c9fe89ea02d6",
+    },
+    "9": {
+        "x86-64-v4": "bc3a917ecb42758e6a172fed8101b2ea36d12d0bb6fcb2aea8c7d7f6425d9331",
+        "x86-64-v3": "c58608a6a1081ea28febf450cc4e5e0de626cffd4cf03ff21b28762eaae92282",
+        "x86-64": "92d3417ce764c00343363b8f14f617079870bb7dcc80a607471627a6436523d3",
+        "aarch64": "dbe3dc6793a6c1152bb6e87cb863407f23ecc4c3807a6b95598d5b4a02178e81",
     },
 }
 
