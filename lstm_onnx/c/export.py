@@ -14,10 +14,13 @@ import numpy as np
 
 from lstm_onnx.c import folder as c_folder
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, Target, as_packed, c_file, native_target
+from lstm_onnx.c.file import CFile, c_file
 from lstm_onnx.c.folder import LARGEST_ERROR, Answers
 from lstm_onnx.c.names import checked_name, free_name
 from lstm_onnx.c.rewrites import fold_normalizations
+from lstm_onnx.c.statements import FEW_COLUMNS
+from lstm_onnx.c.targets import TARGETS, Target, native_target
+from lstm_onnx.c.weights import PRECISIONS, WHOLE, as_packed
 from lstm_onnx.constants import evaluated
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_onnx.own_network import OnnxNetwork, stream_of
@@ -110,12 +113,12 @@ def export_c(
     Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
     needs to build and test all networks of the folder, with a README, where there are none.
 
-    `target`: "native" for the processor of this machine, or a name in `file.TARGETS`. The file has the function
+    `target`: "native" for the processor of this machine, or a name in `targets.TARGETS`. The file has the function
     `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
     state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
     inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
     `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
-    the network). With the `precision` "bf16" the weights of matrices take half the memory (`file.as_packed`); with
+    the network). With the `precision` "bf16" the weights of matrices take half the memory (`weights.as_packed`); with
     "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
     products half. The error is that against the network with these weights and states. With several `threads` the
     program lets others help, see the header.
@@ -335,7 +338,7 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
     call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
     if answers.count:
         call = partial(call, ctypes.c_size_t(answers.count))
-    prepare_next = loaded.bound("prepare_next") if answers.function == "step" else None
+    prepare_next = loaded.bound("prepare_next") if answers.function == "step" and file.prepares else None
     errors = []
     for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
         if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
@@ -350,7 +353,7 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
 
 
 def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
-    """The model, changed in place: matrices have the weights that code in this precision reads (`file.as_packed`).
+    """The model, changed in place: matrices have the weights that code in this precision reads (`weights.as_packed`).
 
     In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
     """

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lstm_onnx.c.file import LICENCE, CFile, c_number
+from lstm_onnx.c.file import LICENCE, CFile
+from lstm_onnx.c.statements import c_number
 from lstm_trt.store import files
 
 #: Precision -> share of the largest output by which code may differ from the same arithmetic in float64. Correct code
@@ -86,7 +87,7 @@ COMPARE = """            for (int i = 0; {last}i < {size}; i++) {{
             }}
 """
 
-LOAD = """    static LSTM_TRT_ALIGNED float weights[{name}_WEIGHTS];
+LOAD = """    static {aligned}float weights[{name}_WEIGHTS];
     FILE *file = fopen("{name}.bin", "rb");
     if (!file || fread(weights, sizeof weights, 1, file) != 1) {{
         fprintf(stderr, "cannot read {name}.bin in this folder\\n");
@@ -171,7 +172,9 @@ def self_test(file: CFile, every: Sequence[Answers]) -> str:
         licence=LICENCE,
         arrays="".join(arrays for arrays, _ in tested),
         parts="".join(part for _, part in tested),
-        load="" if file.included else LOAD.format(name=file.name),
+        load=""
+        if file.included
+        else LOAD.format(name=file.name, aligned="" if file.target.plain else "LSTM_TRT_ALIGNED "),
         weights=f"{file.name}_weights" if file.included else "weights",
     )
 
@@ -201,7 +204,7 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
         reset = (
             f"            if (call % {answers.calls_of_a_sequence} == 0)\n                {file.name}_reset(&net);\n"
         )
-    if function == "step":
+    if function == "step" and file.prepares:
         reset += f"            if (call % 2)\n                {file.name}_prepare_next(&net);\n"
     parameters += [str(answers.count)] if answers.count else []
     part = PART.format(

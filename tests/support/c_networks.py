@@ -12,7 +12,8 @@ from onnx import helper, numpy_helper
 
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.export import with_packed_weights
-from lstm_onnx.c.file import TARGETS, CFile, Target, c_file, native_target
+from lstm_onnx.c.file import CFile, c_file
+from lstm_onnx.c.targets import TARGETS, Target, native_target
 from lstm_onnx.evaluate import evaluate, in_float64
 from tests.support.own_networks import model_of, value
 

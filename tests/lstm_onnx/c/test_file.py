@@ -26,7 +26,9 @@ import lstm_trt
 from lstm_onnx.c import export as c_export, file as c_file_module, runtime as c
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.export import with_packed_weights
-from lstm_onnx.c.file import TARGETS, as_packed, c_file, in_pairs, native_target
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import TARGETS, native_target
+from lstm_onnx.c.weights import as_packed, in_pairs
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.workload import State
@@ -1546,6 +1548,7 @@ CODE = {
         "x86-64-v3": "c58608a6a1081ea28febf450cc4e5e0de626cffd4cf03ff21b28762eaae92282",
         "x86-64": "92d3417ce764c00343363b8f14f617079870bb7dcc80a607471627a6436523d3",
         "aarch64": "dbe3dc6793a6c1152bb6e87cb863407f23ecc4c3807a6b95598d5b4a02178e81",
+        "generic": "1b9667b3c821f791d5617e56bd5e6be2f0aa8f6a771514b453cd5a594ef6ca8b",
     },
 }
 

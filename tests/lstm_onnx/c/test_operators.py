@@ -17,8 +17,9 @@ import pytest
 from onnx import compose, helper, numpy_helper
 
 from lstm_onnx.c import runtime as c
-from lstm_onnx.c.file import TARGETS, c_file
+from lstm_onnx.c.file import c_file
 from lstm_onnx.c.operators import HANDLERS, WHOLE
+from lstm_onnx.c.targets import TARGETS
 from lstm_onnx.evaluate import evaluate
 from lstm_trt.config.errors import BuildFailed
 from tests.conftest import rest_is_heavy

@@ -14,7 +14,8 @@ import pytest
 import lstm_trt
 from lstm_onnx.c import runtime as c
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import TARGETS, c_file
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import TARGETS
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
