@@ -273,7 +273,7 @@ class CFile:
         sizes = [4 * size for size in self.fields().values()]
         if self.target.plain:
             return 8 + sum(sizes)
-        return 64 * self.threads + sum(rounded_up(size, 64) for size in sizes)
+        return 64 + 128 * (self.threads - 1) + sum(rounded_up(size, 64) for size in sizes)
 
     @property
     def _code(self) -> int:
@@ -295,6 +295,7 @@ class CFile:
             for k in range(self.threads):
                 sizes[f"gates{k or ''}"] = gates
                 sizes[f"own{k or ''}"] = max(own)
+                sizes[f"copy{k}"] = max(each.copied for each in self.passes.values()) if k else 0
         sizes["gates"] = gates
         sizes["buffer"] = max(each.buffer for each in self.passes.values())
         return {name: size for name, size in sizes.items() if size}
@@ -458,6 +459,7 @@ class CFile:
         for k in range(1, self.threads):
             team += f"    net->helpers[{k - 1}].work.gates = net->gates{k};\n"
             team += f"    net->helpers[{k - 1}].work.sums = net->own{k};\n"
+            team += f"    net->helpers[{k - 1}].copy = net->copy{k};\n"
         return team
 
     def _functions(self) -> list[str]:

@@ -31,7 +31,10 @@ _PART = """static void {name}_part(const struct lstm_trt_work *to, int part, con
 
 @dataclass
 class Pass:
-    """`run` or `step`: its statements, the functions that they call, and the floats that it needs in the struct."""
+    """`run` or `step`: its statements, the functions that they call, and the floats that it needs in the struct.
+
+    `copied`: those of which a helper has a copy.
+    """
 
     reader: Reader
     layers: Sequence[tuple[Layer, int]]
@@ -41,6 +44,7 @@ class Pass:
     lines: list[str] = field(default_factory=list)
     buffer: int = 0
     gates: int = 0
+    copied: int = 0
 
     @classmethod
     def of(cls, reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights, threads: int) -> Pass:
@@ -86,10 +90,14 @@ class Pass:
             self.functions[f"{name}_part"] = _PART.format(name=name, sizes=part)
         call = f"recurrent({sizes}, {arguments}, {stage.width}{inside})"
         self.functions[name] = f"static void {name}({parameters})\n{{\n    {call};\n}}\n"
+        rows = min(stage.rows, CHUNK)
         columns = len(self.weights.gates(layer.weights[2], layer.gates))
+        inputs = layer.features
         if bits == 8:
-            columns += rounded_up(layer.features, self.weights.length) // 2 + 1
-        self.gates = max(self.gates, min(stage.rows, CHUNK) * columns + self.weights.length)
+            inputs = rounded_up(inputs, self.weights.length) // 2 + 1
+            columns += inputs
+        self.gates = max(self.gates, rows * columns + self.weights.length)
+        self.copied = max(self.copied, rows * inputs + rounded_up(layer.units, self.weights.length))
         prepared = "0" if stage.layer in self.reader.given else f"PREPARED({stage.layer})"
         return [f"{name}({x}, w + {offset}, {prepared}, {state}, net->gates, {to}{outside});"]
 
