@@ -41,6 +41,9 @@ MEASURED_SAMPLES = 256
 #: Threads that compute a call together; each exchange waits for all of them.
 MOST_THREADS = 64
 
+#: Operators of which the second input is a matrix that may be packed.
+PRODUCTS = ("MatMul", "Gemm", "Conv")
+
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
 
@@ -363,32 +366,50 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
     opsets = {each.domain: each.version for each in model.opset_import}
     known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
-        kind, has, recurrent = node.op_type, attributes(node), node.op_type in RECURRENT
         if known.keys() | {""} >= {*node.input}:
             known |= zip(node.output, evaluated(node, known, opsets), strict=False)
-        if recurrent and precision == "int8":
-            steps = [(node.input[0] in bounded) * WHOLE, WHOLE]
+        if node.op_type in RECURRENT and precision == "int8":
+            steps = [WHOLE if node.input[0] in bounded else 0, WHOLE]
             node.attribute.append(onnx.helper.make_attribute("steps", steps))
-        for place in (1, 2) if recurrent else (1,) if kind in ("MatMul", "Gemm", "Conv") else ():
-            if node.input[place] not in known:
-                continue
-            # (columns, k); of a convolution k are places with all channels
-            rows = array = has.get("alpha", 1.0) * known[node.input[place]]
-            if kind == "Conv":
-                rows = np.moveaxis(array, 1, -1).reshape(len(array), -1)
-            elif not (recurrent or has.get("transB")):
-                rows = array.swapaxes(-1, -2)
-            if recurrent or rows.shape[-2] // has.get("group", 1) > FEW_COLUMNS:
-                is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
-                packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
-                if kind == "Conv":
-                    packed = np.moveaxis(packed.reshape(len(array), *array.shape[2:], -1), -1, 1)
-                elif rows is not array:
-                    packed = packed.swapaxes(-1, -2)
-                name = f"{node.input[place]} of {node.output[0]}, packed"
-                model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
-                node.input[place] = name
-                kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
-                del node.attribute[:]
-                node.attribute.extend(kept)
+        for place in (1, 2) if node.op_type in RECURRENT else (1,) if node.op_type in PRODUCTS else ():
+            if node.input[place] in known:
+                _pack(model.graph, node, place, known[node.input[place]], precision, bounded)
     return model
+
+
+def _pack(
+    graph: onnx.GraphProto,
+    node: onnx.NodeProto,
+    place: int,
+    matrix: np.ndarray,
+    precision: str,
+    bounded: Collection[str],
+) -> None:
+    """Replace a matrix that a node reads by the packed one, unless it has few columns."""
+    recurrent = node.op_type in RECURRENT
+    has = attributes(node)
+    array = has.get("alpha", 1.0) * matrix
+    axes = _axes_of_rows(node, array.ndim)
+    turned = array.transpose(axes)
+    rows = turned.reshape(len(array), -1) if node.op_type == "Conv" else turned
+    if not recurrent and rows.shape[-2] // has.get("group", 1) <= FEW_COLUMNS:
+        return
+    is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
+    packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
+    packed = packed.reshape(turned.shape).transpose(np.argsort(axes))
+    name = f"{node.input[place]} of {node.output[0]}, packed"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
+    node.input[place] = name
+    kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _axes_of_rows(node: onnx.NodeProto, count: int) -> list[int]:
+    """The axes of a matrix in the order (columns, k); of a convolution k are places with all channels."""
+    axes = list(range(count))
+    if node.op_type == "Conv":
+        return [0, *axes[2:], 1]
+    if node.op_type in RECURRENT or attributes(node).get("transB"):
+        return axes
+    return [*axes[:-2], axes[-1], axes[-2]]

@@ -121,13 +121,19 @@ def _check(readers: Mapping[str, Reader], target: Target, precision: str, thread
             raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
         if precision != "fp32" and any(isinstance(stage, Repeat) for stage in reader.stages):
             raise BuildFailed("a layer that is computed by other operators in a loop is in float32 only: use fp32")
-        if precision == "int8" and reader.given:
-            raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
-        for state, first in reader.firsts.items():
-            if precision == "int8" and "h" in state[5:] and np.abs(first).max() > 1:
-                raise BuildFailed("a layer begins from a state that exceeds 1: use bf16")
+        if precision == "int8":
+            _check_states(reader)
         if threads > 1 and not reader.layers:
             raise BuildFailed("only recurrent layers are computed by several threads: use one")
+
+
+def _check_states(reader: Reader) -> None:
+    """Raise `BuildFailed` for states that whole numbers could not hold."""
+    if reader.given:
+        raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
+    for state, first in reader.firsts.items():
+        if "h" in state[5:] and np.abs(first).max() > 1:
+            raise BuildFailed("a layer begins from a state that exceeds 1: use bf16")
 
 
 def _strides(passes: Mapping[str, Pass]) -> dict[str, int]:

@@ -181,17 +181,19 @@ def self_test(file: CFile, every: Sequence[Answers]) -> str:
 
 def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
     """The arrays of known answers of one function, and the statements that compare them."""
-    function, shapes = answers.function, answers.shapes
+    function = answers.function
+    shapes = answers.shapes
     arguments = file.passes["run" if function == "run_n" else function].arguments
     calls = max(1, min(CALLS[function], len(answers.inputs), MOST_NUMBERS // sum(arguments.values())))
     names = [*answers.inputs[0], *file.reader.output_names]
-    text, compare, parameters = "", "", []
+    text = ""
+    compare = ""
+    parameters = []
     for (parameter, size), name in zip(arguments.items(), names, strict=True):
-        array, is_output = f"{function}_{parameter}", name in shapes and parameter.startswith("y")
+        array = f"{function}_{parameter}"
+        is_output = name in shapes and parameter.startswith("y")
         rows = [each[name] for each in (answers.outputs if is_output else answers.inputs)[:calls]]
-        values = [np.zeros(size) if row is None else row.ravel() for row in rows]
-        table = ",\n".join("{" + ", ".join(map(c_number, each.tolist())) + "}" for each in values)
-        text += f"static const float {array}{'_right' if is_output else ''}[{calls}][{size}] = {{\n{table}}};\n"
+        text += _table(f"{array}_right" if is_output else array, rows, size)
         if is_output:
             text += f"static float {array}[{size}];\n"
             # Without an axis of time it is known after the last call of a sequence only.
@@ -206,7 +208,8 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
         )
     if function == "step" and file.prepares:
         reset += f"            if (call % 2)\n                {file.name}_prepare_next(&net);\n"
-    parameters += [str(answers.count)] if answers.count else []
+    if answers.count:
+        parameters.append(str(answers.count))
     part = PART.format(
         name=file.name,
         function=function,
@@ -217,3 +220,13 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
         bound=bound,
     )
     return text, part
+
+
+def _table(name: str, rows: Sequence[np.ndarray | None], size: int) -> str:
+    """A constant array in C with a row for each call; what is not known is 0."""
+    lines = []
+    for row in rows:
+        values = np.zeros(size) if row is None else row.ravel()
+        lines.append("{" + ", ".join(map(c_number, values.tolist())) + "}")
+    table = ",\n".join(lines)
+    return f"static const float {name}[{len(rows)}][{size}] = {{\n{table}}};\n"

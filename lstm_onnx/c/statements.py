@@ -72,9 +72,7 @@ class Pass:
         to = f"{y} + {stage.y % BASE}"
         reverse = int(stage.reverse)
         if self.weights.row_major:
-            sizes = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {reverse}"
-            state = state if layer.kind in KEEP_C else f"net->h{stage.layer}, 0"
-            return [f"recurrent({sizes}, {x}, w + {offset}, {state}, {to}, {stage.width});"]
+            return self._plain_recurrent(stage, x, to)
         bits = self.weights.bits[not layer.bounded]
         part = f"{bits}, {layer.kind}, {layer.features}, {layer.units}, {stage.rows}"
         sizes = f"{part}, {reverse}"
@@ -90,7 +88,19 @@ class Pass:
             self.functions[f"{name}_part"] = _PART.format(name=name, sizes=part)
         call = f"recurrent({sizes}, {arguments}, {stage.width}{inside})"
         self.functions[name] = f"static void {name}({parameters})\n{{\n    {call};\n}}\n"
-        rows = min(stage.rows, CHUNK)
+        self._reserve(layer, stage.rows, bits)
+        prepared = "0" if stage.layer in self.reader.given else f"PREPARED({stage.layer})"
+        return [f"{name}({x}, w + {offset}, {prepared}, {state}, net->gates, {to}{outside});"]
+
+    def _plain_recurrent(self, stage: Recurrent, x: str, to: str) -> list[str]:
+        layer, offset = self.layers[stage.layer]
+        sizes = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {int(stage.reverse)}"
+        kept = f"net->c{stage.layer}" if layer.kind in KEEP_C else "0"
+        return [f"recurrent({sizes}, {x}, w + {offset}, net->h{stage.layer}, {kept}, {to}, {stage.width});"]
+
+    def _reserve(self, layer: Layer, rows: int, bits: int) -> None:
+        """Memory for the gates of a layer, and for what its helpers copy."""
+        rows = min(rows, CHUNK)
         columns = len(self.weights.gates(layer.weights[2], layer.gates))
         inputs = layer.features
         if bits == 8:
@@ -98,8 +108,6 @@ class Pass:
             columns += inputs
         self.gates = max(self.gates, rows * columns + self.weights.length)
         self.copied = max(self.copied, rows * inputs + rounded_up(layer.units, self.weights.length))
-        prepared = "0" if stage.layer in self.reader.given else f"PREPARED({stage.layer})"
-        return [f"{name}({x}, w + {offset}, {prepared}, {state}, net->gates, {to}{outside});"]
 
     def _dense(self, stage: Dense, x: str, y: str) -> list[str]:
         k, columns = stage.matrix.shape
