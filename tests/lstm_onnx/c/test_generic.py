@@ -6,13 +6,14 @@ import re
 import shutil
 import subprocess
 from functools import partial
+from importlib import resources
 
 import numpy as np
 import pytest
 
 from lstm_onnx.c import runtime as c
 from lstm_onnx.c.file import PLAIN_STACK, CFile, c_file
-from lstm_onnx.c.operators import HANDLERS
+from lstm_onnx.c.operators import ARITHMETIC, HANDLERS, POINTWISE, SWAPPED
 from lstm_onnx.c.targets import TARGETS
 from lstm_trt.config.errors import BuildFailed
 from tests.conftest import rest_is_heavy
@@ -66,6 +67,14 @@ def test_operators_of_onnx(kind, monkeypatch):
 def test_no_index_reads_outside_the_table(monkeypatch):
     monkeypatch.setattr(test_operators, "RUNNABLE", ["generic"])
     test_operators.test_no_index_reads_outside_the_table(())
+
+
+def test_both_kernels_have_the_functions_of_all_operators():
+    folder = resources.files("lstm_onnx.c")
+    functions = {*(name for name, _ in POINTWISE.values()), *ARITHMETIC.values(), *SWAPPED.values()}
+    for kernel in ("kernel.c", "kernel_generic.c"):
+        defined = set(re.findall(r"^(?:INLINE|static) \w+ (\w+)\(", folder.joinpath(kernel).read_text(), re.MULTILINE))
+        assert functions <= defined, kernel
 
 
 @pytest.mark.parametrize("how", [{"precision": "bf16"}, {"precision": "int8"}, {"threads": 2}], ids=str)
