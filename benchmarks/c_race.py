@@ -214,7 +214,8 @@ def medians_us(shape: lab.LstmShape, peers: Path | None) -> dict[str, float]:
 #: Writes the code of a window with the package that is on the path: folder, file, sizes.
 GENERATE = """
 import json, sys
-from lstm_onnx.c.file import c_file, native_target
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import native_target
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
 

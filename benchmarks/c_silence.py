@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import lstm_trt as lab
 from lstm_onnx.c.compile import LoadedNetwork
-from lstm_onnx.c.file import c_file, native_target
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import native_target
 from lstm_trt.export.sizes import static_model
 from tests.support.c_networks import loaded
 

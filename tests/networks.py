@@ -20,7 +20,8 @@ import pytest
 
 import lstm_trt as lab
 from lstm_onnx import preparer as own
-from lstm_onnx.c.file import TARGETS, c_file
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import TARGETS
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options, Protocol

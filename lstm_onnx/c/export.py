@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +14,13 @@ import numpy as np
 
 from lstm_onnx.c import folder as c_folder
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import FEW_COLUMNS, PRECISIONS, TARGETS, WHOLE, CFile, Target, as_packed, c_file, native_target
+from lstm_onnx.c.file import CFile, c_file
 from lstm_onnx.c.folder import LARGEST_ERROR, Answers
-from lstm_onnx.c.reader import identifier
+from lstm_onnx.c.names import checked_name, free_name
 from lstm_onnx.c.rewrites import fold_normalizations
+from lstm_onnx.c.statements import FEW_COLUMNS
+from lstm_onnx.c.targets import TARGETS, Target, native_target
+from lstm_onnx.c.weights import PRECISIONS, WHOLE, as_packed
 from lstm_onnx.constants import evaluated
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_onnx.own_network import OnnxNetwork, stream_of
@@ -39,15 +41,11 @@ MEASURED_SAMPLES = 256
 #: Threads that compute a call together; each exchange waits for all of them.
 MOST_THREADS = 64
 
+#: Operators of which the second input is a matrix that may be packed.
+PRODUCTS = ("MatMul", "Gemm", "Conv")
+
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
-
-#: Words that cannot be the name of a struct: keywords of C, and macros of compilers.
-KEYWORDS = {
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
-    "for", "goto", "if", "inline", "int", "linux", "long", "register", "restrict", "return", "short", "signed",
-    "sizeof", "static", "struct", "switch", "typedef", "union", "unix", "unsigned", "void", "volatile", "while",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,12 +116,12 @@ def export_c(
     Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
     needs to build and test all networks of the folder, with a README, where there are none.
 
-    `target`: "native" for the processor of this machine, or a name in `file.TARGETS`. The file has the function
+    `target`: "native" for the processor of this machine, or a name in `targets.TARGETS`. The file has the function
     `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
     state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
     inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
     `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
-    the network). With the `precision` "bf16" the weights of matrices take half the memory (`file.as_packed`); with
+    the network). With the `precision` "bf16" the weights of matrices take half the memory (`weights.as_packed`); with
     "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
     products half. The error is that against the network with these weights and states. With several `threads` the
     program lets others help, see the header.
@@ -133,7 +131,10 @@ def export_c(
     `export_network`; then nothing is written.
     """
     chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
-    name = _identifier(network, name)
+    if name is None:
+        name = free_name(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
+    else:
+        name = checked_name(name)
     models = _models(network, mode, seed)
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
@@ -310,13 +311,17 @@ def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
 def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
     """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
 
-    Raises `BuildFailed` if it is above `LARGEST_ERROR`.
+    Raises `BuildFailed` if it is above `LARGEST_ERROR`, or if the code is for this machine and its compiler refuses it.
     """
     if file.target.vector_length > native_target().vector_length:
         return None
     try:
         loaded = LoadedNetwork(file, find_compiler())
-    except (BuildFailed, RuntimeUnavailable):
+    except RuntimeUnavailable:
+        return None
+    except BuildFailed:
+        if file.target.name == NATIVE:
+            raise
         return None
     largest = 0.0
     for answers in every:
@@ -336,7 +341,7 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
     call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
     if answers.count:
         call = partial(call, ctypes.c_size_t(answers.count))
-    prepare_next = loaded.bound("prepare_next") if answers.function == "step" else None
+    prepare_next = loaded.bound("prepare_next") if answers.function == "step" and file.prepares else None
     errors = []
     for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
         if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
@@ -351,7 +356,7 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
 
 
 def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
-    """The model, changed in place: matrices have the weights that code in this precision reads (`file.as_packed`).
+    """The model, changed in place: matrices have the weights that code in this precision reads (`weights.as_packed`).
 
     In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
     """
@@ -361,47 +366,50 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
     opsets = {each.domain: each.version for each in model.opset_import}
     known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
-        kind, has, recurrent = node.op_type, attributes(node), node.op_type in RECURRENT
         if known.keys() | {""} >= {*node.input}:
             known |= zip(node.output, evaluated(node, known, opsets), strict=False)
-        if recurrent and precision == "int8":
-            steps = [(node.input[0] in bounded) * WHOLE, WHOLE]
+        if node.op_type in RECURRENT and precision == "int8":
+            steps = [WHOLE if node.input[0] in bounded else 0, WHOLE]
             node.attribute.append(onnx.helper.make_attribute("steps", steps))
-        for place in (1, 2) if recurrent else (1,) if kind in ("MatMul", "Gemm", "Conv") else ():
-            if node.input[place] not in known:
-                continue
-            # (columns, k); of a convolution k are places with all channels
-            rows = array = has.get("alpha", 1.0) * known[node.input[place]]
-            if kind == "Conv":
-                rows = np.moveaxis(array, 1, -1).reshape(len(array), -1)
-            elif not (recurrent or has.get("transB")):
-                rows = array.swapaxes(-1, -2)
-            if recurrent or rows.shape[-2] // has.get("group", 1) > FEW_COLUMNS:
-                is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
-                packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
-                if kind == "Conv":
-                    packed = np.moveaxis(packed.reshape(len(array), *array.shape[2:], -1), -1, 1)
-                elif rows is not array:
-                    packed = packed.swapaxes(-1, -2)
-                name = f"{node.input[place]} of {node.output[0]}, packed"
-                model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
-                node.input[place] = name
-                kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
-                del node.attribute[:]
-                node.attribute.extend(kept)
+        for place in (1, 2) if node.op_type in RECURRENT else (1,) if node.op_type in PRODUCTS else ():
+            if node.input[place] in known:
+                _pack(model.graph, node, place, known[node.input[place]], precision, bounded)
     return model
 
 
-def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:
-    """The name in the C code; raises `UsageError` if a given name is no identifier."""
-    if name is not None:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII) or _is_reserved(name):
-            raise UsageError(f"the name must be a C identifier with small letters, not {name!r}")
-        return name
-    own = identifier(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
-    return f"{own}_network" if _is_reserved(own) else own
+def _pack(
+    graph: onnx.GraphProto,
+    node: onnx.NodeProto,
+    place: int,
+    matrix: np.ndarray,
+    precision: str,
+    bounded: Collection[str],
+) -> None:
+    """Replace a matrix that a node reads by the packed one, unless it has few columns."""
+    recurrent = node.op_type in RECURRENT
+    has = attributes(node)
+    array = has.get("alpha", 1.0) * matrix
+    axes = _axes_of_rows(node, array.ndim)
+    turned = array.transpose(axes)
+    rows = turned.reshape(len(array), -1) if node.op_type == "Conv" else turned
+    if not recurrent and rows.shape[-2] // has.get("group", 1) <= FEW_COLUMNS:
+        return
+    is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
+    packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
+    packed = packed.reshape(turned.shape).transpose(np.argsort(axes))
+    name = f"{node.input[place]} of {node.output[0]}, packed"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
+    node.input[place] = name
+    kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
 
 
-def _is_reserved(name: str) -> bool:
-    """Whether C or a macro of `kernel.c`, all of which are in capitals, has this name."""
-    return name in KEYWORDS or name.isupper()
+def _axes_of_rows(node: onnx.NodeProto, count: int) -> list[int]:
+    """The axes of a matrix in the order (columns, k); of a convolution k are places with all channels."""
+    axes = list(range(count))
+    if node.op_type == "Conv":
+        return [0, *axes[2:], 1]
+    if node.op_type in RECURRENT or attributes(node).get("transB"):
+        return axes
+    return [*axes[:-2], axes[-1], axes[-2]]

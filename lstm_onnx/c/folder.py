@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lstm_onnx.c.file import CFile, c_number
+from lstm_onnx.c.file import LICENCE, CFile
+from lstm_onnx.c.statements import c_number
 from lstm_trt.store import files
 
 #: Precision -> share of the largest output by which code may differ from the same arithmetic in float64. Correct code
@@ -50,7 +51,7 @@ TEST = """/* {command} -o {name}_test && ./{name}_test
 
    Calls the functions of {name} with random numbers and compares their outputs with those of the ONNX model in float64,
    also those of {name}_step with what the window gives for each sample. Prints the largest errors; the exit status is 1
-   if one is above {bound}. */
+   if one is above {bound}. {licence} */
 
 #include "{name}.h"
 #include <stdio.h>
@@ -86,7 +87,7 @@ COMPARE = """            for (int i = 0; {last}i < {size}; i++) {{
             }}
 """
 
-LOAD = """    static float weights[{name}_WEIGHTS] __attribute__((aligned(64)));
+LOAD = """    static {aligned}float weights[{name}_WEIGHTS];
     FILE *file = fopen("{name}.bin", "rb");
     if (!file || fread(weights, sizeof weights, 1, file) != 1) {{
         fprintf(stderr, "cannot read {name}.bin in this folder\\n");
@@ -95,14 +96,24 @@ LOAD = """    static float weights[{name}_WEIGHTS] __attribute__((aligned(64)));
     fclose(file);
 """
 
-CMAKE = """# The library {name}, and its test where it has one.
+CMAKE = """# The library {name}, and its test where it has one and the option LSTM_TRT_TESTS is on.
+# {licence}
+set(lstm_trt_sources ${{CMAKE_CURRENT_LIST_DIR}}/{name}.c ${{CMAKE_CURRENT_LIST_DIR}}/{name}_test.c)
+get_property(lstm_trt_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+if(NOT C IN_LIST lstm_trt_languages)
+  set_source_files_properties(${{lstm_trt_sources}} PROPERTIES LANGUAGE CXX)
+endif()
 add_library({name} STATIC ${{CMAKE_CURRENT_LIST_DIR}}/{name}.c)
-target_compile_options({name} PRIVATE {flags})
+set_target_properties({name} PROPERTIES C_STANDARD 99)
+if(NOT MSVC)
+  target_compile_options({name} PRIVATE {flags})
+endif()
 target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_LIST_DIR}})
-if(EXISTS ${{CMAKE_CURRENT_LIST_DIR}}/{name}_test.c)
+option(LSTM_TRT_TESTS "Build the tests of generated networks" OFF)
+if(LSTM_TRT_TESTS AND EXISTS ${{CMAKE_CURRENT_LIST_DIR}}/{name}_test.c)
   add_executable({name}_test ${{CMAKE_CURRENT_LIST_DIR}}/{name}_test.c)
   target_link_libraries({name}_test {name})
-  add_test(NAME {name} COMMAND {name}_test WORKING_DIRECTORY ${{CMAKE_CURRENT_LIST_DIR}})
+  add_test(NAME {name}_test COMMAND {name}_test WORKING_DIRECTORY ${{CMAKE_CURRENT_LIST_DIR}})
 endif()
 """
 
@@ -110,6 +121,7 @@ endif()
 COMMON = {
     "CMakeLists.txt": """cmake_minimum_required(VERSION 3.13)
 project(networks C)
+option(LSTM_TRT_TESTS "Build the tests of generated networks" ON)
 enable_testing()
 file(GLOB networks ${CMAKE_CURRENT_SOURCE_DIR}/*.network.cmake)
 foreach(network ${networks})
@@ -131,8 +143,9 @@ Build all of them and run their tests, on the processor that they are for:
 
     cmake -S . -B build && cmake --build build && ctest --test-dir build
 
-In a project of your own: `include(PATH/NAME.network.cmake)`, then `target_link_libraries(PROGRAM NAME)`. NAME.h says
-what each function does: NAME_init first, then NAME_step for each sample, or NAME_run for a window.
+In a project of your own, in C or C++: `include(PATH/NAME.network.cmake)`, then `target_link_libraries(PROGRAM NAME)`;
+the tests are built with `-DLSTM_TRT_TESTS=ON`. NAME.h says what each function does: NAME_init first, then NAME_step for
+each sample, or NAME_run for a window. Generated code may be used, changed and passed on without any condition.
 """,
 }
 
@@ -140,8 +153,8 @@ what each function does: NAME_init first, then NAME_step for each sample, or NAM
 def write(file: CFile, answers: Sequence[Answers], folder: str | Path) -> list[Path]:
     """Write all files of a network; returns their paths. Without known answers there is no test."""
     paths = file.write(folder)
-    flags = " ".join(file.compile_flags)
-    beside = {f"{file.name}.network.cmake": CMAKE.format(name=file.name, flags=flags)}
+    flags = " ".join(file.compile_flags[1:])  # the standard is a property, which C++ does not have
+    beside = {f"{file.name}.network.cmake": CMAKE.format(name=file.name, flags=flags, licence=LICENCE)}
     if answers:
         beside[f"{file.name}_test.c"] = self_test(file, answers)
     beside |= {name: text for name, text in COMMON.items() if not Path(folder, name).exists()}
@@ -156,26 +169,31 @@ def self_test(file: CFile, every: Sequence[Answers]) -> str:
         name=file.name,
         command=f"cc {' '.join(file.compile_flags)} {file.name}.c {file.name}_test.c",
         bound=bound,
+        licence=LICENCE,
         arrays="".join(arrays for arrays, _ in tested),
         parts="".join(part for _, part in tested),
-        load="" if file.included else LOAD.format(name=file.name),
+        load=""
+        if file.included
+        else LOAD.format(name=file.name, aligned="" if file.target.plain else "LSTM_TRT_ALIGNED "),
         weights=f"{file.name}_weights" if file.included else "weights",
     )
 
 
 def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
     """The arrays of known answers of one function, and the statements that compare them."""
-    function, shapes = answers.function, answers.shapes
+    function = answers.function
+    shapes = answers.shapes
     arguments = file.passes["run" if function == "run_n" else function].arguments
     calls = max(1, min(CALLS[function], len(answers.inputs), MOST_NUMBERS // sum(arguments.values())))
     names = [*answers.inputs[0], *file.reader.output_names]
-    text, compare, parameters = "", "", []
+    text = ""
+    compare = ""
+    parameters = []
     for (parameter, size), name in zip(arguments.items(), names, strict=True):
-        array, is_output = f"{function}_{parameter}", name in shapes and parameter.startswith("y")
+        array = f"{function}_{parameter}"
+        is_output = name in shapes and parameter.startswith("y")
         rows = [each[name] for each in (answers.outputs if is_output else answers.inputs)[:calls]]
-        values = [np.zeros(size) if row is None else row.ravel() for row in rows]
-        table = ",\n".join("{" + ", ".join(map(c_number, each.tolist())) + "}" for each in values)
-        text += f"static const float {array}{'_right' if is_output else ''}[{calls}][{size}] = {{\n{table}}};\n"
+        text += _table(f"{array}_right" if is_output else array, rows, size)
         if is_output:
             text += f"static float {array}[{size}];\n"
             # Without an axis of time it is known after the last call of a sequence only.
@@ -188,9 +206,10 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
         reset = (
             f"            if (call % {answers.calls_of_a_sequence} == 0)\n                {file.name}_reset(&net);\n"
         )
-    if function == "step":
+    if function == "step" and file.prepares:
         reset += f"            if (call % 2)\n                {file.name}_prepare_next(&net);\n"
-    parameters += [str(answers.count)] if answers.count else []
+    if answers.count:
+        parameters.append(str(answers.count))
     part = PART.format(
         name=file.name,
         function=function,
@@ -201,3 +220,13 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
         bound=bound,
     )
     return text, part
+
+
+def _table(name: str, rows: Sequence[np.ndarray | None], size: int) -> str:
+    """A constant array in C with a row for each call; what is not known is 0."""
+    lines = []
+    for row in rows:
+        values = np.zeros(size) if row is None else row.ravel()
+        lines.append("{" + ", ".join(map(c_number, values.tolist())) + "}")
+    table = ",\n".join(lines)
+    return f"static const float {name}[{len(rows)}][{size}] = {{\n{table}}};\n"

@@ -387,8 +387,8 @@ INLINE vec cell(int kind, const vec *a, const vec *x, vec h, vec *c)
     vec z = *c, last = a[0];
     if (kind == GRU)
         z = sigmoid(a[0] + x[0]), last = sigmoid(a[1] + x[1]) * a[2];
-    vec new = hyperbolic_tangent(x[2] + last);
-    return new + z * (h - new);
+    vec fresh = hyperbolic_tangent(x[2] + last);
+    return fresh + z * (h - fresh);
 }
 
 /* The vector from the number `at` on of consecutive vectors, after which one more can be read. With 16 numbers, a vector
@@ -535,8 +535,9 @@ INLINE void products(int bits, int kind, int k, int units, int rows, const struc
     }
 }
 
-/* All parts of some work, each by its thread. A helper writes to memory of its own, so that one that is late changes
-   nothing; it gets no new work before it has done the old. */
+/* All parts of some work, each by its thread. A helper reads and writes memory of its own, so that one that is late
+   changes nothing, and what it reads does not change; it gets no new work before it has done the old. It is waited for
+   no longer than the call takes alone, or before that is known, than this work does. */
 static void together(struct lstm_trt_team *team, const struct lstm_trt_work *work)
 {
     const uint64_t began = ticks();
@@ -545,22 +546,35 @@ static void together(struct lstm_trt_team *team, const struct lstm_trt_work *wor
         struct lstm_trt_helper *helper = team->helpers + k - 1;
         if (__atomic_load_n(&helper->done, __ATOMIC_ACQUIRE) != helper->given)
             continue;
-        float *gates = helper->work.gates, *sums = helper->work.sums;
+        float *gates = helper->work.gates, *sums = helper->work.sums, *own_h = helper->copy + work->inputs;
+        memcpy(helper->copy, work->x, 4 * (size_t)work->inputs);
+        if (work->h)
+            memcpy(own_h, work->h, 4 * (size_t)work->states);
         helper->work = *work, helper->work.gates = gates, helper->work.sums = sums;
+        helper->work.x = helper->copy, helper->work.h = work->h ? own_h : 0;
         given[k] = helper->given + 1;
         __atomic_store_n(&helper->given, given[k], __ATOMIC_RELEASE);
     }
     work->part(work, 0, 0);
+    const uint64_t own = ticks() - began, most = own + (team->last ? THREADS * team->last : THREADS * own + 2000);
     for (int k = 1; k < THREADS; k++) {
         struct lstm_trt_helper *helper = team->helpers + k - 1;
         int ready = 0;
-        while (given[k] && !ready && ticks() - began < 10 * team->last) {
+        while (given[k] && !ready && ticks() - began < most) {
             ready = __atomic_load_n(&helper->done, __ATOMIC_ACQUIRE) == given[k];
             wait_a_little();
         }
         work->part(work, k, ready ? &helper->work : 0);
         team->late += !ready;
     }
+}
+
+static void begin(struct lstm_trt_team *team, struct lstm_trt_helper *helpers)
+{
+    team->helpers = helpers;
+    team->stopped = 0;
+    team->late = 0;
+    team->last = 0;
 }
 
 static void help(struct lstm_trt_team *team, int number)
@@ -598,9 +612,9 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
         const float *given = bits == 8 ? place : x + at * k;
         for (int i = 0; i < count && bits == 8; i++) (void)whole(k, x + (at + i) * k, place + i * xs);
 #if THREADS > 1
-        struct lstm_trt_work work = {part, given, w, sums && !begin ? 0 : whole(units, h, h + 3 * size), xp, own, count};
+        struct lstm_trt_work work = {part, given, w, sums && !begin ? 0 : whole(units, h, h + 3 * size), xp, own, count, count * xs, H_BITS == 8 ? WIDTH(units) : units};
         together(team, &work);
-        work.rows = 0, (void)wx, (void)bx;
+        work.rows = 0, work.inputs = 0, (void)wx, (void)bx;
 #else
         if (left < CHUNK)
             dense(bits, rows % CHUNK, k, columns, given, xs, wx, bx, xp, columns);
@@ -610,7 +624,7 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
         for (int i = 0; i < count; i++) {
             const int row = reverse ? count - 1 - i : i, odd = (begin + i) & 1;
             const float *old = h + odd * size, *input = xp + row * columns;
-            float *new = h + !odd * size, *to = y + (at + row) * ys;
+            float *fresh = h + !odd * size, *to = y + (at + row) * ys;
 #if THREADS > 1
             if (i) {
                 work.h = whole(units, old, h + 3 * size);
@@ -619,13 +633,13 @@ INLINE void recurrent(int bits, int kind, int k, int units, int rows, int revers
             sums = work.h ? own : sums;
 #endif
             if (sums && (THREADS > 1 || begin + i == 0))
-                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, h + 3 * size, new);
+                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, h + 3 * size, fresh);
             else if (alternate && odd)
-                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);
+                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, fresh);
             else
-                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, new);
-            for (int j = 0; j < full; j++) put(to + j * VL, *(vec *)(new + j * VL), VL);
-            if (rest) put(to + full * VL, *(vec *)(new + full * VL), rest);
+                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, h + 3 * size, fresh);
+            for (int j = 0; j < full; j++) put(to + j * VL, *(vec *)(fresh + j * VL), VL);
+            if (rest) put(to + full * VL, *(vec *)(fresh + full * VL), rest);
         }
     }
     if (rows % 2) memcpy(h, h + size, 4 * (size_t)size);

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import VERSION, c_file, native_target
+from lstm_onnx.c.file import VERSION, c_file
+from lstm_onnx.c.targets import native_target
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, building
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import cpu_name
@@ -24,7 +25,7 @@ DISTRIBUTION = "lstm_trt"
 
 DEVICES = ("cpu",)
 
-#: In bf16 only the weights of matrices are rounded, see `file.as_packed`; all else is float32. In int8 the products
+#: In bf16 only the weights of matrices are rounded, see `weights.as_packed`; all else is float32. In int8 the products
 #: with outputs of recurrent layers are of whole numbers.
 PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lstm_onnx.c.export import NATIVE, export_c
-from lstm_onnx.c.file import PRECISIONS, TARGETS
+from lstm_onnx.c.targets import TARGETS
+from lstm_onnx.c.weights import PRECISIONS
 from lstm_onnx.cli import flags
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.cli.common import field_arguments, print_answer

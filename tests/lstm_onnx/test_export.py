@@ -18,7 +18,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
 from tests.conftest import rest_is_heavy
-from tests.support.planted_graphs import recurrent, relu
+from tests.support.planted_graphs import relu
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 
@@ -114,6 +114,36 @@ def test_code_that_computes_something_else_is_not_written(tmp_path, refused, mon
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_code_for_this_machine_that_does_not_compile_is_not_written(tmp_path, refused, monkeypatch):
+    monkeypatch.setattr(c_file.CFile, "source", property(lambda file: "#error planted"))
+    assert "planted" in refused("export", *SHAPE, "--c", "--out", tmp_path / "out", CC="gcc")
+    assert not (tmp_path / "out").exists()
+    written = lstm_trt.export_c(LstmShape(1, 8, 2), tmp_path / "out", target="x86-64-v3")
+    assert written.error is None  # an older compiler, or another system, may lack its flags
+
+
+@pytest.mark.skipif(not shutil.which("cmake") or not shutil.which("g++"), reason="needs cmake and g++")
+def test_a_program_in_cpp_builds_it_with_cmake(tmp_path):
+    """The project has no language C and no tests; with the option it has that of the network, which is right."""
+    without_its_error(LstmShape(1, 8, 2), tmp_path / "networks", name="net")
+    (tmp_path / "main.cpp").write_text(
+        '#include "net.h"\n#include <string>\nstatic net each;\n'
+        "int main() { return net_init(&each, net_weights) + std::string().size(); }\n"
+    )
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(app CXX)\nenable_testing()\n"
+        "include(networks/net.network.cmake)\nadd_executable(app main.cpp)\ntarget_link_libraries(app net)\n"
+    )
+    for option in ("OFF", "ON"):
+        for command in (["-S", ".", "-B", "build", f"-DLSTM_TRT_TESTS={option}"], ["--build", "build"]):
+            subprocess.run(["cmake", *command], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run([tmp_path / "build/app"], check=True)
+        assert (tmp_path / "build/net_test").exists() == (option == "ON")
+    done = subprocess.run(["ctest", "--test-dir", "build"], cwd=tmp_path, capture_output=True, text=True)
+    assert "100% tests passed" in done.stdout
+
+
 def test_without_a_compiler_the_error_is_unknown(tmp_path, lab):
     arguments = ("export", *SHAPE, "--c", "--name", "controller", "--format", "json", "--out", tmp_path)
     answer = json.loads(lab(*arguments, CC="no-such-compiler").stdout)
@@ -197,6 +227,8 @@ def emulated(processor: str) -> tuple[str, ...]:
         ("x86-64-v3", "gcc", emulated("Haswell"), 0),
         ("x86-64", "gcc", emulated("Nehalem"), 0),
         ("aarch64", "aarch64-linux-gnu-gcc", ("qemu-aarch64",), 0),
+        ("generic", "gcc", (), 0),
+        ("generic", "arm-linux-gnueabihf-gcc", ("qemu-arm",), 0),
         ("x86-64-v4", "gcc", emulated("Haswell"), 3),
         ("x86-64-v3", "gcc", emulated("Nehalem"), 3),
     ],
@@ -210,7 +242,8 @@ def test_the_files_compile_without_a_warning_and_compute(tmp_path, target, compi
         pytest.skip("needs a compiler for x86-64")
     shape = LstmShape(2, 20, 7)
     _, *flags, _, _ = without_its_error(shape, tmp_path, target=target, name="net").command.split()
-    (tmp_path / "main.c").write_text(MAIN)
+    main = MAIN.replace("if (i % 2) net_prepare_next(&net);", "") if target == "generic" else MAIN
+    (tmp_path / "main.c").write_text(main)
     command = [compiler, *flags, "-static", "-Wall", "-Wextra", "-Wpedantic", "main.c", "net.c", "-o", "main"]
     built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert built.returncode == 0 and built.stderr == ""
@@ -221,9 +254,9 @@ def test_the_files_compile_without_a_warning_and_compute(tmp_path, target, compi
         assert np.allclose(np.fromstring(done.stdout, sep=" ").reshape(2, 7), right, rtol=0, atol=5e-7)
 
 
-def softplus() -> bytes:
+def sine() -> bytes:
     model = onnx.load_from_string(relu())
-    model.graph.node[0].op_type, model.graph.node[0].name = "Softplus", "my_softplus"
+    model.graph.node[0].op_type, model.graph.node[0].name = "Sin", "my_sin"
     return model.SerializeToString()
 
 
@@ -234,14 +267,14 @@ def softplus() -> bytes:
         ((*SHAPE, "--c", "--name", "2x"), "C identifier"),
         ((*SHAPE, "--c", "--name", "float"), "C identifier"),
         ((*SHAPE, "--c", "--name", "TILE"), "C identifier"),
+        ((*SHAPE, "--c", "--name", "time"), "for example network_time"),
         ((*SHAPE, "--c", "--symbolic"), "--c and --symbolic"),
         ((*SHAPE, "--c", "--batch", 2), "batch size"),
         ((*SHAPE, "--c", "--directions", 2, "--mode", "stream"), "bidirectional"),
         ((*SHAPE, "--target", "x86-64"), "--target is for C code"),
         (("--onnx", "planted.onnx"), "--onnx is for C code"),
         ((*SHAPE, "--c", "--onnx", "planted.onnx"), "--onnx and --layers exclude each other"),
-        (("--c", "--onnx", "planted.onnx"), "Softplus operator 'my_softplus'"),
-        (("--c", "--onnx", "clipped.onnx"), "GRU operator 'my_gru'"),
+        (("--c", "--onnx", "planted.onnx"), "Sin operator 'my_sin'"),
         (("--c", "--onnx", "missing.onnx"), "cannot read"),
         (("--c", "--onnx", "planted.onnx", "--size", "time=4"), "no symbolic size 'time'"),
         (("--c",), "--layers is missing"),
@@ -249,8 +282,7 @@ def softplus() -> bytes:
     ids=str,
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, refused, arguments, message):
-    (tmp_path / "planted.onnx").write_bytes(softplus())
-    onnx.save(recurrent("GRU", (5, 1, 6, 4), clip=0.5, states=False), tmp_path / "clipped.onnx")
+    (tmp_path / "planted.onnx").write_bytes(sine())
     given = [tmp_path / word if str(word).endswith(".onnx") else word for word in arguments]
     assert message in refused("export", *given, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -26,7 +26,9 @@ import lstm_trt
 from lstm_onnx.c import export as c_export, file as c_file_module, runtime as c
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
 from lstm_onnx.c.export import with_packed_weights
-from lstm_onnx.c.file import TARGETS, as_packed, c_file, in_pairs, native_target
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import TARGETS, native_target
+from lstm_onnx.c.weights import as_packed, in_pairs
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.workload import State
@@ -1257,7 +1259,7 @@ def test_a_step_that_computes_something_else_is_found(tmp_path, monkeypatch):
     functions = [line.split(":")[0] for line in done.stdout.splitlines()]
     assert done.returncode == 0 and functions == ["own_run", "own_run_n", "own_step"]
     source = (tmp_path / "own.c").read_text()
-    forgets = source.replace("WITH_DEFAULTS(inner_step", "own_reset(net); WITH_DEFAULTS(inner_step")
+    forgets = source.replace("WITH_DEFAULTS(lstm_trt_step", "own_reset(net); WITH_DEFAULTS(lstm_trt_step")
     (tmp_path / "own.c").write_text(forgets)
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert forgets != source and done.returncode == 1
@@ -1540,6 +1542,13 @@ CODE = {
         "x86-64-v3": "0b0e486b04fa6f888e1baca8d6c481a9289ca04a2739507571e6c50a6c982d26",
         "x86-64": "2ab9e778ffb4a2d9a64b1b0812ee8890106a46b31b8e7415b71b87e5245a41b4",
         "aarch64": "2044038e21b87def1025b4402c774c78cfdaae7acd0da20d2398c9fe89ea02d6",
+    },
+    "9": {
+        "x86-64-v4": "c89f741acfb1d0fcf793701f51a5970b1cea05bc76d5997a85ec94e54e0de8dc",
+        "x86-64-v3": "0bd0ff5892979d06de032debbadcaec900ac7679efd6cd096f02550aff1d5882",
+        "x86-64": "cdc46d33f48c367583551cb8732b481d7ac8a077ef36f3ed0b6960077c2bd15b",
+        "aarch64": "fd77520b2800fffcbfa9631370788446c3d02a706bd6da8e5c4cde8fea188482",
+        "generic": "1b9667b3c821f791d5617e56bd5e6be2f0aa8f6a771514b453cd5a594ef6ca8b",
     },
 }
 

@@ -17,8 +17,9 @@ import pytest
 from onnx import compose, helper, numpy_helper
 
 from lstm_onnx.c import runtime as c
-from lstm_onnx.c.file import TARGETS, c_file
+from lstm_onnx.c.file import c_file
 from lstm_onnx.c.operators import HANDLERS, WHOLE
+from lstm_onnx.c.targets import TARGETS
 from lstm_onnx.evaluate import evaluate
 from lstm_trt.config.errors import BuildFailed
 from tests.conftest import rest_is_heavy
@@ -141,6 +142,7 @@ def wrong(cases: dict[str, Case], *flags: str) -> list[str]:
 
 def agree(array: np.ndarray, right: np.ndarray) -> bool:
     """Whether they differ by rounding errors of float32 only."""
+    right = right.astype(np.float64)
     scale = np.abs(right[np.isfinite(right)]).max(initial=1.0)
     rounded = right.size < 10 and np.array_equal(right, right.round(4))  # as a case states it
     atol = 1e-4 if rounded else 2e-6 * scale

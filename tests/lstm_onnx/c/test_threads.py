@@ -14,7 +14,8 @@ import pytest
 import lstm_trt
 from lstm_onnx.c import runtime as c
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import TARGETS, c_file
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import TARGETS
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
@@ -134,6 +135,55 @@ def test_a_helper_that_is_missing_costs_no_answer(tmp_path, monkeypatch):
     assert done.stdout.split() == ["10", "10"]
     command = (tmp_path / "net_test.c").read_text().splitlines()[0].removeprefix("/* ")
     assert subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).returncode == 0
+
+
+#: Two threads on one core: the helper is late again and again, and then reads what the caller has changed since.
+RACE = r"""
+#define _GNU_SOURCE
+#include "net.h"
+#include <pthread.h>
+#include <sched.h>
+
+static struct net net;
+static float x[net_WINDOW * net_INPUTS], y[net_WINDOW * net_OUTPUTS];
+
+static void *help(void *number) { return net_help(&net, (int)(size_t)number), (void *)0; }
+
+int main(void)
+{
+    pthread_t thread;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    if (net_init(&net, net_weights)) return 3;
+    pthread_create(&thread, 0, help, (void *)1);
+    for (int i = 0; i < 3000; i++) {
+        for (int j = 0; j < net_WINDOW * net_INPUTS; j++) x[j] = (float)((i + j) % 7) - 3;
+        net_run(&net, x, y);
+        if (i % 10 == 0) sched_yield();
+    }
+    net_stop(&net);
+    pthread_join(thread, 0);
+    return net.team.late == 0;
+}
+"""
+
+
+@needs_gcc
+@pytest.mark.parametrize("precision", rest_is_heavy(["fp32", "int8"], lambda precision: precision == "fp32"))
+def test_a_late_helper_reads_nothing_that_changes(precision, tmp_path, monkeypatch):
+    """By ThreadSanitizer, where the compiler has it."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    shape = LstmShape(2, 20, 3)
+    lstm_trt.export_c(shape, tmp_path, target="x86-64", threads=2, precision=precision, name="net")
+    (tmp_path / "main.c").write_text(RACE)
+    command = ["gcc", "-std=gnu99", "-O1", "-g1", "-fsanitize=thread", "-pthread", "main.c", "net.c", "-o", "main"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"gcc has no thread sanitizer here: {built.stderr.strip().splitlines()[-1]}")
+    done = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_code_of_one_thread_has_no_team(tmp_path, monkeypatch, refused):

@@ -150,7 +150,8 @@ import json
 import numpy as np, onnx
 from onnx import helper
 from lstm_onnx.c.compile import LoadedNetwork, find_compiler
-from lstm_onnx.c.file import c_file, native_target
+from lstm_onnx.c.file import c_file
+from lstm_onnx.c.targets import native_target
 
 sides = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [5]) for name in "xy"]
 graph = helper.make_graph([helper.make_node("Sign", ["x"], ["y"])], "signs", sides[:1], sides[1:])
