@@ -28,8 +28,8 @@ from types import SimpleNamespace
 import numpy as np
 
 import lstm_trt as lab
-from lstm_judge.analysis.quantiles import interval
 from lstm_judge.read.numbers import multiple, table
+from lstm_judge.statistics.quantiles import interval
 from lstm_onnx.c.compile import find_compiler
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.recorder.sweep import run_sweep

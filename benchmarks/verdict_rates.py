@@ -28,14 +28,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_judge.analysis import bursts, processes, quantiles
-from lstm_judge.analysis.deadline import Question, judge, judged_of
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.sequential import Evidence, outcome_of
-from lstm_judge.analysis.series import Series
-from lstm_judge.analysis.summary import statistics_of
-from lstm_judge.analysis.text.verdict import verdict_text
-from lstm_judge.read.samples import Latencies
+from lstm_judge.outcomes import Outcome
+from lstm_judge.read.rounds import Round
+from lstm_judge.statistics import bursts, processes, quantiles
+from lstm_judge.statistics.sequential import Evidence, outcome_of
+from lstm_judge.statistics.trials import Trials
+from lstm_judge.summarize.summarize import statistics_of
+from lstm_judge.verdict.text import verdict_text
+from lstm_judge.verdict.verdict import Question, judge, judged_of
 from lstm_trt.config.format import count
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import (
@@ -130,11 +130,11 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
-def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Latencies]:
+def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Round]:
     """Latencies of about 100 us, with misses of more than 1 ms at these places."""
     latency_ns = rng.gamma(50, 2e3, n)
     latency_ns[places] = 1e6 * (1.01 + rng.exponential(0.1, len(places)))
-    return [Latencies.of(latency_ns)]
+    return [Round.of(latency_ns)]
 
 
 def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -147,8 +147,8 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         cells = []
         for length in (1.0, 20.0):
             question = Question(1000, "99.9", burst_length=length)
-            samples = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
-            found = judged_of([(each, question, None) for each in samples])
+            rounds = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
+            found = judged_of([(each, question, None) for each in rounds])
             high = sum(each.miss_rate_high >= float(ALLOWED) for each in found)
             low = sum(each.miss_rate_low <= float(ALLOWED) for each in found)
             wrong = sum(bool(list(contradictions(each))) for each in found)
@@ -172,7 +172,7 @@ def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str
             clusters.append((latency_ns, 1000.0))
         cells = []
         for kind in (slow, rare, clusters):
-            asked = [([Latencies.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
+            asked = [([Round.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
             met = sum(each.verdict == Outcome.MET for each in judged_of(asked))
             cells.append(f"{100 * met / recordings:.1f}")
         yield f"| {n} | " + " | ".join(cells) + " |"
@@ -189,10 +189,10 @@ def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         inside = dict.fromkeys(heads, 0)
         for _ in range(recordings):
             latency_ns = 1e5 * np.exp(0.05 * autoregressive(rng, n, rho))
-            row = statistics_of(Series(latency_ns))
+            row = statistics_of(Trials(latency_ns))
             for percentile, name, at in asked:
                 true_us = 100 * math.exp(0.05 * at)
-                answer = judge([Latencies.of(latency_ns)], Question(true_us, percentile))
+                answer = judge([Round.of(latency_ns)], Question(true_us, percentile))
                 found = {"summarize": (row[f"{name}_low"], row[f"{name}_high"])}
                 found["verdict"] = answer.percentile_low_us, answer.percentile_high_us
                 for kind, (low_us, high_us) in found.items():
@@ -217,7 +217,7 @@ def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         stated = said = longer = 0
         for _ in range(recordings):
             latency_ns = draw_ns()
-            says = "the next n trials" in verdict_text(judge([Latencies.of(latency_ns[:n])], Question(1000, "99")))
+            says = "the next n trials" in verdict_text(judge([Round.of(latency_ns[:n])], Question(1000, "99")))
             more = latency_ns[n:].max() > latency_ns[:n].max()
             stated += says
             said += says and more
@@ -273,13 +273,13 @@ def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         percentiles_us = others[:, math.ceil(0.99 * PROCESS_TRIALS) - 1] / 1e3
         found = []
         for latency_ns in process_latencies(rng, (recordings, number, PROCESS_TRIALS), differ):
-            samples = [Latencies.of(each, round=place) for place, each in enumerate(latency_ns)]
-            timed = [Series(each) for each in latency_ns]
+            rounds = [Round.of(each, round=place) for place, each in enumerate(latency_ns)]
+            timed = [Trials(each) for each in latency_ns]
             places = [process.above(late_ns)[0] for process in timed]
             another = processes.processes_of(timed, places, quantiles.share_of(99), CONFIDENCE)
             found.append(
                 [
-                    judge(samples, Question(late_ns / 1e3)).verdict == Outcome.MET,
+                    judge(rounds, Question(late_ns / 1e3)).verdict == Outcome.MET,
                     np.mean(others[:, -1] > latency_ns.max()),
                     np.mean(misses <= another.worst_misses) < another.no_more_misses_share,
                     np.mean(percentiles_us <= another.percentile_bound_us) < processes.SHARE,
@@ -330,7 +330,7 @@ def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]
         stated, decided = [], {"trials_needed": [], "trials_for_80_percent": []}
         while len(stated) < recordings:
             latency_ns = np.where(rng.random(5000) < rate, 3e5, 1e5)
-            verdict = judge([Latencies.of(latency_ns)], QUESTION)
+            verdict = judge([Round.of(latency_ns)], QUESTION)
             if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_for_80_percent is None:
                 continue
             stated.append(verdict.trials_needed_chance)

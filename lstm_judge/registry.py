@@ -2,7 +2,7 @@
 
 from lstm_trt.registry import Command, defined
 
-STOPPING = {"decided": "lstm_judge.analysis.sequential:Evidence"}
+STOPPING = {"decided": "lstm_judge.statistics.sequential:Evidence"}
 
 CACHES = {"environments": "lstm_judge.environments:CACHE"}
 
@@ -74,19 +74,19 @@ COMMANDS = {
 API = defined(
     "lstm_judge",
     {
-        "analysis.compare": ("compare",),
-        "analysis.deadline": ("verdict",),
-        "analysis.outliers": ("outliers",),
-        "analysis.replay": ("replay",),
-        "analysis.scaling": ("scaling",),
-        "analysis.summary": ("summarize",),
+        "compare.compare": ("compare",),
+        "verdict.verdict": ("verdict",),
+        "outliers.outliers": ("outliers",),
+        "replay.replay": ("replay",),
+        "scaling.scaling": ("scaling",),
+        "summarize.summarize": ("summarize",),
         "campaign": (
             *("confirm", "describe_runs", "gpu_runs", "largest_that_meets"),
             *("load_or_record", "own_networks", "show"),
         ),
         "read.labels": ("size_of",),
         "read.runs": ("Runs", "load"),
-        "reports.facts": ("report",),
+        "report.facts": ("report",),
     },
 )
 API |= {
@@ -116,11 +116,11 @@ PICTURES = defined(
 )
 
 TEXTS = {
-    "Comparisons": "lstm_judge.analysis.text.comparison",
-    "ComparisonSeries": "lstm_judge.analysis.text.comparison",
-    "OutlierAnswers": "lstm_judge.analysis.text.outliers",
-    "Replays": "lstm_judge.analysis.text.replay",
-    "ScalingAnswers": "lstm_judge.analysis.text.scaling",
-    "Summary": "lstm_judge.analysis.text.summary",
-    "Verdicts": "lstm_judge.analysis.text.verdict",
+    "Comparisons": "lstm_judge.compare.text",
+    "ComparisonSeries": "lstm_judge.compare.text",
+    "OutlierAnswers": "lstm_judge.outliers.text",
+    "Replays": "lstm_judge.replay.text",
+    "ScalingAnswers": "lstm_judge.scaling.text",
+    "Summary": "lstm_judge.summarize.text",
+    "Verdicts": "lstm_judge.verdict.text",
 }

@@ -1,11 +1,13 @@
-"""Run notebooks with parameters, strictly: a notebook that does not complete all cells is reported as failed.
+"""Run notebooks with parameters, strictly: a notebook that does not complete all cells is reported
+as failed.
 
-Papermill accepts an unknown parameter with a warning, treats `sys.exit(0)` in a cell as success although the following
-cells never ran, and treats a skipped cell as completed. Here the parameters are checked before the first notebook runs,
-and a notebook succeeds only if its kernel replied "ok" to every cell with code.
+Papermill accepts an unknown parameter with a warning, treats `sys.exit(0)` in a cell as success
+although the following cells never ran, and treats a skipped cell as completed. Here the parameters
+are checked before the first notebook runs, and a notebook succeeds only if its kernel replied "ok"
+to every cell with code.
 
-Notebooks run one after the other, since they would disturb each other's timings. Each has its own kernel in the folder
-of the notebook, as in JupyterLab.
+Notebooks run one after the other, since they would disturb each other's timings. Each has its own
+kernel in the folder of the notebook, as in JupyterLab.
 
 Papermill and Jupyter are an extra: they are imported when notebooks are run, not with this module.
 """
@@ -48,7 +50,8 @@ TAG, INJECTED = "parameters", "injected-parameters"
 
 @dataclass(frozen=True)
 class Run(JsonFields):
-    """Result of one notebook: `failure` is None or one line of text, `cell` the number of the cell that failed.
+    """Result of one notebook: `failure` is None or one line of text, `cell` the number of the cell
+    that failed.
 
     All cells of the given notebook are counted, from 1, including text cells.
     """
@@ -83,15 +86,22 @@ def rerun(
 ) -> list[Run]:
     """Run notebooks one after the other; the next one runs even if one fails.
 
-    The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure; existing files are never
-    overwritten. Raises `UsageError`, before anything runs, for the errors of
-    `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
+    The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure;
+    existing files are never overwritten. Raises `UsageError`, before anything runs, for the errors
+    of `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises
+    KeyboardInterrupt.
     """
     check_papermill()
     checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None:
-        check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
-    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and terminal_width(sys.stderr))
+        check_number(
+            "--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1
+        )
+    folder, runs, hidden = (
+        make_folder(Path(out)),
+        [],
+        not (show_progress and terminal_width(sys.stderr)),
+    )
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
@@ -102,7 +112,9 @@ def rerun(
 
 def check_papermill() -> None:
     """Raise `UsageError` where the packages that run notebooks are not installed."""
-    with refused("rerun needs papermill", ImportError, hint=f"; install it with {how_to_install('lab')}"):
+    with refused(
+        "rerun needs papermill", ImportError, hint=f"; install it with {how_to_install('lab')}"
+    ):
         import papermill  # noqa: F401
 
 
@@ -118,9 +130,9 @@ def check_notebooks(
 ) -> dict[Path, tuple[int, dict[str, object]]]:
     """The number of cells of each notebook, and the values of its parameters, see `fitted`.
 
-    Raises one `UsageError` that names each file that is not a notebook, or has no kernel, or not exactly one cell
-    tagged `parameters`, by its author and not by an earlier run; each parameter that this cell does not assign; and
-    each value of another kind than the one it replaces.
+    Raises one `UsageError` that names each file that is not a notebook, or has no kernel, or not
+    exactly one cell tagged `parameters`, by its author and not by an earlier run; each parameter
+    that this cell does not assign; and each value of another kind than the one it replaces.
     """
     import nbformat
 
@@ -131,11 +143,19 @@ def check_notebooks(
                 refuse_named_pipe(path)
                 notebook = nbformat.read(path, as_version=4)
                 nbformat.validate(notebook)
-                tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]
+                tagged = [
+                    cell
+                    for cell in notebook.cells
+                    if {TAG, INJECTED} & set(cell.metadata.get("tags", []))
+                ]
                 if len(tagged) != 1:
-                    raise UsageError(f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one")
+                    raise UsageError(
+                        f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one"
+                    )
                 if not (kernel or notebook.metadata.get("kernelspec", {}).get("name")):
-                    raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
+                    raise UsageError(
+                        "it has no kernel: choose one in JupyterLab, or with --kernel python3"
+                    )
                 known = assigned(tagged[0])
         except Exception as error:  # nbformat raises errors of many classes
             wrong.append(f"{path} is not a valid notebook: {first_line(error)}")
@@ -143,7 +163,9 @@ def check_notebooks(
         of_notebook = {}
         for name, value in values.items():
             if name not in known:
-                wrong.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}")
+                wrong.append(
+                    f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}"
+                )
                 continue
             try:
                 of_notebook[name] = fitted(name, known[name], value)
@@ -156,7 +178,8 @@ def check_notebooks(
 
 
 def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
-    """The names that a cell assigns, with the values of those that are literals, None for the others."""
+    """The names that a cell assigns, with the values of those that are literals, None for the
+    others."""
     source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
     try:
         tree = _WithoutComprehensions().visit(ast.parse(source))
@@ -165,17 +188,22 @@ def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
         from papermill.translators import PythonTranslator
 
         return {found.name: None for found in PythonTranslator.inspect(cell)}
-    known: dict[str, object] = {symbol.get_name(): None for symbol in symbols if symbol.is_assigned()}
+    known: dict[str, object] = {
+        symbol.get_name(): None for symbol in symbols if symbol.is_assigned()
+    }
     for line in tree.body:
         match line:
-            case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(ast.Name(name), value=value):
+            case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(
+                ast.Name(name), value=value
+            ):
                 with suppress(ValueError, TypeError):
                     known[name] = ast.literal_eval(value or "None")
     return known
 
 
 class _WithoutComprehensions(ast.NodeTransformer):
-    """Puts None in place of comprehensions: since Python 3.12 `symtable` takes their variables for the module's own."""
+    """Puts None in place of comprehensions: since Python 3.12 `symtable` takes their variables for
+    the module's own."""
 
     def visit_ListComp(self, node: ast.AST) -> ast.AST:
         return ast.Constant(None)
@@ -184,9 +212,11 @@ class _WithoutComprehensions(ast.NodeTransformer):
 
 
 def fitted(name: str, default: object, value: object) -> object:
-    """The value of a parameter in place of `default`: a single value in place of a list is a list of one.
+    """The value of a parameter in place of `default`: a single value in place of a list is a list
+    of one.
 
-    None replaces anything, and anything replaces None. Raises `UsageError` for a value of another kind.
+    None replaces anything, and anything replaces None. Raises `UsageError` for a value of another
+    kind.
     """
     if isinstance(default, list) and value is not None:
         return [fitted(name, default[0] if default else None, item) for item in as_list(value)]
@@ -197,7 +227,8 @@ def fitted(name: str, default: object, value: object) -> object:
 
 
 def _quiet_kernels() -> Any:
-    """A class of managers of kernels that print nothing; `program` is that of the kernel that was started last."""
+    """A class of managers of kernels that print nothing; `program` is that of the kernel that was
+    started last."""
     from jupyter_client.manager import AsyncKernelManager
 
     class Quiet(AsyncKernelManager):
@@ -247,9 +278,13 @@ def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
     logging.disable()  # what papermill and its dependencies log is in the failure
     try:
         with warnings.catch_warnings(action="ignore"):
-            papermill.execute_notebook(source, target, cwd=path.parent, start_timeout=120, **hooks, **how)
+            papermill.execute_notebook(
+                source, target, cwd=path.parent, start_timeout=120, **hooks, **how
+            )
     except BaseException as error:
-        output = output.rename(output.with_suffix(".failed.ipynb"))  # it contains the cells executed so far
+        output = output.rename(
+            output.with_suffix(".failed.ipynb")
+        )  # it contains the cells executed so far
         if not isinstance(error, Exception):
             gc.collect()  # otherwise asyncio prints a warning about a stopped task at exit
             raise

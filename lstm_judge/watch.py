@@ -1,7 +1,7 @@
 """A recording in progress: number of trials, latencies so far, remaining time.
 
-Only the latencies of each file in the folder are read, once. No verdict while recording: repeated looks inflate false
-positives.
+Only the latencies of each file in the folder are read, once. No verdict while recording: repeated
+looks inflate false positives.
 """
 
 import math
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from lstm_judge.analysis.sequential import limit_ns
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.recorder.snapshot import GONE_S, NOTHING, Snapshot, State, snapshot_of, with_trials
 from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import folder_in_use, stated_total
 from lstm_trt.store.whole import Whole
+
+from lstm_judge.statistics.sequential import limit_ns
 
 POLL_S = 1.0
 
@@ -41,7 +42,9 @@ class Follower:
 
     def look(self) -> Snapshot:
         """Read new recordings; returns the snapshot after that."""
-        in_use = folder_in_use(self._folder)  # checked before reading: later files are read next time
+        in_use = folder_in_use(
+            self._folder
+        )  # checked before reading: later files are read next time
         if self._read_new():
             self._heard = time.monotonic()
         configuration = whole = soak = elapsed_s = left_s = None
@@ -65,7 +68,10 @@ class Follower:
         known = {"configurations": len(self._counts), "elapsed_s": elapsed_s, "left_s": left_s}
         known |= {"total": stated_total(self._folder), "unreadable": self._unreadable}
         if self._deadline_us is not None:
-            known |= {"misses": misses_of(whole, self._deadline_us), "deadline_us": self._deadline_us}
+            known |= {
+                "misses": misses_of(whole, self._deadline_us),
+                "deadline_us": self._deadline_us,
+            }
         return snapshot_of(state, whole, configuration, len(self._seen), **known)
 
     def _read_new(self) -> bool:
@@ -86,7 +92,9 @@ class Follower:
         return bool(fresh)
 
 
-def follow(folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S) -> Iterator[Snapshot]:
+def follow(
+    folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S
+) -> Iterator[Snapshot]:
     """A snapshot every `poll_s` seconds; ends when a soak is complete or the recorder has stopped."""
     follower = Follower(folder, deadline_us)
     while True:

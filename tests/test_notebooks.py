@@ -30,7 +30,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
 from lstm_trt.store import files
 from tests.conftest import ROOT, sampled
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 from tests.support.planted_latencies import even
 

@@ -20,7 +20,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.recorder.sweep import plan_configurations
 from lstm_trt.store import files
 from tests.conftest import ROOT, rest_is_heavy
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 SHAPE = lab.LstmShape(1, 8, 4)
@@ -44,7 +44,7 @@ class Place:
 
     def load(self, **given: Any) -> list[tuple]:
         runs = lab.load(self.table, **given)
-        return [(group.name, [sorted(sample.causes) for sample in group.samples]) for group in runs]
+        return [(group.name, [sorted(round_.causes) for round_ in group.rounds]) for group in runs]
 
 
 @pytest.fixture(scope="module")

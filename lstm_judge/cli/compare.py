@@ -3,11 +3,12 @@
 import argparse
 from pathlib import Path
 
-from lstm_judge.analysis.compare import Question, compare
-from lstm_judge.analysis.quantiles import EFFECT
-from lstm_judge.cli import common
-from lstm_judge.read.runs import NotATable, Runs, load
 from lstm_trt.cli.common import deadline_argument
+
+from lstm_judge.cli import common
+from lstm_judge.compare.compare import Question, compare
+from lstm_judge.read.runs import NotATable, Runs, load
+from lstm_judge.statistics.quantiles import EFFECT
 
 EXAMPLE = """lstm-trt compare before after another
   lstm-trt compare before after --deadline-us 1000 --percentile 99.9
@@ -23,15 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others = "recordings or tables that are compared with A, each by itself"
     parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
     comparison_arguments(parser)
-    deadline_argument(parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25")
-    percentile = "percentile of the tail (default: the highest that all processes have enough trials for)"
+    deadline_argument(
+        parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25"
+    )
+    percentile = (
+        "percentile of the tail (default: the highest that all processes have enough trials for)"
+    )
     parser.add_argument("--percentile", metavar="P", help=percentile)
     common.clusters_argument(parser, "compare clusters")
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `compare`; returns 1 SLOWER or MORE misses, 3 AMBIGUOUS, else 0; of several the worst, 1 first."""
+    """Run `compare`; returns 1 SLOWER or MORE misses, 3 AMBIGUOUS, else 0; of several the worst, 1
+    first."""
     question = {name: getattr(arguments, name) for name in QUESTION}
     Question(**question)  # refused before the recordings are loaded, which may take long
     answers = compare(*_sides(arguments), **question, clusters=arguments.clusters == "yes")
@@ -39,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sides(arguments: argparse.Namespace) -> list[Runs]:
-    """Load the runs of A and of the others; the options of `table_arguments` are for those that are tables."""
+    """Load the runs of A and of the others; the options of `table_arguments` are for those that are
+    tables."""
     sides, refused = [], []
     for path in (arguments.a, *arguments.b):
         try:

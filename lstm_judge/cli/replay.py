@@ -2,9 +2,10 @@
 
 import argparse
 
-from lstm_judge.analysis.replay import replay
-from lstm_judge.cli import common
 from lstm_trt.cli.common import deadline_argument
+
+from lstm_judge.cli import common
+from lstm_judge.replay.replay import replay
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 
@@ -13,7 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `replay`."""
     add = parser.add_argument
     common.path_argument(parser)
-    add("--period-us", type=float, required=True, metavar="US", help="time between calls at the fixed rate")
+    add(
+        "--period-us",
+        type=float,
+        required=True,
+        metavar="US",
+        help="time between calls at the fixed rate",
+    )
     deadline_argument(parser, "deadline, counted from the time a call is due (default: the period)")
     common.percentiles_argument(parser)
     common.table_arguments(parser)

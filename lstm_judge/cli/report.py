@@ -3,10 +3,11 @@
 import argparse
 from pathlib import Path
 
+from lstm_trt.cli.common import print_answer, print_files
+
 from lstm_judge.cli import common
 from lstm_judge.cli.verdict import QUESTION, question_arguments
-from lstm_judge.reports.facts import report
-from lstm_trt.cli.common import print_answer, print_files
+from lstm_judge.report.facts import report
 
 EXAMPLE = """lstm-trt report recordings --deadline-us 1000 --percentile 99 --out report.html
 exit status: that of verdict, with --baseline that of compare"""
@@ -28,8 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `report`; returns the exit status of the verdicts, with a baseline that of the comparison."""
-    given = {name: getattr(arguments, name) for name in (*QUESTION, "out", "anonymous", "undecided", "percentiles")}
+    """Run `report`; returns the exit status of the verdicts, with a baseline that of the
+    comparison."""
+    given = {
+        name: getattr(arguments, name)
+        for name in (*QUESTION, "out", "anonymous", "undecided", "percentiles")
+    }
     runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
     found = report(runs, **given, baseline=baseline)

@@ -5,17 +5,26 @@ import json
 import sys
 from pathlib import Path
 
-from lstm_judge.rerun import Run, check_papermill, parse_value, rerun
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 
-EXAMPLE = "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"
+from lstm_judge.rerun import Run, check_papermill, parse_value, rerun
+
+EXAMPLE = (
+    "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `rerun`."""
     add = parser.add_argument
-    add("notebooks", type=Path, nargs="+", metavar="NOTEBOOK", help="notebooks, run one after the other")
+    add(
+        "notebooks",
+        type=Path,
+        nargs="+",
+        metavar="NOTEBOOK",
+        help="notebooks, run one after the other",
+    )
     pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
     add(
         "-p",
@@ -24,10 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set a parameter to a number, True, False, None or text; one value in place of a list is a list of one",
     )
     add("-r", "--raw", **pair, help="set a parameter to this text, without conversion")
-    add("-y", "--yaml", action="append", default=[], help="set parameters, for example 'hidden: [64, 128]'")
+    add(
+        "-y",
+        "--yaml",
+        action="append",
+        default=[],
+        help="set parameters, for example 'hidden: [64, 128]'",
+    )
     add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")
     add("--cell-limit", type=int, metavar="S", help="time limit per cell in seconds")
-    add("--out", type=Path, default="runs", metavar="DIR", help="folder for the executed notebooks (default runs)")
+    add(
+        "--out",
+        type=Path,
+        default="runs",
+        metavar="DIR",
+        help="folder for the executed notebooks (default runs)",
+    )
     add("--quiet", action="store_true", help="do not print progress")
 
 
@@ -53,7 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
             show(done)
 
     how = {"out": arguments.out, "kernel": arguments.kernel, "cell_limit_s": arguments.cell_limit}
-    runs = rerun(arguments.notebooks, dict(values), show_progress=not arguments.quiet, listener=print_run, **how)
+    runs = rerun(
+        arguments.notebooks,
+        dict(values),
+        show_progress=not arguments.quiet,
+        listener=print_run,
+        **how,
+    )
     if arguments.format == "json":
         print(json.dumps([done.as_dict() for done in runs], indent=1))  # parameters may be NaN
     return int(any(done.failure is not None for done in runs))

@@ -2,9 +2,10 @@
 
 import argparse
 
-from lstm_judge.analysis.scaling import scaling
-from lstm_judge.cli import common
 from lstm_trt.cli.common import figure_arguments
+
+from lstm_judge.cli import common
+from lstm_judge.scaling.scaling import scaling
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 
@@ -26,5 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `scaling`; returns the exit status."""
     names = common.renames(arguments.rename)
     where = common.selection(arguments)
-    answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit, where)
+    answers = scaling(
+        arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit, where
+    )
     return common.print_answers(arguments, answers, "draw_scaling", answers.findings)

@@ -2,9 +2,10 @@
 
 import argparse
 
-from lstm_judge.analysis.deadline import Question, verdict
-from lstm_judge.cli import common
 from lstm_trt.cli.common import deadline_argument, figure_arguments
+
+from lstm_judge.cli import common
+from lstm_judge.verdict.verdict import Question, verdict
 
 EXAMPLE = """lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95
   lstm-trt verdict times.csv --column latency --unit us --deadline-us 1000
@@ -29,12 +30,24 @@ def question_arguments(parser: argparse.ArgumentParser) -> None:
     add("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
     bursts = "MET must hold if a miss lies, averaged over misses, in a burst of up to this length"
-    add("--burst-length", type=float, default=1.0, metavar="B", help=f"{bursts}, in calls (default 1)")
-    add("--burst-ms", type=float, metavar="T", help=f"{bursts}, in ms: divided by the time of a call")
+    add(
+        "--burst-length",
+        type=float,
+        default=1.0,
+        metavar="B",
+        help=f"{bursts}, in calls (default 1)",
+    )
+    add(
+        "--burst-ms",
+        type=float,
+        metavar="T",
+        help=f"{bursts}, in ms: divided by the time of a call",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
+    """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED
+    first."""
     question = {name: getattr(arguments, name) for name in QUESTION}
     Question(**question)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), **question)

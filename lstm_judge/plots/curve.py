@@ -1,7 +1,8 @@
-"""Curves of a sweep: latency against one axis, with one panel and one line for each value of two others.
+"""Curves of a sweep: latency against one axis, with one panel and one line for each value of two
+others.
 
-Rounds are never averaged: lines show the middle round, maxima are the largest of all rounds, and small marks show the
-single rounds.
+Rounds are never averaged: lines show the middle round, maxima are the largest of all rounds, and
+small marks show the single rounds.
 """
 
 import itertools
@@ -9,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lstm_trt.config.errors import UsageError, one_of
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.points import AXIS_NAMES, AnyPoint, Elsewhere
 from lstm_judge.plots.style import GREY, Picture
-from lstm_trt.config.errors import UsageError, one_of
 
 #: If a panel would have more lines, each system gets its own panels.
 LINES_PER_PANEL = 8
@@ -47,21 +48,23 @@ def curves(
     line: str | None = None,
     beside: Any = None,
 ) -> Picture:
-    """Latency in µs against `axis`, with one panel per value of `facet` and one line per value of `line`.
+    """Latency in µs against `axis`, with one panel per value of `facet` and one line per value of
+    `line`.
 
-    `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of `STATISTIC_NAMES`) is drawn
-    thick, the maximum thin in the same colour, the roofline bound dotted. Axes that are not drawn are held at one
-    value: that in `fixed`, else a chosen one, which the notes state. Systems share a panel, with different markers and
-    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom. At
-    most four rows of panels are drawn; the notes state what is left out.
+    `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of
+    `STATISTIC_NAMES`) is drawn thick, the maximum thin in the same colour, the roofline bound
+    dotted. Axes that are not drawn are held at one value: that in `fixed`, else a chosen one, which
+    the notes state. Systems share a panel, with different markers and dashes, or get their own
+    panels if a panel would have more than 8 lines. Failures are marked x at the bottom. At most
+    four rows of panels are drawn; the notes state what is left out.
 
-    `beside` is a DataFrame of numbers from elsewhere, such as means that were published: a row per network, with the
-    columns `label`, the axes (`hidden`, ...) and `latency_us`. Each label is drawn as a further system with open
-    markers, in the panels and lines of the recordings; rows of other networks are left out. It has no maximum, because
-    one number has no spread.
+    `beside` is a DataFrame of numbers from elsewhere, such as means that were published: a row per
+    network, with the columns `label`, the axes (`hidden`, ...) and `latency_us`. Each label is
+    drawn as a further system with open markers, in the panels and lines of the recordings; rows of
+    other networks are left out. It has no maximum, because one number has no spread.
 
-    Raises `UsageError` for an unknown axis, statistic or value, and for a table `beside` that lacks a column or has two
-    numbers for one network.
+    Raises `UsageError` for an unknown axis, statistic or value, and for a table `beside` that lacks
+    a column or has two numbers for one network.
     """
     data.check_deadline(deadline_us)
     one_of("statistic", statistic, data.STATISTIC_NAMES)
@@ -72,7 +75,9 @@ def curves(
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
     held = data.hold_fixed(every, (axis, facet, line), fixed)
     others = [] if beside is None else data.elsewhere(beside, held, (axis, facet, line))
-    plan = CurvePlan([*held, *others], (axis, facet, line), statistic, data.system_looks([*every, *others]))
+    plan = CurvePlan(
+        [*held, *others], (axis, facet, line), statistic, data.system_looks([*every, *others])
+    )
     points = [point for point in plan.points if isinstance(point, data.Point)]
     varied = [name for name in (axis, facet, line) if len(data.values(points, name)) > 1]
     title = f"Latency against {AXIS_NAMES[axis]}: {' and '.join(data.STATISTIC_NAMES[name] for name in plan.kinds)}"
@@ -80,14 +85,26 @@ def curves(
         f"{data.describe_counts(points)}. {data.describe_fixed(points, varied)}",
         data.describe_systems(points),
         data.describe_rounds(points),
-        f"Open markers: one number each, from elsewhere: {'; '.join(plan.elsewhere)}." if others else "",
+        f"Open markers: one number each, from elsewhere: {'; '.join(plan.elsewhere)}."
+        if others
+        else "",
         data.describe_shown("systems", len(plan.systems), len(data.systems([*held, *others]))),
-        data.describe_shown(f"values of {AXIS_NAMES[facet]}", *(len(data.values(of, facet)) for of in (points, held))),
-        *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
+        data.describe_shown(
+            f"values of {AXIS_NAMES[facet]}",
+            *(len(data.values(of, facet)) for of in (points, held)),
+        ),
+        *{
+            f"No roofline bound: {reason}."
+            for point in points
+            if (reason := point.group.floor_missing)
+        },
     ]
     names, summary = (AXIS_NAMES[axis], "latency [µs]"), data.describe_extremes(points, statistic)
     more: dict[str, Any] = {"columns": plan.columns, "summary": summary}
-    with style.facets(title, notes, plan.titles, names, plan.handles(deadline_us), **more) as (picture, axes):
+    with style.facets(title, notes, plan.titles, names, plan.handles(deadline_us), **more) as (
+        picture,
+        axes,
+    ):
         failed: list[Failed] = []
         for ax, (systems, value) in zip(axes, itertools.chain(*plan.blocks), strict=True):
             failed += plan.draw_panel(ax, systems, value)
@@ -97,31 +114,43 @@ def curves(
         for ax, size, row, color in failed:
             look = {"color": color, "transform": ax.get_xaxis_transform(), **style.FAILED}
             ax.plot([size], [strip / rows * (0.75 + row)], **look)
-        style.latency_axis(axes, [*plan.latencies_us, *([deadline_us] if deadline_us else [])], room_below=strip)
-        log2 = axis == "batch" or (axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4)
+        style.latency_axis(
+            axes, [*plan.latencies_us, *([deadline_us] if deadline_us else [])], room_below=strip
+        )
+        log2 = axis == "batch" or (
+            axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4
+        )
         for ax in axes:
             style.size_axis(ax, plan.sizes, log2)
     return picture
 
 
-#: The mark of a failure, in the strip at the bottom: panel, size, row (if several lines failed there), colour.
+#: The mark of a failure, in the strip at the bottom: panel, size, row (if several lines failed
+#: there), colour.
 Failed = tuple[Axes, int, int, Any]
 
 
 class CurvePlan:
-    """Layout of the figure. `blocks` are lists of panels (systems, value of the facet), each of which begins a row.
+    """Layout of the figure. `blocks` are lists of panels (systems, value of the facet), each of
+    which begins a row.
 
-    `points` are those that are drawn. `titles` have the value of the facet, and above the first panel of each system
-    its name. `kinds` are the looks of the statistics.
+    `points` are those that are drawn. `titles` have the value of the facet, and above the first
+    panel of each system its name. `kinds` are the looks of the statistics.
     """
 
     def __init__(
-        self, points: Sequence[AnyPoint], drawn: tuple[str, str, str], statistic: str, looks: Mapping[str, dict]
+        self,
+        points: Sequence[AnyPoint],
+        drawn: tuple[str, str, str],
+        statistic: str,
+        looks: Mapping[str, dict],
     ) -> None:
         (self.axis, self.facet, self.line), self.looks = drawn, looks
         self.lines = data.values(points, self.line)
         self.colors = dict(zip(self.lines, style.size_colors(len(self.lines)), strict=True))
-        self.kinds = {statistic: THICK} if statistic == "max_us" else {statistic: THICK, "max_us": THIN}
+        self.kinds = (
+            {statistic: THICK} if statistic == "max_us" else {statistic: THICK, "max_us": THIN}
+        )
         systems = [name for name in looks if name in data.systems(points)]
         self.apart = len(systems) > 1 and len(self.lines) * len(systems) > LINES_PER_PANEL
         self.systems = systems[: style.MOST_ROWS] if self.apart else systems
@@ -133,7 +162,9 @@ class CurvePlan:
             self.blocks.append([(group, value) for value in style.spread(facets, 3 * rows)])
         if max(map(len, self.blocks)) == 1:
             self.blocks = [[panel for block in self.blocks for panel in block]]
-        places = {(system, value) for group, value in itertools.chain(*self.blocks) for system in group}
+        places = {
+            (system, value) for group, value in itertools.chain(*self.blocks) for system in group
+        }
         here = [point for point in points if (point.system, point.sizes[self.facet]) in places]
         self.points = sorted(here, key=lambda point: point.sizes[self.axis])
         self.elsewhere = data.systems(point for point in here if isinstance(point, Elsewhere))
@@ -141,18 +172,32 @@ class CurvePlan:
         self.columns = style.columns_of(max(map(len, self.blocks)))
         self.titles = []
         for block in self.blocks:
-            named = [style.folded(group[0], ROW_CHARACTERS // self.columns) if self.apart else "" for group, _ in block]
-            first = [name if place == 0 or name != named[place - 1] else "" for place, name in enumerate(named)]
+            named = [
+                style.folded(group[0], ROW_CHARACTERS // self.columns) if self.apart else ""
+                for group, _ in block
+            ]
+            first = [
+                name if place == 0 or name != named[place - 1] else ""
+                for place, name in enumerate(named)
+            ]
             values = [data.axis_value(self.facet, value) * several for _, value in block]
-            self.titles.append(["\n".join(filter(None, pair)) for pair in zip(first, values, strict=True)])
+            self.titles.append(
+                ["\n".join(filter(None, pair)) for pair in zip(first, values, strict=True)]
+            )
 
     def look(self, system: str, color: Any) -> dict:
         """The look of a line; its colour is that of the system if each system has only one."""
         alike = self.apart and system not in self.elsewhere
         dashes = style.DASHES[self.systems.index(system) % len(style.DASHES)]
-        look = {"linestyle": "-", "marker": "o"} if alike else self.looks[system] | {"linestyle": dashes}
+        look = (
+            {"linestyle": "-", "marker": "o"}
+            if alike
+            else self.looks[system] | {"linestyle": dashes}
+        )
         look |= {"markerfacecolor": "white"} if system in self.elsewhere else {}
-        look["color"] = self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
+        look["color"] = (
+            self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
+        )
         return look | ({"marker": ""} if len(self.sizes) > style.MOST_MARKED else {})
 
     @property
@@ -163,12 +208,19 @@ class CurvePlan:
         return floors_us + [each.statistic(statistic) for each in every for statistic in self.kinds]
 
     def draw_panel(self, ax: Axes, systems: Sequence[str], value: int) -> list[Failed]:
-        """Draw all lines of a panel; returns the marks of the failures, for which there is no room yet."""
+        """Draw all lines of a panel; returns the marks of the failures, for which there is no room
+        yet."""
         failed: list[Failed] = []
         rows: Counter[int] = Counter()
-        here = [point for point in self.points if point.sizes[self.facet] == value and point.system in systems]
+        here = [
+            point
+            for point in self.points
+            if point.sizes[self.facet] == value and point.system in systems
+        ]
         for system, (line, color) in itertools.product(systems, self.colors.items()):
-            part = [point for point in here if point.system == system and point.sizes[self.line] == line]
+            part = [
+                point for point in here if point.system == system and point.sizes[self.line] == line
+            ]
             look = self.look(system, color)
             self.draw_line(ax, part, look)
             for size in (point.sizes[self.axis] for point in part if point.failed):
@@ -182,22 +234,35 @@ class CurvePlan:
         for statistic, kind in self.kinds.items() if good else ():
             places = [point.sizes[self.axis] for point in good]
             ax.plot(places, [point.statistic(statistic) for point in good], **look | kind)
-            each = [(point.sizes[self.axis], each.statistic(statistic)) for point in good for each in point.rounds]
+            each = [
+                (point.sizes[self.axis], each.statistic(statistic))
+                for point in good
+                for each in point.rounds
+            ]
             if len(each) > len(good):
                 ax.plot(*zip(*each, strict=True), color=look["color"], **EACH_ROUND)
-        floors = [(point.sizes[self.axis], point.floor_us) for point in part if point.floor_us is not None]
+        floors = [
+            (point.sizes[self.axis], point.floor_us) for point in part if point.floor_us is not None
+        ]
         if floors:
             ax.plot(*zip(*floors, strict=True), color=look["color"], **FLOOR)
 
     def handles(self, deadline_us: float | None) -> list[Line2D]:
         """The legend: sizes, systems, kinds of line, the deadline, failures by stage."""
-        handles = style.size_handles(AXIS_NAMES[self.line], self.colors) if len(self.lines) > 1 else []
+        handles = (
+            style.size_handles(AXIS_NAMES[self.line], self.colors) if len(self.lines) > 1 else []
+        )
         if len(self.systems) > 1 and not self.apart:
             looks = {name: self.look(name, GREY) for name in self.systems}
-            entries = [style.entry(style.folded(name), markersize=4.5, **look) for name, look in looks.items()]
+            entries = [
+                style.entry(style.folded(name), markersize=4.5, **look)
+                for name, look in looks.items()
+            ]
             handles += [style.heading("runtime"), *entries, style.heading(" ")]
         for statistic, kind in self.kinds.items():
-            handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))
+            handles.append(
+                style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind)
+            )
         if any(point.floor_us is not None for point in self.points):
             handles.append(style.entry("roofline bound", color=GREY, **FLOOR))
         handles += style.deadline(deadline_us, name="deadline\n")

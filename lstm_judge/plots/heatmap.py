@@ -1,7 +1,8 @@
-"""Heat maps of a sweep: one cell with a latency per configuration, one panel per system and further size.
+"""Heat maps of a sweep: one cell with a latency per configuration, one panel per system and further
+size.
 
-Cells show a statistic of the measured latencies, or its proven upper bound. With a deadline the colour is the margin
-to it. Failures are hatched cells that name the stage.
+Cells show a statistic of the measured latencies, or its proven upper bound. With a deadline the
+colour is the margin to it. Failures are hatched cells that name the stage.
 """
 
 import itertools
@@ -12,21 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import short_number
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch, Rectangle
 
-from lstm_judge.analysis.deadline import Question, evidence_percentile, judge
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE, check_confidence
+from lstm_judge.outcomes import Outcome
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.points import AXIS_NAMES, Point
 from lstm_judge.plots.style import Picture, number, whole
 from lstm_judge.read.runs import as_runs
-from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import short_number
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
+from lstm_judge.verdict.verdict import Question, evidence_percentile, judge
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"
@@ -61,7 +62,9 @@ HATCH_EVIDENCE = "\\\\\\"
 def cells_fit(labels: Iterable[str], cell_in: tuple[float, float]) -> bool:
     """Whether the numbers of a map fit its cells, in bold."""
     sizes = [style.text_size(label, 8, "bold") for label in labels]
-    return all(width + 2 <= 72 * cell_in[0] and height <= 72 * cell_in[1] for width, height in sizes)
+    return all(
+        width + 2 <= 72 * cell_in[0] and height <= 72 * cell_in[1] for width, height in sizes
+    )
 
 
 def edge_width(width: float, cell_in: tuple[float, float]) -> float:
@@ -73,8 +76,11 @@ def edge_width(width: float, cell_in: tuple[float, float]) -> float:
 Looks = tuple[dict, dict]
 
 
-def draw_cells(ax: Axes, xs: Sequence[int], ys: Sequence[int], looks: Mapping[tuple[int, int], Looks], **empty) -> None:
-    """Draw a map with a cell for each pair of sizes (0 if not known); those without `looks` have that of `empty`."""
+def draw_cells(
+    ax: Axes, xs: Sequence[int], ys: Sequence[int], looks: Mapping[tuple[int, int], Looks], **empty
+) -> None:
+    """Draw a map with a cell for each pair of sizes (0 if not known); those without `looks` have
+    that of `empty`."""
     for (i, x), (j, y) in itertools.product(enumerate(xs), enumerate(ys)):
         area, text = looks.get((x, y), (empty, {}))
         ax.add_patch(Rectangle((i, j), 1, 1, **area))
@@ -82,13 +88,16 @@ def draw_cells(ax: Axes, xs: Sequence[int], ys: Sequence[int], looks: Mapping[tu
             ax.text(i + 0.5, j + 0.5, **{"ha": "center", "va": "center", "size": 8, **text})
     ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
     for axis, sizes in ((ax.xaxis, xs), (ax.yaxis, ys)):
-        style.size_ticks(axis, sizes, [i + 0.5 for i in range(len(sizes))], [str(size or "") for size in sizes])
+        style.size_ticks(
+            axis, sizes, [i + 0.5 for i in range(len(sizes))], [str(size or "") for size in sizes]
+        )
     ax.grid(False)
 
 
 @dataclass(frozen=True)
 class HeatCell:
-    """What a map shows of a point: a latency for the colour, None if nothing was timed, and its text.
+    """What a map shows of a point: a latency for the colour, None if nothing was timed, and its
+    text.
 
     It is bold if it misses the deadline.
     """
@@ -101,7 +110,9 @@ class HeatCell:
 
     def label(self, number: bool, stage: bool) -> str:
         """The text with its `number`, and the `stage` of a failure."""
-        return "\n".join([self.text] * number + self.point.stages[:1] * (self.point.failed and stage)).strip()
+        return "\n".join(
+            [self.text] * number + self.point.stages[:1] * (self.point.failed and stage)
+        ).strip()
 
 
 Cells = list[HeatCell]
@@ -111,7 +122,8 @@ Cells = list[HeatCell]
 class Content:
     """What a map shows: its cells, and texts about them.
 
-    `value` describes the number of a cell; `in_numbers` are notes that are needed only where cells have numbers.
+    `value` describes the number of a cell; `in_numbers` are notes that are needed only where cells
+    have numbers.
     """
 
     title: str
@@ -134,19 +146,22 @@ def heat_map(
     fixed: dict[str, int] | None = None,
     facets: Sequence[str] = ("layers", "batch"),
 ) -> Picture:
-    """One cell per configuration with its latency in µs, one panel per system and value of `facets`.
+    """One cell per configuration with its latency in µs, one panel per system and value of
+    `facets`.
 
-    `runs` is the result of `load`, or a path, recordings or groups, `value` one of `STATISTIC_NAMES` or "bound_us".
-    With a deadline the colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it
-    is the latency on a log scale. Failures are hatched and name the stage, configurations that were not measured are
-    grey, also those that were asked for (`runs.missing`). If `facets` give more than 12 panels, the last of them is
-    held fixed; at most four rows of panels are drawn.
+    `runs` is the result of `load`, or a path, recordings or groups, `value` one of
+    `STATISTIC_NAMES` or "bound_us". With a deadline the colour is the margin, log2(deadline /
+    value), and cells above the deadline are bold; without, it is the latency on a log scale.
+    Failures are hatched and name the stage, configurations that were not measured are grey, also
+    those that were asked for (`runs.missing`). If `facets` give more than 12 panels, the last of
+    them is held fixed; at most four rows of panels are drawn.
 
-    "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at `confidence` and the
-    effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written after
-    a ">". Verdicts are those of `lab.verdict`: MISSED is bold, NOT ENOUGH EVIDENCE hatched. Without `percentile`, each
-    cell uses the highest of p99, p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError` for
-    an unknown axis or value.
+    "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at
+    `confidence` and the effective sample size, an order statistic. If it lies beyond the maximum of
+    the trials, the maximum is written after a ">". Verdicts are those of `lab.verdict`: MISSED is
+    bold, NOT ENOUGH EVIDENCE hatched. Without `percentile`, each cell uses the highest of p99,
+    p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError` for an
+    unknown axis or value.
     """
     data.check_deadline(deadline_us)
     check_confidence(confidence)
@@ -158,8 +173,16 @@ def heat_map(
         raise UsageError("x and y must differ")
     runs = as_runs(runs)
     points = data.points_of(runs)
-    facets = [axis for axis in as_list(facets) if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
-    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
+    facets = [
+        axis
+        for axis in as_list(facets)
+        if axis not in (x, y, *(fixed or {})) and data.values(points, axis)
+    ]
+    while (
+        facets
+        and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points})
+        > MOST_PANELS
+    ):
         facets.pop()
     points = data.hold_fixed(points, (x, y, *facets), fixed)
     facets = [axis for axis in facets if len(data.values(points, axis)) > 1]
@@ -184,7 +207,9 @@ def map_axes(runs: Any) -> tuple[str, str]:
     return x, y
 
 
-def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> Content:
+def _measured(
+    points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None
+) -> Content:
     """A map of a statistic."""
     name = data.STATISTIC_NAMES[statistic]
     title = f"{name.capitalize()} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
@@ -192,12 +217,16 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
     reading = ["Colour: margin to the deadline."] if deadline_us else []
     in_numbers = ["Bold: above the deadline."] if deadline_us else []
     if any(len(point.rounds) > 1 for point in points):
-        reading.append(f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown.")
+        reading.append(
+            f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown."
+        )
     cells = []
     for point in points:
         value_us = point.statistic(statistic)
         missed = bool(deadline_us) and value_us > deadline_us
-        cells.append(HeatCell(point, value_us, short(value_us), missed) if point.ok else HeatCell(point))
+        cells.append(
+            HeatCell(point, value_us, short(value_us), missed) if point.ok else HeatCell(point)
+        )
     summary = data.describe_extremes(points, statistic)
     if deadline_us:
         summary += f" {sum(cell.bold for cell in cells)} of {len(cells)} configurations are above the deadline."
@@ -212,8 +241,12 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
             cells.append(HeatCell(point))
             continue
         n = point.group.n
-        chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
-        verdict = judge(point.group.samples, Question(deadline_us, chosen, confidence), point.group.until)
+        chosen = (
+            percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
+        )
+        verdict = judge(
+            point.group.rounds, Question(deadline_us, chosen, confidence), point.group.until
+        )
         beyond = verdict.percentile_high_us is None
         bound_us: Any = verdict.max_us if beyond else verdict.percentile_high_us
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
@@ -222,12 +255,21 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
         verdicts[verdict.verdict] += 1
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
-    several = [f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}" for name, ns in sorted(lengths.items())]
-    reading = [f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."]
+    several = [
+        f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}"
+        for name, ns in sorted(lengths.items())
+    ]
+    reading = [
+        f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."
+    ]
     if percentile is None and lengths:
-        reading.append("This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove.")
+        reading.append(
+            "This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove."
+        )
     beyond = any(cell.text.startswith(">") for cell in cells)
-    in_numbers = ["Cells with >: the bound lies beyond the maximum, which is shown."] if beyond else []
+    in_numbers = (
+        ["Cells with >: the bound lies beyond the maximum, which is shown."] if beyond else []
+    )
     in_numbers += [f"Bold: {Outcome.MISSED}."] if Outcome.MISSED in verdicts else []
     summary = f"Verdicts: {', '.join(f'{total} {verdict}' for verdict, total in verdicts.most_common()) or 'none'}."
     title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
@@ -249,7 +291,8 @@ def _draw(
 ) -> Picture:
     drawn = [cell.point.sizes for cell in content.cells]
     xs, ys = (
-        sorted({sizes[axis] for sizes in (*drawn, *missing) if isinstance(sizes.get(axis), int)}) for axis in axes
+        sorted({sizes[axis] for sizes in (*drawn, *missing) if isinstance(sizes.get(axis), int)})
+        for axis in axes
     )
     fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, style.PANEL_IN + 0.12))
     every, columns = _arrange(content.cells, facets, fit or DENSE_COLUMNS)
@@ -263,7 +306,11 @@ def _draw(
     stages = cells_fit([cell.label(True, True) for cell in cells if cell.point.failed], cell_in)
     titles = [style.folded(title, int(width_in / 0.078)) for title, _ in parts]
     thousands = any(value_us >= THOUSANDS_FROM for value_us in timed_us)
-    in_numbers = [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."] if numbers else []
+    in_numbers = (
+        [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."]
+        if numbers
+        else []
+    )
     notes = [
         f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
         data.describe_systems(points),
@@ -271,19 +318,42 @@ def _draw(
         data.describe_shown("panels", len(parts), len(every)),
     ]
     kinds: Any = (
-        ("not measured", len(cells) < len(parts) * len(xs) * len(ys), {"facecolor": EMPTY, "edgecolor": "white"}),
-        ("failed" + " at the named stage" * stages, any(point.failed for point in points), {"hatch": HATCH}),
-        (str(Outcome.NOT_ENOUGH_EVIDENCE), any(cell.hatch for cell in cells), {"hatch": HATCH_EVIDENCE}),
+        (
+            "not measured",
+            len(cells) < len(parts) * len(xs) * len(ys),
+            {"facecolor": EMPTY, "edgecolor": "white"},
+        ),
+        (
+            "failed" + " at the named stage" * stages,
+            any(point.failed for point in points),
+            {"hatch": HATCH},
+        ),
+        (
+            str(Outcome.NOT_ENOUGH_EVIDENCE),
+            any(cell.hatch for cell in cells),
+            {"hatch": HATCH_EVIDENCE},
+        ),
     )
     area: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.45"}
     marks = [Patch(label=name, **area | look) for name, seen, look in kinds if seen]
-    how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "below": 3, "summary": content.summary}
+    how: Any = {
+        "columns": columns,
+        "panel_in": len(ys) * cell_in[1],
+        "below": 3,
+        "summary": content.summary,
+    }
     names = AXIS_NAMES[axes[0]], AXIS_NAMES[axes[1]]
     with style.facets(content.title, notes, [titles], names, marks, **how) as (picture, grid):
-        colors, edge = _colors(timed_us, deadline_us), {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)}
+        colors, edge = (
+            _colors(timed_us, deadline_us),
+            {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)},
+        )
         for ax, (_, part) in zip(grid, parts, strict=True):
             places = {tuple(cell.point.sizes[axis] for axis in axes): cell for cell in part}
-            looks = {at: _looks(cell, colors, edge, cell.label(numbers, stages)) for at, cell in places.items()}
+            looks = {
+                at: _looks(cell, colors, edge, cell.label(numbers, stages))
+                for at, cell in places.items()
+            }
             draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
             ax.tick_params(length=0, pad=2)
             ax.spines[:].set_visible(False)
@@ -295,8 +365,9 @@ def _draw(
 def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[str, Cells]], int]:
     """Panels as (title, cells) in reading order, and the number of columns.
 
-    With two or more dimensions the last one runs across, so that panels in a column can be compared, and panels without
-    cells stay empty. If that needs more than `fit` columns, the panels fill the rows one after the other.
+    With two or more dimensions the last one runs across, so that panels in a column can be
+    compared, and panels without cells stay empty. If that needs more than `fit` columns, the panels
+    fill the rows one after the other.
     """
     points = [cell.point for cell in cells]
     several = len(data.systems(points)) > 1
@@ -307,7 +378,9 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
     across = data.values(points, facets[-1]) if several + len(facets) > 1 else []
     order, columns = sorted(groups), max(1, min(len(groups), fit))
     if 0 < len(across) <= fit:
-        order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]
+        order = [
+            (*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across
+        ]
         columns = len(across)
     parts = []
     for system, *sizes in order:
@@ -317,32 +390,44 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
 
 
 def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappable:
-    """Colours of latencies in µs, by the margin to the deadline up to a factor of 16, or by the latency itself."""
+    """Colours of latencies in µs, by the margin to the deadline up to a factor of 16, or by the
+    latency itself."""
     low, high = min(timed_us, default=1.0), max(timed_us, default=1.0)
     colors = ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
     if deadline_us:
-        reach = 2 ** min(4, max(1, math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))))
+        reach = 2 ** min(
+            4, max(1, math.ceil(math.log2(max(deadline_us / low, high / deadline_us))))
+        )
         colors = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
     colors.set_array(timed_us)
     return colors
 
 
-def _color_bar(axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
+def _color_bar(
+    axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None
+) -> None:
     low, high = colors.get_clim()
     timed_us: Any = colors.get_array()
     extend = "neither" if low <= timed_us.min() and timed_us.max() <= high else "both"
     body: Any = axes[0].figure
     height_in = body.bbox.height / body.figure.dpi
-    bar = body.colorbar(colors, ax=axes, shrink=min(0.9, BAR_IN / height_in), pad=0.02, aspect=25, extend=extend)
+    bar = body.colorbar(
+        colors, ax=axes, shrink=min(0.9, BAR_IN / height_in), pad=0.02, aspect=25, extend=extend
+    )
     bar.outline.set_visible(False)
     if deadline_us:
         bar.ax.invert_yaxis()
         reach = round(math.log2(high / deadline_us))
-        labels = {2.0**-power: f"{2**power}×" if power > 0 else f"1/{2**-power}" for power in range(-reach, reach + 1)}
+        labels = {
+            2.0**-power: f"{2**power}×" if power > 0 else f"1/{2**-power}"
+            for power in range(-reach, reach + 1)
+        }
         labels[1.0] = "1"
         bar.set_ticks([deadline_us * ratio for ratio in labels], labels=list(labels.values()))
         bar.set_ticks([], minor=True)
-        bar.set_label(f"deadline / {name}\nmissed  ←  →  met")  # on two lines, since low maps have a short bar
+        bar.set_label(
+            f"deadline / {name}\nmissed  ←  →  met"
+        )  # on two lines, since low maps have a short bar
     else:
         style.log_axis(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")
@@ -357,6 +442,10 @@ def _looks(cell: HeatCell, colors: ScalarMappable, edge: dict, label: str) -> Lo
         text |= {"color": ink, "weight": "bold" if cell.bold else "normal"}
     failed = cell.point.failed
     if failed or cell.hatch:
-        area |= {"hatch": HATCH if failed else cell.hatch, "edgecolor": "0.55" if failed else "0.35", "linewidth": 0}
+        area |= {
+            "hatch": HATCH if failed else cell.hatch,
+            "edgecolor": "0.55" if failed else "0.35",
+            "linewidth": 0,
+        }
         text["bbox"] = {"facecolor": area["facecolor"], "edgecolor": "none", "pad": 0.6}
     return area, text if label else {}

@@ -1,7 +1,8 @@
-"""Report pages of one configuration: latency tail, a small table of numbers, and all trials in order.
+"""Report pages of one configuration: latency tail, a small table of numbers, and all trials in
+order.
 
-`verdict_page` shows whether the network meets a deadline, and with what confidence; `outliers_page` shows its slow
-trials: latency, number, timing, and coinciding events.
+`verdict_page` shows whether the network meets a deadline, and with what confidence; `outliers_page`
+shows its slow trials: latency, number, timing, and coinciding events.
 """
 
 import re
@@ -12,25 +13,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lstm_trt.config.format import percent_number, short_number
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from lstm_judge.analysis.deadline import Verdict, evidence_percentile
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.outliers import Cluster, Outliers, Tail, causes_text, quick_of
-from lstm_judge.analysis.series import Series, timed_samples
-from lstm_judge.analysis.text.outliers import outliers_line
-from lstm_judge.analysis.text.verdict import sentence
+from lstm_judge.outcomes import Outcome
+from lstm_judge.outliers.outliers import Cluster, Outliers, Tail, causes_text, quick_of
+from lstm_judge.outliers.text import outliers_line
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_judge.plots.over_time import timeline
-from lstm_judge.plots.style import THIN_SPACE, Draw, Picture, count, multiple, number, percent, whole
+from lstm_judge.plots.style import (
+    THIN_SPACE,
+    Draw,
+    Picture,
+    count,
+    multiple,
+    number,
+    percent,
+    whole,
+)
 from lstm_judge.plots.tail import draw_tail
 from lstm_judge.plots.trials import calls_of, draw_order
 from lstm_judge.read.numbers import percent_certified
+from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.read.samples import Group
-from lstm_trt.config.format import percent_number, short_number
+from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_judge.verdict.text import sentence
+from lstm_judge.verdict.verdict import Verdict, evidence_percentile
 
 TABLE_LINE_IN = 0.182
 
@@ -47,7 +57,11 @@ TABLE_WIDTH = 34
 PAGES = 12
 
 #: Blue and vermilion are safe for the colour-blind; grey if there is no decision.
-VERDICT_COLORS = {Outcome.MET: "#0173b2", Outcome.MISSED: "#d55e00", Outcome.NOT_ENOUGH_EVIDENCE: "0.35"}
+VERDICT_COLORS = {
+    Outcome.MET: "#0173b2",
+    Outcome.MISSED: "#d55e00",
+    Outcome.NOT_ENOUGH_EVIDENCE: "0.35",
+}
 
 BADGE_IN = 1.75
 
@@ -61,11 +75,12 @@ Pages = Sequence[tuple[str, Draw]]
 
 
 def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
-    """Verdict with reasons, tail with deadline and evidence line, (m,k)-firm statistics, and trials in order.
+    """Verdict with reasons, tail with deadline and evidence line, (m,k)-firm statistics, and trials
+    in order.
 
-    `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `verdict` is an element of
-    `lab.verdict(runs, ...)`, `outliers` one of `lab.outliers(runs)`. A group without trials gives a page with verdict
-    and reason only.
+    `runs` is the result of `load`, or a path, recordings or groups, with one configuration;
+    `verdict` is an element of `lab.verdict(runs, ...)`, `outliers` one of `lab.outliers(runs)`. A
+    group without trials gives a page with verdict and reason only.
     """
     name = data.one_group(runs).name or "this recording"
     title = f"Does {name} meet a deadline of {number(verdict.deadline_us)} µs?"
@@ -75,15 +90,18 @@ def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) 
 def outliers_page(runs: Any, outliers: Outliers) -> Picture:
     """Tail with the control run, a table of the clusters, and all trials in order.
 
-    `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `outliers` is an element of
-    `lab.outliers(runs)`. Raises `UsageError` if there are no trials after warm-up.
+    `runs` is the result of `load`, or a path, recordings or groups, with one configuration;
+    `outliers` is an element of `lab.outliers(runs)`. Raises `UsageError` if there are no trials
+    after warm-up.
     """
     name = data.one_group(runs).name
     title = f"Latency tail of {name}" if name else "Latency tail"
     return _page(as_runs(runs), title, outlier_rows(outliers), outliers)
 
 
-def _page(runs: Runs, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
+def _page(
+    runs: Runs, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None
+) -> Picture:
     """The verdict, if any, at the top; below it the tail beside its table, and the trials in order."""
     group = runs[0]
     reasons = textwrap.wrap(style.with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
@@ -94,7 +112,10 @@ def _page(runs: Runs, title: str, rows: Rows, outliers: Outliers | None, verdict
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     read = ", ".join(f"{name} {value}" for name, value in runs.how.items())  # of a table
-    with style.figure(title, [read, *facts(group)], sum(heights_in), summary=summary) as (picture, body):
+    with style.figure(title, [read, *facts(group)], sum(heights_in), summary=summary) as (
+        picture,
+        body,
+    ):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.verdict, reasons, heights_in[0])
@@ -108,13 +129,13 @@ def _page(runs: Runs, title: str, rows: Rows, outliers: Outliers | None, verdict
 
 def facts(group: Group) -> list[str]:
     """Notes for the head of a page: what was measured, where and how."""
-    samples = timed_samples(group.samples)
-    first: Any = samples[0] if samples else None
+    rounds = timed_rounds(group.rounds)
+    first: Any = rounds[0] if rounds else None
     configuration, notes = group.configuration, []
-    if samples:
+    if rounds:
         counts = f"n = {count(group.n, 'trial')} after warm-up"
-        counts += f" in {len(samples)} rounds, each in its own process" if len(samples) > 1 else ""
-        largest = max(Series.of(sample).max_us for sample in samples)
+        counts += f" in {len(rounds)} rounds, each in its own process" if len(rounds) > 1 else ""
+        largest = max(Trials.of(round_).max_us for round_ in rounds)
         counts += f"; maximum {number(largest)} µs"
         if first.floor_us:
             counts += f"; roofline bound {number(first.floor_us)} µs (minimum time for arithmetic and weight traffic)"
@@ -122,13 +143,19 @@ def facts(group: Group) -> list[str]:
             counts += f"; no roofline bound: {first.floor_missing}"
         notes.append(counts + ".")
     if configuration is not None:
-        notes.append(f"{data.describe_systems(data.points_of(group))}; arrivals: {configuration.protocol.arrival_text}")
+        notes.append(
+            f"{data.describe_systems(data.points_of(group))}; arrivals: {configuration.protocol.arrival_text}"
+        )
     elif group.group:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
-    if samples:
-        told = None if configuration is None else configuration.runtime  # its version is in the line above
+    if rounds:
+        told = (
+            None if configuration is None else configuration.runtime
+        )  # its version is in the line above
         known = {"machine": first.machine, **first.versions}
-        notes.append(", ".join(f"{name} {value}" for name, value in known.items() if value and name != told))
+        notes.append(
+            ", ".join(f"{name} {value}" for name, value in known.items() if value and name != told)
+        )
     return notes
 
 
@@ -157,7 +184,14 @@ def draw_table(part, rows: Rows, height_in: float) -> None:
         heading = not value
         place -= TABLE_LINE_IN * (1.35 if heading and index else 1)
         level = place / height_in
-        part.text(0.02, level, name, size=9, weight="bold" if heading else "normal", color="0.1" if heading else "0.3")
+        part.text(
+            0.02,
+            level,
+            name,
+            size=9,
+            weight="bold" if heading else "normal",
+            color="0.1" if heading else "0.3",
+        )
         part.text(0.97, level, value, size=9, ha="right")
         if heading:
             under = (place - 0.05) / height_in
@@ -176,7 +210,10 @@ def verdict_rows(verdict: Verdict) -> Rows:
     statistics, n = verdict.firm_statistics, verdict.n
     if statistics is None:
         return []
-    rows = [("Misses: (m,k)-firm statistics", ""), (f"in n = {whole(n)} trials", whole(verdict.misses))]
+    rows = [
+        ("Misses: (m,k)-firm statistics", ""),
+        (f"in n = {whole(n)} trials", whole(verdict.misses)),
+    ]
     for k, worst in statistics.worst_in.items():
         rows.append((f"most in any {k} consecutive", "–" if worst is None else whole(worst)))
     rows.append(("longest run of misses", whole(statistics.longest_run)))
@@ -193,7 +230,10 @@ def verdict_rows(verdict: Verdict) -> Rows:
     if len(by_round) > 1:
         low, high = min(by_round), max(by_round)
         rows.append(("by round", f"{number(low)} to {number(high)} µs"))
-    rows += [("Evidence", ""), ("proven within deadline", f"{percent_certified(verdict.certifies)} %")]
+    rows += [
+        ("Evidence", ""),
+        ("proven within deadline", f"{percent_certified(verdict.certifies)} %"),
+    ]
     if verdict.effective_n < n:
         rows.append(("effective sample size", whole(verdict.effective_n)))
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
@@ -205,9 +245,17 @@ def verdict_rows(verdict: Verdict) -> Rows:
 
 def outlier_rows(outliers: Outliers) -> Rows:
     """The numbers beside the tail of `outliers_page`."""
-    rows = [("Trials", ""), *((kind.replace("_", " "), whole(size)) for kind, size in outliers.partition.items())]
+    rows = [
+        ("Trials", ""),
+        *((kind.replace("_", " "), whole(size)) for kind, size in outliers.partition.items()),
+    ]
     rows += [("sum", whole(outliers.n)), ("steady state", outliers.steady_state), ("Box plot", "")]
-    rows.append(("outside 1.5 × IQR", f"{whole(outliers.outliers)}, {percent(outliers.outliers / outliers.n)}"))
+    rows.append(
+        (
+            "outside 1.5 × IQR",
+            f"{whole(outliers.outliers)}, {percent(outliers.outliers / outliers.n)}",
+        )
+    )
     for cluster in outliers.clusters:
         share = f"{percent_number(cluster.share_low)} to {percent(cluster.share_high)}"
         name = f"{'Fast' if cluster.fast else 'Slow'} cluster at {multiple(cluster.multiplier)}"
@@ -229,21 +277,33 @@ def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
 
 
 def draw_outliers(
-    runs: Any, findings: Sequence[Outliers | None], folder: str | Path, *, formats: Iterable[str] = ("png",)
+    runs: Any,
+    findings: Sequence[Outliers | None],
+    folder: str | Path,
+    *,
+    formats: Iterable[str] = ("png",),
 ) -> list[Path]:
-    """Write a page per configuration as `outliers-*.png` (or svg, pdf), and `timeline-*.png`; returns the paths.
+    """Write a page per configuration as `outliers-*.png` (or svg, pdf), and `timeline-*.png`;
+    returns the paths.
 
-    `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
-    maximum / median get a page. Raises `UsageError` if the folder cannot be written.
+    `findings` has None for configurations that failed. Of more than 12 configurations, those with
+    the largest maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
     runs = as_runs(runs)
     places = [place for place, group in enumerate(runs) if group.n]
-    places = sorted(places, key=lambda place: -data.reach(runs[place]))[:PAGES] if len(places) > PAGES else places
+    places = (
+        sorted(places, key=lambda place: -data.reach(runs[place]))[:PAGES]
+        if len(places) > PAGES
+        else places
+    )
     shown: list[Any] = [(runs[place : place + 1], findings[place]) for place in places]
     pages = [(_file_name(one), partial(outliers_page, one, found)) for one, found in shown]
-    timed = [one for one, _ in shown if any(sample.switches for sample in one[0].samples)]
+    timed = [one for one, _ in shown if any(round_.switches for round_ in one[0].rounds)]
     timelines = [(_file_name(one), partial(timeline, one)) for one in timed]
-    return [*_write_pages("outliers", pages, folder, formats), *_write_pages("timeline", timelines, folder, formats)]
+    return [
+        *_write_pages("outliers", pages, folder, formats),
+        *_write_pages("timeline", timelines, folder, formats),
+    ]
 
 
 def _file_name(one: Runs) -> str:
@@ -254,21 +314,24 @@ def _file_name(one: Runs) -> str:
 def draw_verdicts(
     runs: Any, verdicts: Sequence[Verdict], folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several sizes a map of margins.
+    """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several sizes a
+    map of margins.
 
-    Returns the paths. Of more than 12 configurations, the worst get a page; the map shows all. It is drawn for the
-    percentile of the verdicts, and for the highest percentile that the trials can prove if that is a different one.
-    Raises `UsageError` if the folder cannot be written.
+    Returns the paths. Of more than 12 configurations, the worst get a page; the map shows all. It
+    is drawn for the percentile of the verdicts, and for the highest percentile that the trials can
+    prove if that is a different one. Raises `UsageError` if the folder cannot be written.
     """
     runs = as_runs(runs)
 
     def page(one: Runs, verdict: Verdict) -> Picture:
-        return verdict_page(one, verdict, quick_of([one[0].samples])[0] if one[0].n else None)
+        return verdict_page(one, verdict, quick_of([one[0].rounds])[0] if one[0].n else None)
 
     places = sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))[:PAGES]
     worst = [(runs[place : place + 1], verdicts[place]) for place in places]
     pages: Any = [(_file_name(one), partial(page, one, verdict)) for one, verdict in worst]
-    recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
+    recorded = replace(
+        runs, groups=tuple(group for group in runs if group.configuration is not None)
+    )
     workloads = {group.configuration.workload for group in recorded}
     first, axes = verdicts[0], map_axes(recorded) if workloads else ()
     if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) > 1:
@@ -276,14 +339,19 @@ def draw_verdicts(
         margins = partial(heat_map, recorded, *axes, value=BOUND, **question)
         requested = short_number(first.percentile)
         pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))
-        if {evidence_percentile(group.n, first.confidence) for group in recorded if group.n} - {requested, None}:
+        if {evidence_percentile(group.n, first.confidence) for group in recorded if group.n} - {
+            requested,
+            None,
+        }:
             pages.append(("margin-proven", margins))
     return _write_pages("verdict", pages, folder, formats)
 
 
 def _urgency(verdict: Verdict) -> tuple:
     """Sort key: MISSED, NOT ENOUGH EVIDENCE, MET; within each the largest maximum first."""
-    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(verdict.max_us or 0.0)
+    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(
+        verdict.max_us or 0.0
+    )
 
 
 def _write_pages(kind: str, pages: Pages, folder: str | Path, formats: Iterable[str]) -> list[Path]:
@@ -292,6 +360,9 @@ def _write_pages(kind: str, pages: Pages, folder: str | Path, formats: Iterable[
     for name, draw in pages:
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", name.replace("µ", "u")).strip("-.")[:80]
         stem = "-".join(filter(None, (kind, slug)))
-        numbered = (f"{stem}{suffix}" for suffix in ["", *(f"-{place}" for place in range(2, len(pages) + 2))])
+        numbered = (
+            f"{stem}{suffix}"
+            for suffix in ["", *(f"-{place}" for place in range(2, len(pages) + 2))]
+        )
         files[next(file for file in numbered if file not in files)] = draw
     return style.write_pictures(files, folder, formats)

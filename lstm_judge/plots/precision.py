@@ -1,4 +1,5 @@
-"""Latency against the error relative to float32: a panel per network, a dot per runtime and precision."""
+"""Latency against the error relative to float32: a panel per network, a dot per runtime and
+precision."""
 
 import math
 from collections.abc import Sequence
@@ -6,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from lstm_trt.config.errors import UsageError
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
-from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE, MEDIAN
 from lstm_judge.plots import points as data, style
 from lstm_judge.read.numbers import scientific
-from lstm_trt.config.errors import UsageError
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, MEDIAN
 
-#: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
+#: Most dots in a figure with several panels, most panels, and most dots in a panel that has others
+#: beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
 
 #: Offsets of a label from its dot in points, in order of preference.
@@ -23,13 +25,17 @@ PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
 DOT = {"linestyle": "none", "markersize": 6}
 
 
-def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> style.Picture:
-    """Median latency in µs against the relative error of the outputs, a panel per network and a dot per configuration.
+def precisions(
+    runs: Any, *, shapes: int | None = None, deadline_us: float | None = None
+) -> style.Picture:
+    """Median latency in µs against the relative error of the outputs, a panel per network and a dot
+    per configuration.
 
-    `runs` is the result of `load`, or a path, recordings or groups. Colour and marker are those of the runtime, labels
-    name the precision. Lines are the exact 95 % interval of the median, one per round. The error is that of the parity
-    gate, the largest of all rounds; configurations that were not checked are not drawn. At most `shapes` networks are
-    shown (default 6, fewer with many configurations), see `runtimes`. Raises `UsageError` if there is nothing to draw.
+    `runs` is the result of `load`, or a path, recordings or groups. Colour and marker are those of
+    the runtime, labels name the precision. Lines are the exact 95 % interval of the median, one per
+    round. The error is that of the parity gate, the largest of all rounds; configurations that were
+    not checked are not drawn. At most `shapes` networks are shown (default 6, fewer with many
+    configurations), see `runtimes`. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
     every = [point for point in data.points_of(runs) if point.ok]
@@ -44,23 +50,36 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
     looks = data.system_looks(dots)
     errors = [point.group.parity_error or 0.0 for point in drawn]
     unchecked = len(every) - len(checked)
-    note += f" {style.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""
+    note += (
+        f" {style.count(unchecked, 'configuration')} not checked and not drawn."
+        if unchecked
+        else ""
+    )
     notes = [
         f"{data.describe_counts(drawn)}.{note}",
         f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median, one per round.",
         data.describe_systems(dots, without=("precision",)),
     ]
     columns = style.columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
-    title, names = "Median latency against error, by precision", ("error relative to float32", "latency [µs]")
+    title, names = (
+        "Median latency against error, by precision",
+        ("error relative to float32", "latency [µs]"),
+    )
     summary = f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}."
-    handles = [style.entry(label, **look | DOT) for label, look in looks.items()] + style.deadline(deadline_us)
+    handles = [style.entry(label, **look | DOT) for label, look in looks.items()] + style.deadline(
+        deadline_us
+    )
     how: Any = {"columns": columns, "below": 5, "summary": summary}
     with style.facets(title, notes, [chosen], names, handles, **how) as (picture, axes):
         latencies = [deadline_us] if deadline_us else []
-        left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
+        left = min(filter(None, errors), default=1e-7) / (
+            4 if 0 in errors else 1
+        )  # the place of 0, if there is one
         for ax, network in zip(axes, chosen, strict=True):
             for point in (point for point in dots if point.network == network):
-                latencies += _draw(ax, point, max(point.group.parity_error or 0.0, left), looks[point.system])
+                latencies += _draw(
+                    ax, point, max(point.group.parity_error or 0.0, left), looks[point.system]
+                )
             style.deadline(deadline_us, ax.axhline)
         style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
@@ -83,21 +102,31 @@ def _draw(ax: Axes, point: data.Point, error: float, look: dict) -> list[float]:
 
 
 def _error_axis(axes: Sequence[Axes], low: float, high: float, zero: bool) -> None:
-    """Logarithmic, with a tick at each power of ten and room for labels; with `zero` an error of 0 is at `low`."""
+    """Logarithmic, with a tick at each power of ten and room for labels; with `zero` an error of 0
+    is at `low`."""
     margin = max((high / low) ** 0.12, 12)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
     ticks = [low] * zero + [10.0**power for power in powers if not zero or 10.0**power > low]
     for ax in axes:
         ax.set_xscale("log")
         ax.set_xlim(low / margin, high * margin)
-        style.set_ticks(ax.xaxis, ticks, *ax.get_xlim(), lambda value: "0" if zero and value == low else f"{value:.0e}")
+        style.set_ticks(
+            ax.xaxis,
+            ticks,
+            *ax.get_xlim(),
+            lambda value: "0" if zero and value == low else f"{value:.0e}",
+        )
 
 
 def _label(ax: Axes, points: Sequence[data.Point], looks: dict, left: float) -> None:
-    """Name the precision of each dot beside it where that covers no other dot or label; left out if it fits nowhere."""
+    """Name the precision of each dot beside it where that covers no other dot or label; left out if
+    it fits nowhere."""
     figure: Any = ax.get_figure(root=True)
     scale = figure.dpi / 72
-    places = [(max(point.group.parity_error or 0.0, left), point.statistic("median_us")) for point in points]
+    places = [
+        (max(point.group.parity_error or 0.0, left), point.statistic("median_us"))
+        for point in points
+    ]
     dots = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(places) / scale]
     inside = Bbox(ax.bbox.get_points() / scale)
     taken = list(dots)

@@ -1,7 +1,7 @@
 """Latency against the network size: linear fits with breaks, latency per sample, and inversions.
 
-Each figure takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn are held at one
-value, which the notes state.
+Each figure takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn
+are held at one value, which the notes state.
 """
 
 import itertools
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from lstm_trt.config.errors import UsageError
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
-from lstm_judge.analysis.scaling import Findings, Inversion, fit, lines
-from lstm_judge.analysis.text.scaling import growth_text
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.heatmap import Looks, cells_fit, draw_cells, edge_width
 from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import GREY, Picture
-from lstm_trt.config.errors import UsageError
+from lstm_judge.scaling.scaling import Findings, Inversion, fit, lines
+from lstm_judge.scaling.text import growth_text
 
 CELL_IN = (0.44, 0.27)
 
@@ -30,11 +30,29 @@ CELL_IN = (0.44, 0.27)
 EMPTY = "0.9"
 
 
-RING = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": "black", "linestyle": "none"}
+RING = {
+    "marker": "o",
+    "markersize": 9,
+    "markerfacecolor": "none",
+    "markeredgecolor": "black",
+    "linestyle": "none",
+}
 
-KNEE = {"marker": "D", "markersize": 7, "markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": "none"}
+KNEE = {
+    "marker": "D",
+    "markersize": 7,
+    "markerfacecolor": "white",
+    "markeredgewidth": 1.6,
+    "linestyle": "none",
+}
 
-STAR = {"marker": "*", "markersize": 11, "markeredgecolor": "white", "markeredgewidth": 0.7, "linestyle": "none"}
+STAR = {
+    "marker": "*",
+    "markersize": 11,
+    "markeredgecolor": "white",
+    "markeredgewidth": 0.7,
+    "linestyle": "none",
+}
 
 FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
@@ -42,11 +60,14 @@ FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 Fixed = dict[str, int] | None
 
 
-def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
-    """Draw all figures that the findings allow into `folder` as `scaling-*.png` (or svg, pdf); returns the paths.
+def draw_scaling(
+    findings: Findings, folder: str | Path, *, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Draw all figures that the findings allow into `folder` as `scaling-*.png` (or svg, pdf);
+    returns the paths.
 
-    For each system: fits along every axis on which a series has at least 3 sizes, a map of inversions if there are
-    any, and batching. Raises `UsageError` if the folder cannot be written.
+    For each system: fits along every axis on which a series has at least 3 sizes, a map of
+    inversions if there are any, and batching. Raises `UsageError` if the folder cannot be written.
     """
     systems = list(findings.times.cells)
     fitted = {(line.system, line.axis) for line in findings.linearity}
@@ -58,7 +79,9 @@ def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[st
             if (system, axis) in fitted:
                 pictures[f"scaling-by-{axis}{suffix}"] = partial(fits, findings, axis, system)
             if (system, axis) in inverted:
-                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(inversions, findings, axis, system)
+                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(
+                    inversions, findings, axis, system
+                )
         if any(network.system == system for network in findings.batching):
             pictures[f"scaling-batching{suffix}"] = partial(batching, findings, system)
     return style.write_pictures(pictures, folder, formats)
@@ -72,8 +95,11 @@ def _choose_system(findings: Findings, system: str | None) -> str:
     return found[0]
 
 
-def _held(findings: Findings, found: Sequence, system: str | None, axis: str, fixed: Fixed) -> tuple[list, str]:
-    """What was found of a system along an axis at the sizes that are held fixed, and the note that states them."""
+def _held(
+    findings: Findings, found: Sequence, system: str | None, axis: str, fixed: Fixed
+) -> tuple[list, str]:
+    """What was found of a system along an axis at the sizes that are held fixed, and the note that
+    states them."""
     system = _choose_system(findings, system)
     here = [each for each in found if each.system == system]
     held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
@@ -89,12 +115,17 @@ def _note(findings: Findings, system: str, held: Mapping[str, int]) -> str:
         counted = f"medians of n = {lengths} trials after warm-up"
         processes = max(len(several) for several in rounds)
         counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
-    fixed = f" Fixed: {', '.join(data.axis_value(axis, size) for axis, size in held.items())}." if held else ""
+    fixed = (
+        f" Fixed: {', '.join(data.axis_value(axis, size) for axis, size in held.items())}."
+        if held
+        else ""
+    )
     return f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}"
 
 
 class Series(NamedTuple):
-    """What was found along an axis (a `Line` or `Batching`), with the latency in µs by size, and its colour."""
+    """What was found along an axis (a `Line` or `Batching`), with the latency in µs by size, and
+    its colour."""
 
     found: Any
     times_us: dict[int, float]
@@ -106,12 +137,20 @@ Draw = Callable[[Axes, list[Series]], None]
 
 
 def _picture(
-    title: str, notes: list[str], summary: str, y: str, axis: str, series: list[Series], draw: Draw, marks: dict
+    title: str,
+    notes: list[str],
+    summary: str,
+    y: str,
+    axis: str,
+    series: list[Series],
+    draw: Draw,
+    marks: dict,
 ) -> Picture:
-    """Latencies (`y`) against `axis`: a panel for each size of one further axis, and a colour for each of another.
+    """Latencies (`y`) against `axis`: a panel for each size of one further axis, and a colour for
+    each of another.
 
-    The panels share a latency axis, which is logarithmic if the latencies span more than a factor of 20. `marks` maps
-    entries of the legend to the looks in which `draw` draws them.
+    The panels share a latency axis, which is logarithmic if the latencies span more than a factor
+    of 20. `marks` maps entries of the legend to the looks in which `draw` draws them.
     """
     facet, color_axis = data.ARRANGEMENT[axis]
     known = series[0].found.fixed
@@ -119,9 +158,15 @@ def _picture(
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
     every = sorted({each.found.fixed.get(facet, 0) for each in series})
     facets, sizes = style.spread(every), sorted({size for each in series for size in each.times_us})
-    titles = [data.axis_value(facet, size) if facet in known and len(every) > 1 else "" for size in facets]
+    titles = [
+        data.axis_value(facet, size) if facet in known and len(every) > 1 else "" for size in facets
+    ]
     notes = [*notes, data.describe_shown(f"values of {AXIS_NAMES[facet]}", len(facets), len(every))]
-    handles = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
+    handles = (
+        style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors)
+        if color_axis in known
+        else []
+    )
     handles += [style.entry(label, **look) for label, look in marks.items()]
     names = AXIS_NAMES[axis], y
     with style.facets(title, notes, [titles], names, handles, summary=summary) as (picture, axes):
@@ -129,7 +174,10 @@ def _picture(
         log2 = axis == "batch" or axes[0].get_yscale() == "log"
         for ax, size in zip(axes, facets, strict=True):
             here = [each for each in series if each.found.fixed.get(facet, 0) == size]
-            draw(ax, [each._replace(color=colors[each.found.fixed.get(color_axis, 0)]) for each in here])
+            draw(
+                ax,
+                [each._replace(color=colors[each.found.fixed.get(color_axis, 0)]) for each in here],
+            )
             style.size_axis(ax, sizes, log2)
     return picture
 
@@ -137,9 +185,10 @@ def _picture(
 def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
     """Latency against one axis with a least-squares line through each series; breaks are marked.
 
-    One panel and one line for each value of two other axes. Where latencies span more than a factor of 20, both scales
-    are logarithmic, and straight lines are bent. At a break the line through the points before it is continued, dotted.
-    Raises `UsageError` if no series along the axis has 3 sizes.
+    One panel and one line for each value of two other axes. Where latencies span more than a factor
+    of 20, both scales are logarithmic, and straight lines are bent. At a break the line through the
+    points before it is continued, dotted. Raises `UsageError` if no series along the axis has 3
+    sizes.
     """
     along = [line for line in findings.linearity if line.axis == axis]
     here, note = _held(findings, along, system, axis, fixed)
@@ -158,19 +207,39 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed 
         marks |= {"break": RING, "line through\npoints before": {"color": GREY, "linestyle": ":"}}
     title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
     series = [Series(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here]
-    return _picture(title, [note, reading], reading, "latency [µs]", axis, series, _draw_fits, marks)
+    return _picture(
+        title, [note, reading], reading, "latency [µs]", axis, series, _draw_fits, marks
+    )
 
 
 def _draw_fits(ax: Axes, series: Sequence[Series]) -> None:
     for line, times_us, color in series:
-        ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
+        ax.plot(
+            line.sizes,
+            line.times_us,
+            color=color,
+            linestyle="none",
+            marker="o",
+            markersize=3.8,
+            zorder=3,
+        )
         xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
-        _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
+        _above_zero(
+            ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75
+        )
         if line.breaks_at is not None:
             place = line.sizes.index(line.breaks_at)
             slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
             xs = np.linspace(line.sizes[0], line.breaks_at, 100)
-            _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
+            _above_zero(
+                ax,
+                xs,
+                intercept + slope * xs,
+                color=color,
+                linestyle=":",
+                linewidth=1.3,
+                zorder=2.5,
+            )
             ax.plot([line.breaks_at], [times_us[line.breaks_at]], zorder=4, **RING)
 
 
@@ -180,42 +249,56 @@ def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
 
 
 def batching(findings: Findings, system: str | None = None, fixed: Fixed = None) -> Picture:
-    """Latency per sample against the batch size; marks the cheapest batch and the last that is almost free.
+    """Latency per sample against the batch size; marks the cheapest batch and the last that is
+    almost free.
 
-    One panel per number of layers, one line per hidden size. The dashed guide shows free batching, which halves the
-    latency per sample with each doubling. Raises `UsageError` if no network has two batch sizes.
+    One panel per number of layers, one line per hidden size. The dashed guide shows free batching,
+    which halves the latency per sample with each doubling. Raises `UsageError` if no network has
+    two batch sizes.
     """
     here, note = _held(findings, findings.batching, system, "batch", fixed)
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
     grey = {"color": GREY}
-    marks = {"almost free\nup to here": grey | KNEE, "cheapest": grey | STAR, "if batching\nwere free": FREE}
+    marks = {
+        "almost free\nup to here": grey | KNEE,
+        "cheapest": grey | STAR,
+        "if batching\nwere free": FREE,
+    }
     reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
     cheapest = style.whole_range(network.cheapest for network in here)
     summary = f"The batch size with the least latency per sample is {cheapest}."
-    series = [Series(network, {size: us / size for size, us in network.times_us.items()}) for network in here]
+    series = [
+        Series(network, {size: us / size for size, us in network.times_us.items()})
+        for network in here
+    ]
     title, y = "Latency per sample, by batch size", "latency per sample [µs]"
     return _picture(title, [note, reading], summary, y, "batch", series, _draw_batching, marks)
 
 
 def _draw_batching(ax: Axes, series: Sequence[Series]) -> None:
     """Draw the costs of a panel, and the guide from the highest first point."""
-    first, cost_us = max((next(iter(each.times_us.items())) for each in series), key=lambda start: start[1])
+    first, cost_us = max(
+        (next(iter(each.times_us.items())) for each in series), key=lambda start: start[1]
+    )
     xs = np.geomspace(first, max(size for each in series for size in each.times_us), 50)
     ax.plot(xs, cost_us * first / xs, zorder=1, **FREE)
     for network, costs_us, color in series:
         ax.plot(*zip(*costs_us.items(), strict=True), color=color, marker="o", markersize=3.2)
         if network.stops_at is not None:
-            ax.plot([network.free_up_to], [costs_us[network.free_up_to]], color=color, zorder=4, **KNEE)
+            ax.plot(
+                [network.free_up_to], [costs_us[network.free_up_to]], color=color, zorder=4, **KNEE
+            )
         ax.plot([network.cheapest], [costs_us[network.cheapest]], color=color, zorder=5, **STAR)
 
 
 def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
-    """Which size costs most: how latency grows when one size of the network `base` changes and the others stay.
+    """Which size costs most: how latency grows when one size of the network `base` changes and the
+    others stay.
 
-    One panel per system, one line per axis: latency relative to `base` over size relative to `base`, both log2. `base`:
-    all sizes of a measured network, such as `{"layers": 2, "hidden": 64, "sequence": 64, "batch": 1}`. Raises
-    `UsageError` if no series of two sizes passes through it.
+    One panel per system, one line per axis: latency relative to `base` over size relative to
+    `base`, both log2. `base`: all sizes of a measured network, such as `{"layers": 2, "hidden": 64,
+    "sequence": 64, "batch": 1}`. Raises `UsageError` if no series of two sizes passes through it.
     """
     grown: dict[str, dict[str, dict[float, float]]] = {}
     for system, axis, fixed, line in lines(findings.times):
@@ -225,8 +308,12 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
             grown.setdefault(system, {})[axis] = relative
     sizes = ", ".join(data.axis_value(axis, size) for axis, size in base.items())
     if not grown:
-        raise UsageError(f"no series of two sizes passes through the network with {sizes}: nothing to draw")
-    colors = dict(zip(findings.times.axes, style.kind_colors(len(findings.times.axes)), strict=True))
+        raise UsageError(
+            f"no series of two sizes passes through the network with {sizes}: nothing to draw"
+        )
+    colors = dict(
+        zip(findings.times.axes, style.kind_colors(len(findings.times.axes)), strict=True)
+    )
     doubled = [
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
@@ -236,12 +323,24 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
     notes.append(data.describe_shown("systems", len(shown), len(grown)))
     summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
     known = {axis for axes in grown.values() for axis in axes}
-    handles = [style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o") for axis in colors if axis in known]
-    names, title = ("size / size of the base", "latency / latency of the base"), "Growth of latency along each size"
-    with style.facets(title, notes, [[*shown]], names, handles, summary=summary) as (picture, panes):
+    handles = [
+        style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o")
+        for axis in colors
+        if axis in known
+    ]
+    names, title = (
+        ("size / size of the base", "latency / latency of the base"),
+        "Growth of latency along each size",
+    )
+    with style.facets(title, notes, [[*shown]], names, handles, summary=summary) as (
+        picture,
+        panes,
+    ):
         for ax, axes in zip(panes, shown.values(), strict=True):
             for axis, each in axes.items():
-                ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
+                ax.plot(
+                    *zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8
+                )
             ends = sorted(size for each in axes.values() for size in each)
             ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
             ax.set_xscale("log", base=2)
@@ -251,17 +350,29 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
     return picture
 
 
-def inversions(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
-    """Pairs of neighbouring sizes on one axis, one panel per pair; inverted cells show larger / smaller.
+def inversions(
+    findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None
+) -> Picture:
+    """Pairs of neighbouring sizes on one axis, one panel per pair; inverted cells show larger /
+    smaller.
 
-    A pair is inverted if the larger network is faster. White cells are not inverted, grey ones were not measured, and
-    significant inversions are bold. The axis that is not drawn is held where most inversions are. Pairs of sizes
-    without inversions have no panel, unless there are no inversions at all; of more than four rows of panels, those
-    with the most inversions are drawn. Raises `UsageError` if no series has two sizes.
+    A pair is inverted if the larger network is faster. White cells are not inverted, grey ones were
+    not measured, and significant inversions are bold. The axis that is not drawn is held where most
+    inversions are. Pairs of sizes without inversions have no panel, unless there are no inversions
+    at all; of more than four rows of panels, those with the most inversions are drawn. Raises
+    `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
-    along = [(rest, line) for label, name, rest, line in lines(findings.times) if (label, name) == (system, axis)]
-    measured = [({**rest, axis: size}, larger) for rest, line in along for size, larger in itertools.pairwise(line)]
+    along = [
+        (rest, line)
+        for label, name, rest, line in lines(findings.times)
+        if (label, name) == (system, axis)
+    ]
+    measured = [
+        ({**rest, axis: size}, larger)
+        for rest, line in along
+        for size, larger in itertools.pairwise(line)
+    ]
     if not measured:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
@@ -273,14 +384,18 @@ def inversions(findings: Findings, axis: str, system: str | None = None, fixed: 
     def key(smaller: Mapping[str, int], larger: int) -> tuple:
         return (smaller[axis], larger), smaller.get(across, 0), smaller.get(up, 0)
 
-    pairs: dict[tuple, Inversion | None] = {key(*pair): None for pair in measured if data.at(pair[0], held)}
+    pairs: dict[tuple, Inversion | None] = {
+        key(*pair): None for pair in measured if data.at(pair[0], held)
+    }
     pairs |= {key(pair.smaller, pair.larger[axis]): pair for pair in here}
     compared, all_xs, all_ys = map(set, zip(*pairs, strict=True))
     inverted_in = Counter(step for (step, _, _), pair in pairs.items() if pair)
     neighbours = itertools.pairwise(sorted({size for step in compared for size in step}))
     every = sorted(inverted_in or {*neighbours} & compared)
     xs, ys = sorted(all_xs), sorted(all_ys)
-    columns = max(1, int((style.WIDTH_IN - 1.6) / max(len(xs) * CELL_IN[0] + 0.15, style.PANEL_IN + 0.25)))
+    columns = max(
+        1, int((style.WIDTH_IN - 1.6) / max(len(xs) * CELL_IN[0] + 0.15, style.PANEL_IN + 0.25))
+    )
     steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[: columns * style.MOST_ROWS])
     cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), max(CELL_IN[1], style.PANEL_IN / len(ys))
     numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
@@ -288,9 +403,14 @@ def inversions(findings: Findings, axis: str, system: str | None = None, fixed: 
     counted = _counted(findings, here, found, len(pairs), left_out, numbers)
     colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
     title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
-    names: Any = tuple(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up))
+    names: Any = tuple(
+        AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)
+    )
     how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "summary": counted}
-    titles, notes = [f"{smaller} → {larger}" for smaller, larger in steps], [_note(findings, system, held), counted]
+    titles, notes = (
+        [f"{smaller} → {larger}" for smaller, larger in steps],
+        [_note(findings, system, held), counted],
+    )
     with style.facets(title, notes, [titles], names, **how) as (picture, axes):
         edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):
@@ -304,7 +424,12 @@ def inversions(findings: Findings, axis: str, system: str | None = None, fixed: 
 
 
 def _counted(
-    findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int, numbers: bool
+    findings: Findings,
+    here: list[Inversion],
+    found: list[Inversion],
+    compared: int,
+    left_out: int,
+    numbers: bool,
 ) -> str:
     text = f"{len(here)} of {compared} neighbouring pairs are inverted"
     if here and findings.times.raw:
@@ -329,5 +454,9 @@ def _looks(inversion: Inversion | None, colors: ScalarMappable, edge: dict, numb
         return {"facecolor": "white", **edge}, {}
     color = colors.to_rgba(np.array(inversion.ratio))
     ink = "white" if style.brightness(color) < 0.5 else "black"
-    text = {"s": _ratio(inversion), "weight": "bold" if inversion.certain else "normal", "color": ink}
+    text = {
+        "s": _ratio(inversion),
+        "weight": "bold" if inversion.certain else "normal",
+        "color": ink,
+    }
     return {"facecolor": color, **edge}, text if number else {}

@@ -1,7 +1,7 @@
 """The common style of all figures: sheet, title, notes, axes, colours and number formats.
 
-Figures are made without pyplot, so that none stays open and no display is needed. A sheet is 9.2 inches wide: shown
-at 900 pixels in a README, 9 points are 12 pixels.
+Figures are made without pyplot, so that none stays open and no display is needed. A sheet is 9.2
+inches wide: shown at 900 pixels in a README, 9 points are 12 pixels.
 """
 
 import itertools
@@ -22,6 +22,10 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 import seaborn
+from lstm_trt.config import format as text
+from lstm_trt.config.errors import UsageError, file_errors
+from lstm_trt.config.fields import as_list
+from lstm_trt.store.files import write_whole
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis, YAxis
@@ -33,10 +37,6 @@ from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_judge.plots import FORMATS
 from lstm_judge.read import numbers
-from lstm_trt.config import format as text
-from lstm_trt.config.errors import UsageError, file_errors
-from lstm_trt.config.fields import as_list
-from lstm_trt.store.files import write_whole
 
 #: Between thousands.
 THIN_SPACE = "\u2009"
@@ -44,7 +44,9 @@ THIN_SPACE = "\u2009"
 
 def apart(shown: str) -> str:
     """A number as text with its thousands apart, as all figures have it."""
-    return re.sub(r"(?<![\d.])\d{4,}", lambda digits: f"{int(digits[0]):,}".replace(",", THIN_SPACE), shown)
+    return re.sub(
+        r"(?<![\d.])\d{4,}", lambda digits: f"{int(digits[0]):,}".replace(",", THIN_SPACE), shown
+    )
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -80,14 +82,21 @@ GREY = "0.45"
 
 DEADLINE = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.1, "zorder": 1.5}
 
-FAILED = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidth": 1.5, "zorder": 5}
+FAILED = {
+    "linestyle": "none",
+    "marker": "x",
+    "markersize": 5.5,
+    "markeredgewidth": 1.5,
+    "zorder": 5,
+}
 
 #: Behind text that may cross a line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">", "d", "8", "H")
 
-#: Runtime -> its place in `kind_colors` and `MARKERS`; relatives have a darker colour. Others get other places.
+#: Runtime -> its place in `kind_colors` and `MARKERS`; relatives have a darker colour. Others get
+#: other places.
 RUNTIMES = {"onnxruntime": 0, "pytorch": 1, "c": 2, "tensorrt": 3, "openvino": 4}
 RUNTIMES |= {"torch-compile": 8, "torchscript": 12, "pytorch-cudagraph": 5, "tensorrt-rtx": 10}
 
@@ -104,7 +113,8 @@ LOG_FROM = 20
 
 
 class Picture(Figure):
-    """A figure that Jupyter displays without pyplot; `title`, `notes` and `summary` are those of its `sheet`."""
+    """A figure that Jupyter displays without pyplot; `title`, `notes` and `summary` are those of
+    its `sheet`."""
 
     title: str = ""
     notes: tuple[str, ...] = ()
@@ -140,22 +150,30 @@ def image_bytes(picture: Picture, form: str = "png") -> bytes:
 Draw = Callable[[], Picture]
 
 
-def write_pictures(pictures: Mapping[str, Draw], folder: str | Path, formats: Iterable[str] = ("png",)) -> list[Path]:
-    """Draw each of `pictures` (name -> function that draws it) into `folder`, in each format; returns the paths.
+def write_pictures(
+    pictures: Mapping[str, Draw], folder: str | Path, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Draw each of `pictures` (name -> function that draws it) into `folder`, in each format;
+    returns the paths.
 
-    Files are written atomically. Raises `UsageError` for an unknown format, and if the folder cannot be written.
+    Files are written atomically. Raises `UsageError` for an unknown format, and if the folder
+    cannot be written.
     """
     formats = list(dict.fromkeys(as_list(formats)))
     unknown = [form for form in formats if form not in FORMATS]
     if unknown or not formats:
-        raise UsageError(f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}")
+        raise UsageError(
+            f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}"
+        )
     folder, paths = Path(folder), []
     with file_errors(f"write figures to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
             for form in formats:
                 path = folder / f"{name}.{form}"
-                write_whole(path, image_bytes(draw(), form))  # a second layout of one picture differs slightly
+                write_whole(
+                    path, image_bytes(draw(), form)
+                )  # a second layout of one picture differs slightly
                 paths.append(path)
     return paths
 
@@ -184,12 +202,19 @@ def style() -> Iterator[None]:
         yield
 
 
-def sheet(title: str, notes: Sequence[str], body_height_in: float, summary: str = "") -> tuple[Picture, SubFigure]:
+def sheet(
+    title: str, notes: Sequence[str], body_height_in: float, summary: str = ""
+) -> tuple[Picture, SubFigure]:
     """An empty figure with its title and notes, and the part below them to draw in.
 
-    `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
+    `summary` is the main result in one sentence, for the alternative text; without it, that is the
+    first note.
     """
-    title, summary, notes = with_micro(title), with_micro(summary), [with_micro(note) for note in notes]
+    title, summary, notes = (
+        with_micro(title),
+        with_micro(summary),
+        [with_micro(note) for note in notes],
+    )
     title_lines = wrapped(title, 12, "bold") or [""]
     note_lines = [line for note in notes if note for line in wrapped(note)]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
@@ -202,7 +227,11 @@ def sheet(title: str, notes: Sequence[str], body_height_in: float, summary: str 
     head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
     top -= 0.235 * len(title_lines) / head_in
     head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
-    picture.title, picture.notes, picture.summary = title, tuple(note for note in notes if note), summary
+    picture.title, picture.notes, picture.summary = (
+        title,
+        tuple(note for note in notes if note),
+        summary,
+    )
     return picture, body
 
 
@@ -222,7 +251,11 @@ def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
     """A text in lines that fit a sheet."""
     width_in = WIDTH_IN - 0.3
     folds = (textwrap.wrap(label, characters) for characters in range(int(18 * width_in), 0, -1))
-    return next(fold for fold in folds if all(text_size(line, size, weight)[0] <= 72 * width_in for line in fold))
+    return next(
+        fold
+        for fold in folds
+        if all(text_size(line, size, weight)[0] <= 72 * width_in for line in fold)
+    )
 
 
 def whole_range(numbers: Iterable[int]) -> str:
@@ -249,7 +282,10 @@ def brightness(color: Any) -> float:
 
 def size_colors(count: int) -> list:
     """Sequential colours, without the yellow that is hard to see on white."""
-    return [matplotlib.colormaps["viridis"](place) for place in np.linspace(0, 0.86, max(count, 2))[:count]]
+    return [
+        matplotlib.colormaps["viridis"](place)
+        for place in np.linspace(0, 0.86, max(count, 2))[:count]
+    ]
 
 
 def kind_colors(count: int) -> list:
@@ -257,28 +293,42 @@ def kind_colors(count: int) -> list:
 
     If there are more categories than such colours, these follow again, darker.
     """
-    base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and brightness(c) < 0.72]
+    base = [
+        c
+        for c in seaborn.color_palette("colorblind", 10)
+        if max(c) - min(c) > 0.1 and brightness(c) < 0.72
+    ]
     darker = (np.multiply(base, 0.55**turn) for turn in range(math.ceil(count / len(base))))
     return [tuple(color) for colors in darker for color in colors][:count]
 
 
 def kind_looks(count: int) -> list[dict]:
     """Colour and marker of categories."""
-    return [{"color": color, "marker": MARKERS[i % len(MARKERS)]} for i, color in enumerate(kind_colors(count))]
+    return [
+        {"color": color, "marker": MARKERS[i % len(MARKERS)]}
+        for i, color in enumerate(kind_colors(count))
+    ]
 
 
 def runtime_looks(names: Iterable[str]) -> dict[str, dict]:
-    """Colour and marker of each runtime; of those not in `RUNTIMES` a hash of the name chooses, no two the same."""
+    """Colour and marker of each runtime; of those not in `RUNTIMES` a hash of the name chooses, no
+    two the same."""
     places = {name: RUNTIMES[name] for name in names if name in RUNTIMES}
-    rest, colors = [place for place in range(len(MARKERS)) if place not in RUNTIMES.values()], kind_colors(len(MARKERS))
+    rest, colors = (
+        [place for place in range(len(MARKERS)) if place not in RUNTIMES.values()],
+        kind_colors(len(MARKERS)),
+    )
     for name in sorted({*names} - {*places}):
         start = zlib.crc32(name.encode()) % len(rest)
         order = rest[start:] + rest[:start]
         places[name] = next((place for place in order if place not in places.values()), order[0])
-    return {name: {"color": colors[places[name]], "marker": MARKERS[places[name]]} for name in names}
+    return {
+        name: {"color": colors[places[name]], "marker": MARKERS[places[name]]} for name in names
+    }
 
 
-#: Least height of the axes of a panel: 240 pixels; of a line of its title, and of the names below it.
+#: Least height of the axes of a panel: 240 pixels; of a line of its title, and of the names below
+#: it.
 PANEL_IN, TITLE_IN, NAMES_IN = 1.95, 0.2, 0.45
 
 #: Rows of panels in a figure, at most; further ones need a page of their own.
@@ -301,14 +351,17 @@ def facets(
 ) -> Iterator[tuple[Picture, list[Axes]]]:
     """Panels with these titles in rows of `columns`, a new row for each of the `blocks`.
 
-    Afterwards the axes are named (x, y), and the legend is drawn: beside the panels, or in `below` columns below them.
+    Afterwards the axes are named (x, y), and the legend is drawn: beside the panels, or in `below`
+    columns below them.
     """
     columns = columns or columns_of(max(map(len, blocks)))
     rows = [math.ceil(len(block) / columns) for block in blocks]
     lines = max(title.count("\n") for block in blocks for title in block)
     labels = [str(handle.get_label()) for handle in handles]
     named = len(blocks) if sharex else sum(rows)
-    height_in = max(sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15, 3.5)
+    height_in = max(
+        sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15, 3.5
+    )
     if below and labels:
         height_in += 0.2 * math.ceil(len(labels) / legend_columns(labels, below))
     elif labels:
@@ -328,7 +381,9 @@ def facets(
         if below and handles:
             legend_below(body, handles, below)
         elif handles:
-            body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
+            body.legend(
+                handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4
+            )
 
 
 def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
@@ -347,7 +402,9 @@ def scale_text(axis: Axis) -> str:
     return "" if axis.get_scale() != "log" else " (log2)" if transform.base == 2 else " (log)"
 
 
-def legend_columns(labels: Iterable[str], most: int, width_in: float = WIDTH_IN, size: float = 9) -> int:
+def legend_columns(
+    labels: Iterable[str], most: int, width_in: float = WIDTH_IN, size: float = 9
+) -> int:
     """Number of columns of a legend, at most so many, that fit a width."""
     widest = max(text_size(label, size)[0] for label in labels)
     return max(1, min(most, int(72 * width_in / (widest + 40))))
@@ -356,7 +413,9 @@ def legend_columns(labels: Iterable[str], most: int, width_in: float = WIDTH_IN,
 def legend_below(body: SubFigure, handles: Iterable[Artist], ncols: int = 1, **layout) -> None:
     """A legend below all panels with each label once, in at most `ncols` columns."""
     unique = {str(handle.get_label()): handle for handle in handles}
-    ncols = legend_columns(unique, ncols, body.bbox.width / body.figure.dpi, layout.get("fontsize", 9))
+    ncols = legend_columns(
+        unique, ncols, body.bbox.width / body.figure.dpi, layout.get("fontsize", 9)
+    )
     layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": ncols, **layout}
     body.legend(list(unique.values()), list(unique), **layout)
 
@@ -376,8 +435,11 @@ def heading(label: str) -> Line2D:
     return entry(label, linestyle="none")
 
 
-def deadline(deadline_us: float | None, *draw: Callable[..., Line2D], name: str = "deadline ") -> list[Line2D]:
-    """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns its entry in a legend."""
+def deadline(
+    deadline_us: float | None, *draw: Callable[..., Line2D], name: str = "deadline "
+) -> list[Line2D]:
+    """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns its entry in a
+    legend."""
     look = {"label": f"{name}{number(deadline_us)} µs", **DEADLINE}
     for line in draw if deadline_us else ():
         line(deadline_us, **look)
@@ -385,7 +447,8 @@ def deadline(deadline_us: float | None, *draw: Callable[..., Line2D], name: str 
 
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
-    """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the lines."""
+    """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the
+    lines."""
     sizes = spread(list(colors))
     name += f"\n({len(sizes)} of {len(colors)})" if len(sizes) < len(colors) else ""
     handles = [entry(str(size), color=colors[size], marker="o", markersize=4) for size in sizes]
@@ -410,18 +473,27 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
             ax.set_ylim(-top * below, top)
             set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
         if room_below:
-            band = Rectangle((0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0)
+            band = Rectangle(
+                (0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0
+            )
             ax.add_patch(band)
 
 
 def set_ticks(
-    axis: Axis, ticks: Iterable[float], low: float, high: float, write: Callable[[float], str] = plain
+    axis: Axis,
+    ticks: Iterable[float],
+    low: float,
+    high: float,
+    write: Callable[[float], str] = plain,
 ) -> None:
-    """Set those major ticks from `low` to `high` that fit, if not all then the first ones; no minor ticks.
+    """Set those major ticks from `low` to `high` that fit, if not all then the first ones; no minor
+    ticks.
 
     `write` returns their labels.
     """
-    axis.set_major_locator(FittingTicks({float(tick): write(tick) for tick in ticks if low <= tick <= high}))
+    axis.set_major_locator(
+        FittingTicks({float(tick): write(tick) for tick in ticks if low <= tick <= high})
+    )
     axis.set_ticks([], minor=True)
     axis.set_major_formatter(lambda value, _: write(value))
 
@@ -441,19 +513,27 @@ def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
     choices = {12: (1, 2, 5, 3, 4, 7, 1.5), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
     subs = next(subs for most, subs in choices.items() if ratio <= most)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = even_ticks(low, high) if ratio <= 2.5 else [sub * 10.0**power for sub in subs for power in powers]
+    ticks = (
+        even_ticks(low, high)
+        if ratio <= 2.5
+        else [sub * 10.0**power for sub in subs for power in powers]
+    )
     set_ticks(axis, ticks, low, high)
 
 
-def beside(ax: Axes, label: str, place: tuple[float, float], offset: tuple[float, float], **look) -> None:
-    """Write a text beside a place, `offset` points to the right and above of it (or left, below); centred at 0."""
+def beside(
+    ax: Axes, label: str, place: tuple[float, float], offset: tuple[float, float], **look
+) -> None:
+    """Write a text beside a place, `offset` points to the right and above of it (or left, below);
+    centred at 0."""
     across, along = (int(np.sign(way)) for way in offset)
     sides = {"ha": ("center", "left", "right")[across], "va": ("center", "bottom", "top")[along]}
     ax.annotate(label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look})
 
 
 def guides(levels: Sequence[float], *axes: Axes) -> None:
-    """Dashed lines at the `levels` of `GUIDES` within axes side by side, labelled at the right edge of the last."""
+    """Dashed lines at the `levels` of `GUIDES` within axes side by side, labelled at the right edge
+    of the last."""
     low, high = axes[-1].get_ylim()
     for level, ratio in zip(levels, GUIDES, strict=True):
         if low < level < high:
@@ -468,7 +548,8 @@ def columns_of(total: int) -> int:
     return min(total, 2 if total in (2, 4) else 3)
 
 
-#: Most values of an axis that have a panel or an entry in the legend each; further ones are thinned.
+#: Most values of an axis that have a panel or an entry in the legend each; further ones are
+#: thinned.
 MOST_SHOWN = 12
 
 
@@ -491,7 +572,8 @@ def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[floa
 
 
 class FittingTicks(Locator):
-    """Those ticks of which the labels fit side by side; `labels`: place -> label, the most important first."""
+    """Those ticks of which the labels fit side by side; `labels`: place -> label, the most
+    important first."""
 
     def __init__(self, labels: Mapping[float, str]) -> None:
         self._labels = dict(labels)
@@ -501,27 +583,48 @@ class FittingTicks(Locator):
         axis: Any = self.axis
         across = axis.axis_name == "x"
         places = np.array(list(self._labels), dtype=float)
-        pixels = axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
+        pixels = axis.axes.transData.transform(np.column_stack([places, places]))[
+            :, 0 if across else 1
+        ]
         points = dict(zip(self._labels, pixels * 72 / axis.get_figure(root=True).dpi, strict=True))
-        halves = {place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()}
+        halves = {
+            place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()
+        }
         kept: list[float] = []
         for tick in self._labels:
             place = bisect(kept, tick)
             around = [*kept[max(place - 1, 0) : place], tick, *kept[place : place + 1]]
-            if all(points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(around)):
+            if all(
+                points[b] - points[a] >= halves[a] + halves[b] + 2
+                for a, b in itertools.pairwise(around)
+            ):
                 kept.insert(place, tick)
         return kept
 
 
 def round_first(sizes: Sequence[int]) -> list[int]:
-    """The sizes ordered by the largest round number that divides them: a power of two if 4 divides all."""
-    steps = [2**k for k in range(30)] if math.gcd(*sizes) % 4 == 0 else [m * 10**k for k in range(9) for m in (1, 2, 5)]
+    """The sizes ordered by the largest round number that divides them: a power of two if 4 divides
+    all."""
+    steps = (
+        [2**k for k in range(30)]
+        if math.gcd(*sizes) % 4 == 0
+        else [m * 10**k for k in range(9) for m in (1, 2, 5)]
+    )
     return sorted(sizes, key=lambda size: -max(step for step in steps if size % step == 0))
 
 
-def size_ticks(axis: Axis, sizes: Sequence[int], places: Sequence[float] = (), labels: Sequence[str] = ()) -> None:
-    """Label the sizes on an axis, at `places` if these are not the sizes themselves, without overlaps."""
-    each = dict(zip(sizes, zip(map(float, places or sizes), labels or map(str, sizes), strict=True), strict=True))
+def size_ticks(
+    axis: Axis, sizes: Sequence[int], places: Sequence[float] = (), labels: Sequence[str] = ()
+) -> None:
+    """Label the sizes on an axis, at `places` if these are not the sizes themselves, without
+    overlaps."""
+    each = dict(
+        zip(
+            sizes,
+            zip(map(float, places or sizes), labels or map(str, sizes), strict=True),
+            strict=True,
+        )
+    )
     written = dict(each[size] for size in round_first(sizes))
     axis.set_major_locator(FittingTicks(written))
     axis.set_major_formatter(lambda value, _: written.get(float(value), ""))

@@ -22,16 +22,22 @@ FAILURE_LINES = 25
 
 
 def draw_sweep(
-    runs: Any, folder: str | Path, deadline_us: float | None = None, *, formats: Iterable[str] = ("png",)
+    runs: Any,
+    folder: str | Path,
+    deadline_us: float | None = None,
+    *,
+    formats: Iterable[str] = ("png",),
 ) -> list[Path]:
-    """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns their paths.
+    """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns
+    their paths.
 
-    These are curves and box plots for every axis with more than one value, a heat map if there are two such axes (each
-    on several pages if there are many systems), runtimes if there are several systems, latency against error if there
-    are several precisions, medians by version if there are several, tails of up to 6 configurations, and the trials in
-    order of the one with the largest maximum / median; the failures if nothing succeeded. Files are written atomically;
-    other files in the folder are not touched. Raises `UsageError` if there is nothing to draw or the folder cannot be
-    written.
+    These are curves and box plots for every axis with more than one value, a heat map if there are
+    two such axes (each on several pages if there are many systems), runtimes if there are several
+    systems, latency against error if there are several precisions, medians by version if there are
+    several, tails of up to 6 configurations, and the trials in order of the one with the largest
+    maximum / median; the failures if nothing succeeded. Files are written atomically; other files
+    in the folder are not touched. Raises `UsageError` if there is nothing to draw or the folder
+    cannot be written.
     """
     data.check_deadline(deadline_us)
     plan = _plan(as_runs(runs), deadline_us)
@@ -52,14 +58,25 @@ def _plan(runs: Any, deadline_us: float | None) -> dict[str, Draw]:
         for number, part in enumerate(parts, 1):
             plan[name + f"-{number}" * (len(parts) > 1)] = partial(draw, part, *given, **how)
 
-    long = any(len(name) > ROW_CHARACTERS // 3 for name in data.systems(points))  # takes two lines above its panels
+    long = any(
+        len(name) > ROW_CHARACTERS // 3 for name in data.systems(points)
+    )  # takes two lines above its panels
     for axis in axes:
         add(f"latency-by-{axis}", MOST_ROWS - long, curves, axis, deadline_us=deadline_us)
     if len(axes) > 1:
         add("heat-map", MOST_ROWS, heat_map, *map_axes(runs), deadline_us=deadline_us)
     if len(data.systems(points)) > 1:
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
-    if len({point.precision for point in points if point.ok and point.group.parity_error is not None}) > 1:
+    if (
+        len(
+            {
+                point.precision
+                for point in points
+                if point.ok and point.group.parity_error is not None
+            }
+        )
+        > 1
+    ):
         plan["precisions"] = partial(precisions, runs, deadline_us=deadline_us)
     if by_version(points):
         plan["versions"] = partial(versions, runs)
@@ -86,8 +103,18 @@ def failures(runs: Any) -> Picture:
     stages = Counter(point.stages[0] for point in failed)
     by_stage = ", ".join(f"{stage} {total}" for stage, total in stages.most_common())
     title = "Failures" if any(point.ok for point in every) else "No configuration succeeded"
-    counted = f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}" if failed else ""
+    counted = (
+        f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}" if failed else ""
+    )
     notes = [counted, data.describe_systems(failed)] if failed else []
     with figure(title, notes, 0.3 + 0.2 * max(len(lines), 1), summary=counted) as (picture, body):
-        body.text(0.012, 0.97, "\n".join(lines) or "Nothing failed.", va="top", ha="left", size=9, linespacing=1.5)
+        body.text(
+            0.012,
+            0.97,
+            "\n".join(lines) or "Nothing failed.",
+            va="top",
+            ha="left",
+            size=9,
+            linespacing=1.5,
+        )
     return picture

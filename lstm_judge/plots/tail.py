@@ -1,8 +1,9 @@
-"""Latency tails: the share of trials that take longer than each latency, on log-log axes, one step line per round.
+"""Latency tails: the share of trials that take longer than each latency, on log-log axes, one step
+line per round.
 
-A cluster of slow trials is a steep drop at its latency; the plateau before the drop is at its share. A line ends at the
-maximum, at 1/n. The evidence line is the share that an event may still have if it never occurred in n trials, at the
-given confidence; n trials give no evidence below it.
+A cluster of slow trials is a steep drop at its latency; the plateau before the drop is at its
+share. A line ends at the maximum, at 1/n. The evidence line is the share that an event may still
+have if it never occurred in n trials, at the given confidence; n trials give no evidence below it.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
+from lstm_trt.config.configuration import ARRIVALS, WAITS
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import short_number
+from lstm_trt.config.libraries import special
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from lstm_judge.analysis.deadline import Verdict
-from lstm_judge.analysis.outliers import Outliers
-from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE, Ordered
-from lstm_judge.analysis.replay import replay_group, waiting_ns
-from lstm_judge.analysis.series import Series, timed_samples
+from lstm_judge.outliers.outliers import Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.trials import cluster_looks
+from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.read.samples import Group, Latencies
-from lstm_trt.config.configuration import ARRIVALS, WAITS
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import short_number
-from lstm_trt.config.libraries import special
+from lstm_judge.replay.replay import replay_group, waiting_ns
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
+from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_judge.verdict.verdict import Verdict
 
 TAIL_COLOR = "#0173b2"
 
@@ -51,17 +52,21 @@ TAILS = 6
 
 
 def exceedance(ordered: Ordered) -> tuple[np.ndarray, np.ndarray]:
-    """Of ascending latencies some, ascending, and the number of trials above each; the slowest are all there."""
+    """Of ascending latencies some, ascending, and the number of trials above each; the slowest are
+    all there."""
     n = len(ordered)
     above = np.arange(n)
     if n > EXACT + 2 * POINTS:
-        further = [spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)]
+        further = [
+            spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)
+        ]
         above = np.unique(np.r_[np.arange(EXACT), *further])
     return ordered[n - 1 - above][::-1], above[::-1]
 
 
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
-    """Upper bound on the share of an event that never occurred in n independent trials: about 3/n at 95 %."""
+    """Upper bound on the share of an event that never occurred in n independent trials: about 3/n
+    at 95 %."""
     return 1 - (1 - confidence) ** (1 / n)
 
 
@@ -81,8 +86,11 @@ def share_axis(ax: Axes, least: float) -> None:
     ax.set_ylabel("share of trials that take longer (log)")
 
 
-def latency_axis(ax: Axes, numbers_us: Any, deadline_us: float | None = None, far: float = FAR) -> None:
-    """Set up a logarithmic x axis in µs that spans the numbers, and a deadline if it is not far from them."""
+def latency_axis(
+    ax: Axes, numbers_us: Any, deadline_us: float | None = None, far: float = FAR
+) -> None:
+    """Set up a logarithmic x axis in µs that spans the numbers, and a deadline if it is not far
+    from them."""
     low, high = min(numbers_us), max(numbers_us)
     if deadline_us and low / far < deadline_us < high * far:
         low, high = min(low, deadline_us), max(high, deadline_us)
@@ -94,10 +102,32 @@ def latency_axis(ax: Axes, numbers_us: Any, deadline_us: float | None = None, fa
 
 def multiple_ticks(axis: Axis, low: float, high: float) -> None:
     """Set ticks at multiples of the median, common ones first."""
-    steps = (1, 1.25, 2, 10, 100, 0.5, 0.7, 0.8, 0.9, 1.1, 1.5, 3, 5, 20, 50, 200, 500, 1000, 10_000)
+    steps = (
+        1,
+        1.25,
+        2,
+        10,
+        100,
+        0.5,
+        0.7,
+        0.8,
+        0.9,
+        1.1,
+        1.5,
+        3,
+        5,
+        20,
+        50,
+        200,
+        500,
+        1000,
+        10_000,
+    )
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
-    style.set_ticks(axis, steps, low, high, lambda value: f" {style.plain(value)}× ")  # spaces keep them apart
+    style.set_ticks(
+        axis, steps, low, high, lambda value: f" {style.plain(value)}× "
+    )  # spaces keep them apart
 
 
 def tails(
@@ -108,13 +138,15 @@ def tails(
     names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> Picture:
-    """Share of trials that take longer than a latency, log-log: a line per configuration; of a single one, per round.
+    """Share of trials that take longer than a latency, log-log: a line per configuration; of a
+    single one, per round.
 
-    `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the median of the middle
-    round, or in µs with `relative=False`, to compare arrivals. Control runs, if any, have their own panel on the right,
-    in µs: an empty step with the same arrivals shows the delays of the machine itself. With a deadline the legend
-    states the number of misses. `names` replaces the names of the configurations in the legend. Raises `UsageError` if
-    no configuration has trials after warm-up.
+    `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the
+    median of the middle round, or in µs with `relative=False`, to compare arrivals. Control runs,
+    if any, have their own panel on the right, in µs: an empty step with the same arrivals shows the
+    delays of the machine itself. With a deadline the legend states the number of misses. `names`
+    replaces the names of the configurations in the legend. Raises `UsageError` if no configuration
+    has trials after warm-up.
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))
@@ -124,7 +156,10 @@ def tails(
         raise UsageError("none of these recordings has trials after warm-up")
     controls = [control_us(group) for group, _ in shown]
     alone = any(control is not None for control in controls)
-    lengths, several = {group.n for group, _ in shown}, max(len(data.rounds_of(group)) for group, _ in shown) > 1
+    lengths, several = (
+        {group.n for group, _ in shown},
+        max(len(data.trials_of(group)) for group, _ in shown) > 1,
+    )
     own = [group for group, _ in shown if group.configuration is not None]
     notes = [
         f"n = {style.whole_range(lengths)} trials per line, after warm-up{', of all rounds' * several}."
@@ -132,15 +167,25 @@ def tails(
         data.describe_systems(data.points_of(own)) if own else "",
         "Dotted: an event that never occurred in n trials may still have that share (95 % confidence)."
         + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
-        "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
+        "Right: an empty step with the same arrivals, which shows the delays of the machine itself."
+        if alone
+        else "",
     ]
     worst, name = max(shown, key=lambda pair: data.reach(pair[0]))
-    heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
-    summary = f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
+    heading = title or (
+        "Latency tails, as multiples of the median" if relative else "Latency tails"
+    )
+    summary = (
+        f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
+    )
     with style.figure(heading, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
-        axes = np.atleast_1d(body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None))
+        axes = np.atleast_1d(
+            body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None)
+        )
         ax, drawn = axes[0], []
-        for (group, name), control, look in zip(shown, controls, _looks(own, len(shown)), strict=True):
+        for (group, name), control, look in zip(
+            shown, controls, _looks(own, len(shown)), strict=True
+        ):
             drawn += _draw_group(ax, group, name, deadline_us, relative, look, len(shown) == 1)
             if control is not None:
                 draw_line(axes[1], np.sort(control), "_", look | {"linewidth": 1.2})
@@ -159,13 +204,16 @@ def tails(
         if alone:
             ax.set_title("network", loc="left")
             axes[1].set_title("control run (empty step)", loc="left")
-            latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
+            latency_axis(
+                axes[1], np.concatenate([control for control in controls if control is not None])
+            )
         style.legend_below(body, style.handles_of(ax))
     return picture
 
 
 def _looks(groups: Sequence[Group], count: int) -> list[dict]:
-    """The looks of so many lines: those of the runtimes if the `groups` differ by runtime, else of their places."""
+    """The looks of so many lines: those of the runtimes if the `groups` differ by runtime, else of
+    their places."""
     runtimes = [group.configuration.runtime for group in groups]
     if len(set(runtimes)) == count:
         return [style.runtime_looks(runtimes)[runtime] for runtime in runtimes]
@@ -173,22 +221,28 @@ def _looks(groups: Sequence[Group], count: int) -> list[dict]:
 
 
 def _draw_group(
-    ax: Axes, group: Group, name: str, deadline_us: float | None, relative: bool, look: dict, each: bool
+    ax: Axes,
+    group: Group,
+    name: str,
+    deadline_us: float | None,
+    relative: bool,
+    look: dict,
+    each: bool,
 ) -> list[float]:
     """Draw all rounds as one line, and `each` by itself if asked; returns the ends of the lines."""
-    rounds = data.rounds_of(group)
+    rounds = data.trials_of(group)
     median_us = median_low(each.median_us for each in rounds)
     unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
     label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
     if deadline_us:
         misses, n = sum(len(each.above(1e3 * deadline_us)[0]) for each in rounds), group.n
         label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
-    draw_line(ax, Series.of(*timed_samples(group.samples)).ordered_us / unit_us, label, look)
+    draw_line(ax, Trials.of(*timed_rounds(group.rounds)).ordered_us / unit_us, label, look)
     draw_rounds(ax, rounds if each else (), unit_us)
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
 
-def draw_rounds(ax: Axes, rounds: Sequence[Series], unit_us: float = 1.0) -> None:
+def draw_rounds(ax: Axes, rounds: Sequence[Trials], unit_us: float = 1.0) -> None:
     """Draw the tail of each round, if there are several, the first one dark, the last one light."""
     for place, color in enumerate(style.size_colors(len(rounds)) if len(rounds) > 1 else ()):
         label = "_" if place else f"each of {len(rounds)} rounds, first dark, last light"
@@ -199,7 +253,8 @@ def draw_rounds(ax: Axes, rounds: Sequence[Series], unit_us: float = 1.0) -> Non
 def evidence_lines(
     ax: Axes, lengths: Collection[float], confidence: float = DEFAULT_CONFIDENCE, name: str = "n"
 ) -> None:
-    """Draw a dotted line per recording length, of those that differ by more than 20 %; the legend calls them `name`."""
+    """Draw a dotted line per recording length, of those that differ by more than 20 %; the legend
+    calls them `name`."""
     apart: list[float] = []
     for n in sorted(lengths):
         apart += [n] * (not apart or n > 1.2 * apart[-1])
@@ -212,7 +267,10 @@ def evidence_lines(
 def _names(groups: Sequence[Group]) -> list[str]:
     """The arrivals if one network was recorded with several, else the names of the groups."""
     configurations = [group.configuration for group in groups]
-    if None not in configurations and len({(each.workload, each.runtime) for each in configurations}) == 1:
+    if (
+        None not in configurations
+        and len({(each.workload, each.runtime) for each in configurations}) == 1
+    ):
         arrivals = [each.protocol.arrival_text for each in configurations]
         if 1 < len(set(arrivals)) == len(groups):
             return arrivals
@@ -231,8 +289,9 @@ def _arrival_order(group: Group) -> tuple:
 def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
     """The latency tails in µs of one network with different arrivals, see `tails`.
 
-    At a fixed rate latency counts from the time a call was due, so that a slow call delays the next ones; after a
-    pause a runtime may be slower. The control runs show the contribution of the machine.
+    At a fixed rate latency counts from the time a call was due, so that a slow call delays the next
+    ones; after a pause a runtime may be slower. The control runs show the contribution of the
+    machine.
     """
     groups = sorted(as_runs(runs), key=_arrival_order)
     title = f"Latency tails by arrival: {_network(groups[0]) if groups else ''}"
@@ -240,28 +299,32 @@ def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
 
 
 def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
-    """The tail of a closed-loop recording, and its replay with a call due every `period_us`; see `analysis.replay`.
+    """The tail of a closed-loop recording, and its replay with a call due every `period_us`; see
+    `analysis.replay`.
 
     Raises `UsageError` if it cannot be replayed at that rate.
     """
     replay_group(group, period_us, deadline_us)  # raises if it cannot be replayed
-    timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
-    due = tuple(Latencies.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
+    timed = [round_.timed_ns for round_ in group.rounds if len(round_.timed_ns)]
+    due = tuple(
+        Round.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed
+    )
     names = ("recorded in a closed loop", f"replayed with a call every {period_us:g} µs")
-    groups = [replace(group, samples=samples) for samples in (tuple(map(Latencies.of, timed)), due)]
+    groups = [replace(group, rounds=rounds) for rounds in (tuple(map(Round.of, timed)), due)]
     title = f"Replay at a fixed rate: {_network(group)}"
     return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
 
 def choose_tails(runs: Any) -> Runs:
-    """Select the configuration with the largest maximum / median, then others spread evenly over the medians."""
+    """Select the configuration with the largest maximum / median, then others spread evenly over
+    the medians."""
     runs = as_runs(runs)
     timed = [group for group in runs if group.n]
     if not timed:
         return runs
     worst = max(timed, key=data.reach)
     rest = [group for group in timed if group is not worst]
-    rest.sort(key=lambda group: min(each.median_us for each in data.rounds_of(group)))
+    rest.sort(key=lambda group: min(each.median_us for each in data.trials_of(group)))
     return as_runs([worst, *style.spread(rest, TAILS - 1)])
 
 
@@ -271,20 +334,28 @@ def _network(group: Group) -> str:
 
 def control_us(group: Group) -> np.ndarray | None:
     """Latencies of the control runs of all rounds, in µs; None if there are none."""
-    found = [sample.control_ns for sample in group.samples if sample.control_ns is not None and len(sample.control_ns)]
+    found = [
+        round_.control_ns
+        for round_ in group.rounds
+        if round_.control_ns is not None and len(round_.control_ns)
+    ]
     return np.maximum(np.concatenate(found), 1) / 1000 if found else None
 
 
-def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict: Verdict | None = None) -> None:
-    """Draw the tail of one configuration: all rounds pooled, a thin line per round, and the exact bounds.
+def draw_tail(
+    part: SubFigure, group: Group, outliers: Outliers | None, verdict: Verdict | None = None
+) -> None:
+    """Draw the tail of one configuration: all rounds pooled, a thin line per round, and the exact
+    bounds.
 
-    The lower axis is latency in µs, with the deadline; the upper one multiples of the median, with the clusters. The
-    band is the exact interval of the true share. Since an empty step has a different median, the control run is drawn
-    as its excess over its own median, added to the median of the group. A `verdict` gives deadline, allowed share and
-    confidence, and its effective sample size widens the band upwards.
+    The lower axis is latency in µs, with the deadline; the upper one multiples of the median, with
+    the clusters. The band is the exact interval of the true share. Since an empty step has a
+    different median, the control run is drawn as its excess over its own median, added to the
+    median of the group. A `verdict` gives deadline, allowed share and confidence, and its effective
+    sample size widens the band upwards.
     """
-    ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = Series.of(*timed_samples(group.samples))
+    ax, rounds = part.subplots(), data.trials_of(group)
+    pooled = Trials.of(*timed_rounds(group.rounds))
     n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
@@ -300,7 +371,9 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
         edges.append(float(moved.max()))
     latency_axis(ax, edges, verdict.deadline_us if verdict else None)
     _band(ax, pooled.ordered_us, confidence, effective_share)
-    evidence_lines(ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n")
+    evidence_lines(
+        ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n"
+    )
     handles = []
     if verdict:
         label = f"allowed: {short_number(100 * allowed)} %"
@@ -319,26 +392,36 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
 def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: float) -> None:
     """Draw the exact bounds of the share (Clopper and Pearson) at every point.
 
-    Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent MET but does not
-    revoke MISSED.
+    Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent
+    MET but does not revoke MISSED.
     """
     value, above = exceedance(pooled_us)
-    value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # no trial lies beyond the maximum
+    value, above = (
+        np.r_[value, ax.get_xlim()[1]],
+        np.r_[above, 0],
+    )  # no trial lies beyond the maximum
     n = len(pooled_us)
     rest = np.maximum(n - above, 1e-9)
     share = effective_share
-    high = np.where(above >= n, 1.0, special.betaincinv(above * share + 1, rest * share, confidence))
-    low = np.where(above <= 0, 0.0, special.betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
+    high = np.where(
+        above >= n, 1.0, special.betaincinv(above * share + 1, rest * share, confidence)
+    )
+    low = np.where(
+        above <= 0, 0.0, special.betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence)
+    )
     label = f"exact bounds, {100 * confidence:g} % each"
     look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
     ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
-    """Draw the deadline, and shade the region that the tail must not enter; returns its entry if it lies outside."""
+    """Draw the deadline, and shade the region that the tail must not enter; returns its entry if it
+    lies outside."""
     (low, high), top = ax.get_xlim(), ax.get_ylim()[1]
     if not low < deadline_us < high:
-        return style.deadline(deadline_us, name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline ")
+        return style.deadline(
+            deadline_us, name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline "
+        )
     style.deadline(deadline_us, ax.axvline)
     corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
     ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)

@@ -1,8 +1,9 @@
-"""Latencies of a table from elsewhere, a row per trial, as groups of samples.
+"""Latencies of a table from elsewhere, a row per trial, as groups of rounds.
 
-Besides the times these columns are used, named as in recordings: `warmup`, `round`, `trial`, `start_ns` or
-`intended_ns` (in any unit), and the counted causes. If the rows are of several configurations, `group_by` must
-separate them. A histogram has a row per bin, with the number of its calls in a column that must be named.
+Besides the times these columns are used, named as in recordings: `warmup`, `round`, `trial`,
+`start_ns` or `intended_ns` (in any unit), and the counted causes. If the rows are of several
+configurations, `group_by` must separate them. A histogram has a row per bin, with the number of its
+calls in a column that must be named.
 """
 
 from collections import Counter
@@ -13,17 +14,25 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-
-from lstm_judge.read.labels import telling
-from lstm_judge.read.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Latencies, NoTrials
-from lstm_judge.read.tables import STARTS, UNIT_NS, Table, is_start, refuse_aggregates, split_unit, times
-from lstm_judge.read.whole import Bins
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, printable
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, latency
 from lstm_trt.config.shape import AXES
 from lstm_trt.store.whole import counted
+
+from lstm_judge.read.labels import telling
+from lstm_judge.read.rounds import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Round
+from lstm_judge.read.tables import (
+    STARTS,
+    UNIT_NS,
+    Table,
+    is_start,
+    refuse_aggregates,
+    split_unit,
+    times,
+)
+from lstm_judge.read.whole import Bins
 
 #: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms equals 1100 us.
 STEP_DECIMALS = 3
@@ -34,8 +43,8 @@ LONGEST_NS = 2.0**62
 #: Medians below and above these give a warning: the unit is probably wrong.
 ABSURD_BELOW_NS, ABSURD_ABOVE_NS = 1e3, 1e9
 
-#: Columns that describe the system in tables and recordings, besides the sizes of the network. `wait` and `period_us`
-#: are not among them: in tables from elsewhere they can be measured.
+#: Columns that describe the system in tables and recordings, besides the sizes of the network.
+#: `wait` and `period_us` are not among them: in tables from elsewhere they can be measured.
 SYSTEM_COLUMNS = (
     *("runtime", "runtime_version", "framework", "device_name", "mode"),
     *telling(Tells.SYSTEM, of=about(Options)),
@@ -45,7 +54,8 @@ SYSTEM_COLUMNS = (
 #: Columns of the configuration: rows with different values are of different configurations.
 _CONFIGURED = {*AXES, *SYSTEM_COLUMNS, "config_id"}
 
-#: A column whose name contains one of these, without a unit, is a size too: `num_layers`, `hidden size`, `batch_size`.
+#: A column whose name contains one of these, without a unit, is a size too: `num_layers`, `hidden
+#: size`, `batch_size`.
 _SIZES = {"layer", "layers", "hidden", "sequence", "seq", "batch"}
 
 #: Names of columns with the number of calls in each bin of a histogram.
@@ -54,12 +64,14 @@ _COUNTS = {"count", "counts", "freq", "frequency", "hits", "occurrences", "sampl
 #: Bins from which on numbers of calls that never decrease are taken as cumulative.
 CUMULATIVE = 5
 
-#: Rows from which on a size 1, 2, 3, ... is a running number of them, and not that many configurations.
+#: Rows from which on a size 1, 2, 3, ... is a running number of them, and not that many
+#: configurations.
 _MANY_ROWS = 1000
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
-#: Rows of each process of each group, in order of the trials: values of the keys -> [(round, rows)].
+#: Rows of each process of each group, in order of the trials: values of the keys -> [(round,
+#: rows)].
 Parts = dict[tuple, list[tuple[int, np.ndarray]]]
 
 
@@ -77,56 +89,85 @@ class TableOptions(NamedTuple):
 
 
 def groups_of_table(
-    table: Table, name: str, unit: str, keys: Sequence[str], options: TableOptions, warnings: list[str]
+    table: Table,
+    name: str,
+    unit: str,
+    keys: Sequence[str],
+    options: TableOptions,
+    warnings: list[str],
 ) -> list[Group]:
     """The groups of a table, one for each combination of values of the columns `keys`.
 
-    The column `name` holds the times in `unit`. A group of which more than half the rows were dropped has a failure
-    instead of samples. Warnings are appended to `warnings`.
+    The column `name` holds the times in `unit`. A group of which more than half the rows were
+    dropped has a failure instead of rounds. Warnings are appended to `warnings`.
     """
     refuse_aggregates(table, name)
-    rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
+    rows_of = (
+        Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
+    )
     table, latency_ns = _latency_ns(table, name, unit, options, warnings)
     bins, calls = _calls(table, name, options.counts)
-    latency_ns, edges_ns = (latency_ns, None) if bins else _of_coarse_clock(table.where, latency_ns, warnings)
+    latency_ns, edges_ns = (
+        (latency_ns, None) if bins else _of_coarse_clock(table.where, latency_ns, warnings)
+    )
     warmup = _warmup(table, warnings)
     counts = _counts(table, options.causes, {name, *keys}, warnings)
     round_name = _round_column(table, keys)
     parts = _parts(table, keys, round_name, warnings)
     if not options.one_group:
-        read = {name, bins, *keys, round_name, table.find("trial"), table.find("warmup", "warm_up"), *counts}
+        read = {
+            name,
+            bins,
+            *keys,
+            round_name,
+            table.find("trial"),
+            table.find("warmup", "warm_up"),
+            *counts,
+        }
         _refuse_mixtures(table, read, keys, parts, warnings)
-    every = Latencies(latency_ns, warmup, _start_ns(table, {name, *keys}, parts, warnings), counts, edges_ns=edges_ns)
+    every = Round(
+        latency_ns,
+        warmup,
+        _start_ns(table, {name, *keys}, parts, warnings),
+        counts,
+        edges_ns=edges_ns,
+    )
     groups = []
     for values, total in rows_of.items():
         fields = dict(zip(keys, values, strict=True))
-        rounds = parts.get(values, [])
-        samples = [
+        numbers = parts.get(values, [])
+        rounds = [
             _of_rows(every, rows, number)
             if calls is None
             else _histogram(table.where, latency_ns[rows], calls[rows], number)
-            for number, rows in rounds
+            for number, rows in numbers
             if not warmup[rows].all()
         ]
-        label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items()) or Path(table.where).name
-        group = Group(label, tuple(samples), fields)
-        missing = total - sum(len(rows) for _, rows in rounds)
+        label = (
+            ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
+            or Path(table.where).name
+        )
+        group = Group(label, tuple(rounds), fields)
+        missing = total - sum(len(rows) for _, rows in numbers)
         if 2 * missing > total:
             reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
             if not keys:
                 raise UsageError(f"{table.where}: {reason}: use another column")
-            group = replace(group, samples=(), failure=NoTrials(None, reason))
+            group = replace(group, rounds=(), failure=NoTrials(None, reason))
         elif group.n < 2:
             which = f"{table.where}: {label}" if fields else table.where
             few = count(group.n, "time") + " after warm-up" * bool(warmup.any())
-            raise UsageError(f"{which} has {few}: at least 2 are needed, and about 1000 for the tail")
+            raise UsageError(
+                f"{which} has {few}: at least 2 are needed, and about 1000 for the tail"
+            )
         groups.append(group)
     warnings += _absurd(table.where, groups, unit)
     return groups
 
 
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
-    """The table's columns with the names given by `option`; raises `UsageError` for a name given twice."""
+    """The table's columns with the names given by `option`; raises `UsageError` for a name given
+    twice."""
     found = [table.column(name, option) for name in names]
     if len(set(found)) < len(found):
         raise UsageError(f"{option} names {Counter(found).most_common(1)[0][0]} twice")
@@ -136,7 +177,8 @@ def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
 def _latency_ns(
     table: Table, name: str, unit: str, options: TableOptions, warnings: list[str]
 ) -> tuple[Table, np.ndarray]:
-    """The rows that have a time, and the times; raises `UsageError` if others are missing or invalid.
+    """The rows that have a time, and the times; raises `UsageError` if others are missing or
+    invalid.
 
     The times may be 0, and those of a histogram also infinite.
     """
@@ -150,20 +192,30 @@ def _latency_ns(
     if missing := int(np.count_nonzero(~present)):
         which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time"
         which += f" in {name}" if name else ""
-        warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
+        warnings.append(
+            f"{which} and were dropped: no answer includes them, although they may be calls that failed"
+        )
         table, values = table.with_rows(present), values[present]
     with np.errstate(over="ignore"):
         latency_ns = np.round(values * UNIT_NS[unit], STEP_DECIMALS)
-    if not ((np.isfinite(latency_ns) == np.isfinite(values)) & ((latency_ns > 0) == (values > 0))).all():
-        raise UsageError(f"{table.where}: {name or 'the file'} has times out of range for the unit {unit}")
+    if not (
+        (np.isfinite(latency_ns) == np.isfinite(values)) & ((latency_ns > 0) == (values > 0))
+    ).all():
+        raise UsageError(
+            f"{table.where}: {name or 'the file'} has times out of range for the unit {unit}"
+        )
     return table, latency_ns
 
 
-def _of_coarse_clock(where: str, latency_ns: np.ndarray, warnings: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """The times, and the least and the most that each may be, if some are 0; else None for the latter.
+def _of_coarse_clock(
+    where: str, latency_ns: np.ndarray, warnings: list[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The times, and the least and the most that each may be, if some are 0; else None for the
+    latter.
 
-    A clock that did not advance during a call took at most one step; its step is at most the shortest other time. A
-    time of k steps is of a call that took more than k - 1 and less than k + 1. A time of 0 is counted as one step.
+    A clock that did not advance during a call took at most one step; its step is at most the
+    shortest other time. A time of k steps is of a call that took more than k - 1 and less than k +
+    1. A time of 0 is counted as one step.
     """
     zeros = latency_ns == 0
     if not zeros.any():
@@ -173,27 +225,36 @@ def _of_coarse_clock(where: str, latency_ns: np.ndarray, warnings: list[str]) ->
     step_ns = float(latency_ns[~zeros].min())
     shown = f"{np.count_nonzero(zeros)} of {len(zeros)} times are 0"
     step = f"a step of the clock is up to {latency(step_ns / 1e3)}"
-    warnings.append(f"{where}: {shown}: {step}; each counts as one, and the others are known to one")
+    warnings.append(
+        f"{where}: {shown}: {step}; each counts as one, and the others are known to one"
+    )
     edges_ns = np.stack([np.maximum(latency_ns - step_ns, 0), latency_ns + step_ns])
     return np.maximum(latency_ns, step_ns), edges_ns
 
 
-def _of_rows(every: Latencies, rows: np.ndarray, number: int) -> Latencies:
+def _of_rows(every: Round, rows: np.ndarray, number: int) -> Round:
     """The round with this number, of some of the rows."""
     starts = None if every.start_ns is None else every.start_ns[rows]
     edges = None if every.edges_ns is None else every.edges_ns[:, rows]
     causes = {cause: counts[rows] for cause, counts in every.causes.items()}
-    return Latencies(every.latency_ns[rows], every.warmup[rows], starts, causes, round=number, edges_ns=edges)
+    return Round(
+        every.latency_ns[rows], every.warmup[rows], starts, causes, round=number, edges_ns=edges
+    )
 
 
 def _calls(table: Table, name: str, given: str | None) -> tuple[str | None, np.ndarray | None]:
-    """The `given` column with the numbers of calls in the bins of a histogram, and these; (None, None) without one.
+    """The `given` column with the numbers of calls in the bins of a histogram, and these; (None,
+    None) without one.
 
-    Raises `UsageError` if it has anything else, and if none is given but the rows seem to be bins: ascending times, and
-    a column that is called as one of numbers.
+    Raises `UsageError` if it has anything else, and if none is given but the rows seem to be bins:
+    ascending times, and a column that is called as one of numbers.
     """
     if given is None:
-        bins = [other for other in table.names if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)]
+        bins = [
+            other
+            for other in table.names
+            if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)
+        ]
         if bins and (np.diff(table.numbers(name)) > 0).all():
             remedy = f"read a histogram with --counts {bins[0]}, or leave the column out with --rename {bins[0]}="
             raise UsageError(f"{table.where} has ascending times with a column {bins[0]}: {remedy}")
@@ -201,43 +262,64 @@ def _calls(table: Table, name: str, given: str | None) -> tuple[str | None, np.n
     column = table.column(given, "--counts")
     calls = _whole_numbers(table, column)
     if calls is None:
-        raise UsageError(f"{table.where}: --counts {column} is not a column of whole numbers of at least 0")
+        raise UsageError(
+            f"{table.where}: --counts {column} is not a column of whole numbers of at least 0"
+        )
     return column, calls
 
 
-def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: int) -> Latencies:
+def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: int) -> Round:
     """The calls in each bin. A last bin at infinity has the calls above the others.
 
-    A table has one number for each bin, which may be its lower edge, its middle or its upper edge. So a bin may reach
-    from its number by its width to both sides; that of a bin is the smallest distance between numbers from there on,
-    since bins do not become narrower, and empty ones may be left out. Raises `UsageError` if calls may be missing.
+    A table has one number for each bin, which may be its lower edge, its middle or its upper edge.
+    So a bin may reach from its number by its width to both sides; that of a bin is the smallest
+    distance between numbers from there on, since bins do not become narrower, and empty ones may be
+    left out. Raises `UsageError` if calls may be missing.
     """
     values_ns, numbers = counted([(latency_ns, calls)])
     finite_ns = values_ns[np.isfinite(values_ns)]
     bins = len(finite_ns)
     if bins < 2 or not numbers.any():
-        raise UsageError(f"{where}: a histogram needs at least 2 bins and a call, here are {bins} bins")
+        raise UsageError(
+            f"{where}: a histogram needs at least 2 bins and a call, here are {bins} bins"
+        )
     if bins == len(values_ns) and not numbers[-1]:
         lost = "the last bin is empty, so calls above it may be missing"
         raise UsageError(f"{where}: {lost}: add a row inf with their number, 0 if there were none")
-    if bins >= CUMULATIVE and (np.diff(numbers[:bins]) >= 0).all() and numbers[0] < numbers[bins - 1]:
-        raise UsageError(f"{where}: the numbers of calls never decrease, as if cumulative: give those of each bin")
+    if (
+        bins >= CUMULATIVE
+        and (np.diff(numbers[:bins]) >= 0).all()
+        and numbers[0] < numbers[bins - 1]
+    ):
+        raise UsageError(
+            f"{where}: the numbers of calls never decrease, as if cumulative: give those of each bin"
+        )
     widths_ns = np.minimum.accumulate(np.diff(finite_ns)[::-1])[::-1]
     last_ns = finite_ns[-1:] + 2 * widths_ns[-1:]  # bins that grow usually do so up to twice
     above_ns = values_ns[bins:]
-    least_ns = np.concatenate([[0.0], finite_ns[1:] - widths_ns, np.minimum(above_ns, finite_ns[-1])])
+    least_ns = np.concatenate(
+        [[0.0], finite_ns[1:] - widths_ns, np.minimum(above_ns, finite_ns[-1])]
+    )
     most_ns = np.concatenate([finite_ns[:-1] + widths_ns, last_ns, above_ns])
     kept = numbers > 0
     edges_ns = np.round([least_ns, most_ns], STEP_DECIMALS)[:, kept]
     whole = Bins(values_ns[kept], numbers[kept], most_ns=values_ns[kept][-1])
-    return Latencies(whole.values, np.zeros(len(whole.values), bool), whole=whole, edges_ns=edges_ns, round=number)
+    return Round(
+        whole.values,
+        np.zeros(len(whole.values), bool),
+        whole=whole,
+        edges_ns=edges_ns,
+        round=number,
+    )
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
     name, none = table.find("warmup", "warm_up"), [False] * table.data.num_rows
     truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)] if name else none
     if None in truths:
-        warnings.append(f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up")
+        warnings.append(
+            f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up"
+        )
         truths = none
     return np.array(truths, dtype=bool)
 
@@ -250,8 +332,11 @@ def _round_column(table: Table, keys: Sequence[str]) -> str | None:
     return name if min(Counter(table.cells(name)).values()) > 1 else None
 
 
-def _counts(table: Table, causes: Sequence[str] | None, taken: set, warnings: list[str]) -> dict[str, np.ndarray]:
-    """The columns of counts per trial: `causes` if given, else those with names that recordings have."""
+def _counts(
+    table: Table, causes: Sequence[str] | None, taken: set, warnings: list[str]
+) -> dict[str, np.ndarray]:
+    """The columns of counts per trial: `causes` if given, else those with names that recordings
+    have."""
     names = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
     names = [name for name in names if table.array(name).null_count < table.data.num_rows]
     found = {}
@@ -277,16 +362,25 @@ def _whole_numbers(table: Table, name: str) -> np.ndarray | None:
 def _parts(table: Table, keys: Sequence[str], round_name: str | None, warnings: list[str]) -> Parts:
     """The rows of each round of each group; groups are in the order of their first rows."""
     rounds = table.cells(round_name) if round_name else [0] * table.data.num_rows
-    numbers = {cell: cell if isinstance(cell, int) else place for place, cell in enumerate(dict.fromkeys(rounds))}
+    numbers = {
+        cell: cell if isinstance(cell, int) else place
+        for place, cell in enumerate(dict.fromkeys(rounds))
+    }
     rows_by: dict[tuple, list[int]] = {}
     for row, values in enumerate(zip(*map(table.cells, keys), rounds, strict=True)):
         rows_by.setdefault(values, []).append(row)
     trial_name = table.find("trial")
-    trials = table.numbers(trial_name) if trial_name and table.kind(trial_name) == "number" else None
+    trials = (
+        table.numbers(trial_name) if trial_name and table.kind(trial_name) == "number" else None
+    )
     parts: Parts = {}
     for (*values, cell), in_order in rows_by.items():
         rows = np.array(in_order)
-        if trials is not None and (np.diff(trials[rows]) < 0).any() and len(set(trials[rows])) == len(rows):
+        if (
+            trials is not None
+            and (np.diff(trials[rows]) < 0).any()
+            and len(set(trials[rows])) == len(rows)
+        ):
             rows = rows[np.argsort(trials[rows])]
             warnings.append(f"rows were sorted by {trial_name}")
         parts.setdefault(tuple(values), []).append((int(numbers[cell]), rows))
@@ -296,33 +390,45 @@ def _parts(table: Table, keys: Sequence[str], round_name: str | None, warnings: 
 def _start_ns(table: Table, taken: set, parts: Parts, warnings: list[str]) -> np.ndarray | None:
     """Start times of the calls in ns from the first row; None if the table has none.
 
-    The first of the columns `STARTS` that has a unit and ascends in every sample. A clock that is too coarse for this
-    cannot show a period.
+    The first of the columns `STARTS` that has a unit and ascends in every round. A clock that is
+    too coarse for this cannot show a period.
     """
     names = [name for name in table.names if is_start(name) and name not in taken]
     coarse = []
     for name in sorted(names, key=lambda name: STARTS.index(split_unit(name)[0])):
         unit = table.stated_unit(name)
-        if table.kind(name) not in ("number", "moment") or unit is None or table.array(name).null_count:
+        if (
+            table.kind(name) not in ("number", "moment")
+            or unit is None
+            or table.array(name).null_count
+        ):
             continue
         values = table.numbers(name)
         if not (np.abs(values.astype(np.float64)) * UNIT_NS[unit] < LONGEST_NS).all():
             continue
         # Subtract before converting to float: nanoseconds since 1970 have more digits than a float.
         start_ns = np.round((values - values[0]) * UNIT_NS[unit]).astype(np.int64)
-        if all((np.diff(start_ns[rows]) > 0).all() for rounds in parts.values() for _, rows in rounds):
+        if all(
+            (np.diff(start_ns[rows]) > 0).all() for rounds in parts.values() for _, rows in rounds
+        ):
             return start_ns
         coarse.append(name)
     if coarse:
-        warnings.append(f"{coarse[0]} does not increase from row to row: periods of slow trials cannot be found")
+        warnings.append(
+            f"{coarse[0]} does not increase from row to row: periods of slow trials cannot be found"
+        )
     return None
 
 
-def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts, warnings: list[str]) -> None:
-    """Raise `UsageError` if a column outside `read` shows that the rows are of several configurations.
+def _refuse_mixtures(
+    table: Table, read: set, keys: Sequence[str], parts: Parts, warnings: list[str]
+) -> None:
+    """Raise `UsageError` if a column outside `read` shows that the rows are of several
+    configurations.
 
-    Such a column has several values and either belongs to the configuration by its name, or is text in which each
-    value occurs twice on average. If the rows are grouped already, this is only a warning.
+    Such a column has several values and either belongs to the configuration by its name, or is text
+    in which each value occurs twice on average. If the rows are grouped already, this is only a
+    warning.
     """
     mixed = {}
     for name in table.names:
@@ -338,23 +444,33 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
             balanced = len(set(Counter(table.cells(name)).values())) == 1
             if balanced:  # as in a planned experiment, unlike a quantity measured at each trial
                 what = f"{values} values of {name}, equally often"
-                warnings.append(f"{table.where} has {what}: use --group-by {name} if these are configurations")
+                warnings.append(
+                    f"{table.where} has {what}: use --group-by {name} if these are configurations"
+                )
     if mixed and not keys:
         what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
         flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
-        remedies = [f"--group-by {flags} if these are configurations", "--one-group if all rows are of one"]
+        remedies = [
+            f"--group-by {flags} if these are configurations",
+            "--one-group if all rows are of one",
+        ]
         if table.data.num_rows in mixed.values():  # no two rows are of one configuration
             remedies.reverse()
         remedy = f"use {remedies[0]}, {remedies[1]}"
         raise UsageError(f"{table.where} mixes {what}: {remedy}")
     for name in mixed:
         cells = table.cells(name)
-        if any(len({cells[row] for _, rows in rounds for row in rows}) > 1 for rounds in parts.values()):
-            warnings.append(f"{table.where} mixes values of {name} within a group: add it to --group-by?")
+        if any(
+            len({cells[row] for _, rows in rounds for row in rows}) > 1 for rounds in parts.values()
+        ):
+            warnings.append(
+                f"{table.where} mixes values of {name} within a group: add it to --group-by?"
+            )
 
 
 def _is_configured(table: Table, name: str) -> bool:
-    """Whether a column belongs to the configuration by its name, and as a size does not count the trials."""
+    """Whether a column belongs to the configuration by its name, and as a size does not count the
+    trials."""
     stem, unit = split_unit(name)
     if unit is not None or (stem not in _CONFIGURED and _SIZES.isdisjoint(stem.split("_"))):
         return False
@@ -366,7 +482,7 @@ def _is_configured(table: Table, name: str) -> bool:
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
-    medians = sorted(group.median_ns for group in groups if group.samples)
+    medians = sorted(group.median_ns for group in groups if group.rounds)
     absurd = [f"{median:g} ns" for median in medians if median < ABSURD_BELOW_NS]
     absurd += [f"{median / 1e9:g} s" for median in reversed(medians) if median > ABSURD_ABOVE_NS]
     return [f"a median in {where} is {median}: is {unit} the right unit?" for median in absurd[:1]]

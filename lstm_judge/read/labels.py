@@ -61,7 +61,8 @@ def cell_text(field: About, value: Any) -> str:
 
 
 def field_text(name: str, value: object) -> str:
-    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
+    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no
+    value."""
     if value is None or value == "":
         return ""
     field = FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN))
@@ -82,7 +83,9 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     return texts
 
 
-def record_command(configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
+def record_command(
+    configuration: Configuration, out: str | Path, rounds: int | str | None = None
+) -> str | None:
     """The shell command that records this configuration, `rounds` times if given; defaults are left
     out.
 
@@ -103,7 +106,9 @@ def can_alternate(a: Configuration, b: Configuration) -> bool:
     return record_command(a, "") != record_command(b, "")
 
 
-def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
+def record_both_command(
+    a: Configuration, b: Configuration, out: str | Path, rounds: int
+) -> str | None:
     """The shell commands, on several lines, that record rounds of both and compare them.
 
     The rounds alternate, into a folder for each side. If both sides have the same command, they
@@ -113,7 +118,9 @@ def record_both_command(a: Configuration, b: Configuration, out: str | Path, rou
     alternate = can_alternate(a, b)
     folders = [str(Path(out) / side) for side in "ab"]
     number = "$round" if alternate else rounds
-    first, second = (record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True))
+    first, second = (
+        record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True)
+    )
     if first is None or second is None:
         return None
     lines = [first, "# then change what differs between A and B", second]
@@ -138,13 +145,19 @@ def versions_command(
     library."""
     # The default of --warmup depends on the workload.
     flags = _flags(configuration, ("trials", "warmup"))
-    return command_line([configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds)
+    return command_line(
+        [configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds
+    )
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:
     """The flags that select a configuration; fields with their default are left out, unless they
     are `shown`."""
-    words = [word for flag, values in (configuration.workload.flags or {}).items() for word in (flag, *values)]
+    words = [
+        word
+        for flag, values in (configuration.workload.flags or {}).items()
+        for word in (flag, *values)
+    ]
     words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
     words += ["--runtime", configuration.runtime]
     for part in (configuration.options, configuration.protocol):
@@ -159,7 +172,11 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
     """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
-    return shlex.join(words) + (f" --rounds {rounds}" if rounds else "") + f" --out {shlex.quote(str(out))}"
+    return (
+        shlex.join(words)
+        + (f" --rounds {rounds}" if rounds else "")
+        + f" --out {shlex.quote(str(out))}"
+    )
 
 
 #: Measures of size for "largest", and their names in texts.

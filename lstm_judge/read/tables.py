@@ -1,9 +1,11 @@
-"""Read tables from elsewhere: CSV, Parquet, JSON (trtexec's `--exportTimes`), .npy, or one number per line.
+"""Read tables from elsewhere: CSV, Parquet, JSON (trtexec's `--exportTimes`), .npy, or one number
+per line.
 
-`tools` reads what other benchmark tools write in formats of their own.
-Nothing is guessed. The column of times is called `latency`, or is the only one that states a unit in its name
-(`latency_us`, `Average time (s)`, `latencyMs`). Otherwise, or if no unit is stated, the error message names the
-options to use. Invalid content raises `UsageError` with a one-line message that names the first wrong line or row.
+`tools` reads what other benchmark tools write in formats of their own. Nothing is guessed. The
+column of times is called `latency`, or is the only one that states a unit in its name
+(`latency_us`, `Average time (s)`, `latencyMs`). Otherwise, or if no unit is stated, the error
+message names the options to use. Invalid content raises `UsageError` with a one-line message that
+names the first wrong line or row.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pyarrow as pa
-
-from lstm_judge.read.tools import aggregates, columns_of_json, columns_of_text
 from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
 from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY, numpy_of
+
+from lstm_judge.read.tools import aggregates, columns_of_json, columns_of_text
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -48,7 +50,9 @@ _ANY_UNIT = "|".join(sorted(_UNITS, key=len, reverse=True))
 
 #: A unit in brackets, after a separator, or at the end of a camel-case word (as in trtexec).
 _STATED = (
-    re.compile(rf"(?P<stem>.+?)[\s_]*[\[(]\s*(?:in\s+)?(?P<unit>{_ANY_UNIT})\s*[\])]", re.IGNORECASE),
+    re.compile(
+        rf"(?P<stem>.+?)[\s_]*[\[(]\s*(?:in\s+)?(?P<unit>{_ANY_UNIT})\s*[\])]", re.IGNORECASE
+    ),
     re.compile(rf"(?P<stem>.+?)[\s_]+(?:in\s+)?(?P<unit>{_ANY_UNIT})", re.IGNORECASE),
     re.compile(r"(?P<stem>.*[a-z0-9])(?P<unit>Ns|Us|Ms)"),
 )
@@ -59,8 +63,11 @@ _BLANKS = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
 #: Text cells of the calls above the range of a histogram.
 _ABOVE = re.compile(r"(?a)(#.*)?over\w*:?|> ?[\d.]+|[\d.]+ ?\+", re.IGNORECASE)
 
-#: Words in the name of a column of aggregates, and of a column beside which the times of all rows are aggregates.
-_AGGREGATES = re.compile(r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?")
+#: Words in the name of a column of aggregates, and of a column beside which the times of all rows
+#: are aggregates.
+_AGGREGATES = re.compile(
+    r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?"
+)
 _AGGREGATED_BY = re.compile(r"percentiles?|quantiles?|iterations")
 
 #: Maximum number of characters of a cell or name, and of names, in an error message.
@@ -68,9 +75,11 @@ _SHOWN_LETTERS, _SHOWN_NAMES = 40, 20
 
 
 def split_unit(name: str) -> tuple[str, str | None]:
-    """`"Latency [us]"` -> `("latency", "us")`: the normalized name (`normal_name`) without its unit, and the unit.
+    """`"Latency [us]"` -> `("latency", "us")`: the normalized name (`normal_name`) without its
+    unit, and the unit.
 
-    The unit is None if none is stated: `times` and `focus` do not end in a unit, and `images_per_s` is a rate.
+    The unit is None if none is stated: `times` and `focus` do not end in a unit, and `images_per_s`
+    is a rate.
     """
     for pattern in _STATED:
         found = pattern.fullmatch(" ".join(name.split()))
@@ -80,7 +89,8 @@ def split_unit(name: str) -> tuple[str, str | None]:
 
 
 def normal_name(name: str) -> str:
-    """A name in lower case, stripped, with one underscore for spaces and hyphens; columns are looked up by it."""
+    """A name in lower case, stripped, with one underscore for spaces and hyphens; columns are
+    looked up by it."""
     return re.sub(r"[\s_-]+", "_", str(name).strip().casefold())
 
 
@@ -97,12 +107,21 @@ def listed_names(names: Iterable[str]) -> str:
 
 def _shown(cell: object) -> str:
     text = str(cell).strip()
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}... ({len(text)} characters)"
+    return (
+        text
+        if len(text) <= _SHOWN_LETTERS
+        else f"{text[:_SHOWN_LETTERS]}... ({len(text)} characters)"
+    )
 
 
 #: Kind of a column (`Table.kind`) -> tests of its type.
 _KINDS = {
-    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_duration),
+    "number": (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_duration,
+    ),
     "bool": (pa.types.is_boolean,),
     "text": (pa.types.is_string, pa.types.is_large_string),
     "moment": (pa.types.is_timestamp,),
@@ -113,10 +132,10 @@ _KINDS = {
 class Table:
     """Columns of equal length with at least one row; `where` names the file in error messages.
 
-    A file of plain numbers has one column, "". `unit` is the unit of that column if a comment above it states one.
-    `lines` has the line number of each row of a text file and is None for others. `places` has the names of all columns
-    of the file in their order, also of those without a name, which are left out. Raises `UsageError` if two columns
-    have the same name.
+    A file of plain numbers has one column, "". `unit` is the unit of that column if a comment above
+    it states one. `lines` has the line number of each row of a text file and is None for others.
+    `places` has the names of all columns of the file in their order, also of those without a name,
+    which are left out. Raises `UsageError` if two columns have the same name.
     """
 
     where: str
@@ -148,20 +167,24 @@ class Table:
         return self.data.column(name).combine_chunks()
 
     def find(self, *names: str) -> str | None:
-        """The column with one of these normalized names, or None; raises `UsageError` if there are several."""
+        """The column with one of these normalized names, or None; raises `UsageError` if there are
+        several."""
         found = [name for name in self.names if normal_name(name) in names]
         self._refuse_several(found)
         return found[0] if found else None
 
     def column(self, name: str, option: str) -> str:
-        """The column with the name that `option` gives, ignoring case and surrounding spaces, or its place from 1."""
+        """The column with the name that `option` gives, ignoring case and surrounding spaces, or
+        its place from 1."""
         if self.names == [""]:
             raise UsageError(f"{self.where} has numbers without column names: remove {option}")
         found = name if name in self.names else self.find(normal_name(name))
         if found is None and name.isdecimal() and 1 <= int(name) <= len(self.places):
             found = self.places[int(name) - 1] or None
         if found is None:
-            raise UsageError(f"{self.where} has no column {name!r}; its columns are {listed_names(self.names)}")
+            raise UsageError(
+                f"{self.where} has no column {name!r}; its columns are {listed_names(self.names)}"
+            )
         return found
 
     def renamed(self, names: Mapping[str, str] | None) -> Table:
@@ -172,30 +195,41 @@ class Table:
         kept = self.data.select([name for name in self.names if new.get(name, name)])
         places = [new.get(name, name) for name in self.places]
         return replace(
-            self, data=kept.rename_columns([new.get(name, name) for name in kept.column_names]), places=places
+            self,
+            data=kept.rename_columns([new.get(name, name) for name in kept.column_names]),
+            places=places,
         )
 
     def kind(self, name: str) -> str:
         """`number` (including durations), `bool`, `text`, `moment` (a timestamp), or `other`."""
         found = self.array(name).type
-        return next((kind for kind, tests in _KINDS.items() if any(test(found) for test in tests)), "other")
+        return next(
+            (kind for kind, tests in _KINDS.items() if any(test(found) for test in tests)), "other"
+        )
 
     def stated_unit(self, name: str) -> str | None:
-        """The unit of a column: from its type, its name, or a comment above plain numbers; None if not stated."""
+        """The unit of a column: from its type, its name, or a comment above plain numbers; None if
+        not stated."""
         return getattr(self.array(name).type, "unit", None) or split_unit(name)[1] or self.unit
 
     def numbers(self, name: str, kinds: Sequence[str] = tuple(_KINDS)) -> np.ndarray:
-        """A column as float64, or as int64 if it has whole numbers and no missing values; missing values are NaN.
+        """A column as float64, or as int64 if it has whole numbers and no missing values; missing
+        values are NaN.
 
-        Single-precision values are converted through their decimal text: 1.1 and not 1.10000002384. Durations
-        and timestamps are in the unit of their type. Raises `UsageError` if the column is not of these `kinds`, or,
-        with the row of a text, if a value is not a number.
+        Single-precision values are converted through their decimal text: 1.1 and not 1.10000002384.
+        Durations and timestamps are in the unit of their type. Raises `UsageError` if the column is
+        not of these `kinds`, or, with the row of a text, if a value is not a number.
         """
         array, kind = self.array(name), self.kind(name)
         if kind not in kinds:
             raise UsageError(f"{self.where}: {_shown(name)} is not a column of numbers")
         if kind == "text":
-            return np.array([self._number_of_text(name, row, cell) for row, cell in enumerate(array.to_pylist())])
+            return np.array(
+                [
+                    self._number_of_text(name, row, cell)
+                    for row, cell in enumerate(array.to_pylist())
+                ]
+            )
         if pa.types.is_temporal(array.type):
             array = array.cast(pa.int64())
         elif kind == "bool" or pa.types.is_decimal(array.type):
@@ -203,7 +237,9 @@ class Table:
         values = array.to_numpy(zero_copy_only=False) if array.null_count else numpy_of(array)
         if values.dtype in (np.float16, np.float32):
             values = values.astype(str)
-        return values.astype(np.int64 if values.dtype.kind in "iu" and values.dtype != np.uint64 else np.float64)
+        return values.astype(
+            np.int64 if values.dtype.kind in "iu" and values.dtype != np.uint64 else np.float64
+        )
 
     def _number_of_text(self, name: str, row: int, cell: str | None) -> float:
         text = "" if cell is None else cell.strip()
@@ -250,24 +286,31 @@ def time_column(
 ) -> tuple[Any, Any, list[str]]:
     """`(name, unit, warnings)` of the column that holds the times.
 
-    `column` and `unit` are given by the user. Otherwise the column is the first of the names `known` that is
-    present, else the only one that states a unit, else the only one of the table. Start times are not considered.
+    `column` and `unit` are given by the user. Otherwise the column is the first of the names
+    `known` that is present, else the only one that states a unit, else the only one of the table.
+    Start times are not considered.
     """
     if unit is not None:
         one_of("unit", unit, UNIT_NS)
     name = table.column(column, "--column") if column is not None else _only_times(table, known)
     stated, label = table.stated_unit(name), _shown(name) or "a file of plain numbers"
     if unit is None and stated is None:
-        raise UsageError(f"{table.where}: {label} does not state its unit: use --unit ns, us, ms or s")
+        raise UsageError(
+            f"{table.where}: {label} does not state its unit: use --unit ns, us, ms or s"
+        )
     differ = unit is not None and stated is not None and unit != stated
-    warning = f"{table.where}: {label} states the unit {stated}, but is read in {unit} because of --unit"
+    warning = (
+        f"{table.where}: {label} states the unit {stated}, but is read in {unit} because of --unit"
+    )
     return name, unit or stated, [warning] * differ
 
 
 def _only_times(table: Table, known: Sequence[str]) -> str:
     stems = {name: split_unit(name)[0] for name in table.names if not is_start(name)}
     times = [name for name in stems if table.kind(name) in ("number", "text")]
-    found = next((same for stem in known if (same := [name for name in times if stems[name] == stem])), None)
+    found = next(
+        (same for stem in known if (same := [name for name in times if stems[name] == stem])), None
+    )
     found = found or [name for name in times if table.stated_unit(name)]
     if not found and len(table.names) == 1:
         found = table.names
@@ -277,12 +320,15 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
     has = f"{table.where} has {several if found else 'no column that is known to hold the times'}"
     summaries = [name for name in times if has_word(name, _AGGREGATES)]
     if summaries and all(name in summaries for name in found):
-        raise aggregates(f"{table.where} has no column of single times, but {listed_names(summaries)}, that is")
+        raise aggregates(
+            f"{table.where} has no column of single times, but {listed_names(summaries)}, that is"
+        )
     remedy = "use --column with its name or its place from 1, or --rename NAME=latency_us"
     raise UsageError(f"{has}: {remedy}; its columns are {listed_names(table.names)}")
 
 
-#: Names of columns of start times, in order of preference: of recordings (intended, actual), trtexec (old, new), other.
+#: Names of columns of start times, in order of preference: of recordings (intended, actual),
+#: trtexec (old, new), other.
 STARTS = ("intended", "start", "startin", "startenq", "starth2d", "startcompute", "timestamp")
 
 
@@ -292,14 +338,17 @@ def is_start(name: str) -> bool:
 
 
 def refuse_aggregates(table: Table, name: str) -> None:
-    """Raise `UsageError` if a column of times holds no times of single calls: aggregates, or a running number."""
+    """Raise `UsageError` if a column of times holds no times of single calls: aggregates, or a
+    running number."""
     if has_word(name, _AGGREGATES):
         raise aggregates(f"{table.where}: {_shown(name)} holds")
     for other in table.names:
         if other != name and has_word(other, _AGGREGATED_BY):
             raise aggregates(f"{table.where} has a column {_shown(other)}, so its rows are")
     if split_unit(name)[0] != "latency" and table.counts_rows(name):
-        raise UsageError(f"{table.where}: {_shown(name) or 'the file'} counts the rows, it has no times: use --column")
+        raise UsageError(
+            f"{table.where}: {_shown(name) or 'the file'} counts the rows, it has no times: use --column"
+        )
 
 
 #: Kinds of invalid times, and what to do about them.
@@ -312,7 +361,8 @@ _REMEDIES = {
 
 
 def times(table: Table, name: str, allowed: Collection[str] = ()) -> np.ndarray:
-    """The column of times in its own unit: finite and positive, except for the kinds of `_REMEDIES` that are `allowed`.
+    """The column of times in its own unit: finite and positive, except for the kinds of `_REMEDIES`
+    that are `allowed`.
 
     Raises `UsageError` with the number of invalid times and the line of the first.
     """
@@ -347,12 +397,15 @@ MOST_COLUMNS, MOST_CELLS = 10_000, 10**8
 LARGEST_BYTES = 2**30
 
 
-def read_tables(paths: Iterable[Path], warnings: list[str], column: str | None = None) -> list[Table] | None:
+def read_tables(
+    paths: Iterable[Path], warnings: list[str], column: str | None = None
+) -> list[Table] | None:
     """Read the tables of files and folders; None if these hold recordings of lstm_trt.
 
-    `column`: that of the times, if it is given, which tells whether a table has a heading (`_has_heading`). A file that
-    is given twice is read once. Warnings are appended to `warnings`. Raises `UsageError`, with a one-line message, if a
-    file cannot be read, or if some paths hold tables and others recordings.
+    `column`: that of the times, if it is given, which tells whether a table has a heading
+    (`_has_heading`). A file that is given twice is read once. Warnings are appended to `warnings`.
+    Raises `UsageError`, with a one-line message, if a file cannot be read, or if some paths hold
+    tables and others recordings.
     """
     files = {file.resolve(): file for path in paths for file in _files(path, warnings)}
     tables = {file: read_table(file, column) for file in files.values()}
@@ -370,17 +423,28 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
         return [path]
     with file_errors(f"read {path}"):
         found = contents(path)
-        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+        files = sorted(
+            file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")
+        )
     tables = [file for file in files if _suffix(file) in SUFFIXES]
-    recorded = found.recorded or found.failures or found.pair or any(read_table(file) is None for file in found.others)
+    recorded = (
+        found.recorded
+        or found.failures
+        or found.pair
+        or any(read_table(file) is None for file in found.others)
+    )
     if not (recorded or tables):
         kinds = f"tables ({', '.join(SUFFIXES)}; also .gz)"
-        raise StoreError(f"{path} contains no recordings and no {kinds}; record with: lstm-trt record --out {path} ...")
+        raise StoreError(
+            f"{path} contains no recordings and no {kinds}; record with: lstm-trt record --out {path} ..."
+        )
     if recorded:
         return [path]
     others = [file.name for file in files if file not in tables]
     if others:
-        warnings.append(f"{path}: {count(len(others), 'file')} not read, unknown suffix: {listed_names(others)}")
+        warnings.append(
+            f"{path}: {count(len(others), 'file')} not read, unknown suffix: {listed_names(others)}"
+        )
     return tables
 
 
@@ -403,19 +467,24 @@ def file_names(tables: Sequence[Table]) -> list[str]:
 
 
 def read_table(path: Path, column: str | None = None) -> Table | None:
-    """Read a table, with the given `column` of times; None if the path is a folder or holds recordings of lstm_trt.
+    """Read a table, with the given `column` of times; None if the path is a folder or holds
+    recordings of lstm_trt.
 
     Raises `UsageError`, with a one-line message, if the file cannot be read.
     """
     if path == STANDARD_INPUT:
-        return _of_content(STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1), column)
+        return _of_content(
+            STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1), column
+        )
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     refuse_named_pipe(path)
     if path.is_dir() or path.name.endswith(".failure.json"):
         return None
     with file_errors(f"read {path}"), path.open("rb") as file:
-        if path.suffix.lower() in (".parquet", ".pq") or file.peek(len(_PARQUET)).startswith(_PARQUET):
+        if path.suffix.lower() in (".parquet", ".pq") or file.peek(len(_PARQUET)).startswith(
+            _PARQUET
+        ):
             return _of_parquet(path)
         return _of_content(str(path), _suffix(path), file.read(), column)
 
@@ -440,7 +509,9 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
         with invalid, gzip.open(io.BytesIO(content)) as file:
             content = file.read(LARGEST_BYTES + 1)
     if len(content) > LARGEST_BYTES and (compressed or where == STANDARD_INPUT_NAME):
-        raise UsageError(f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet")
+        raise UsageError(
+            f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet"
+        )
     if content.startswith(_NPY):
         return _of_npy(where, content)
     if not content.strip():
@@ -450,14 +521,21 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise UsageError(f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save the table as CSV (UTF-8)")
-    if suffix in (".json", ".jsonl") or (text.lstrip()[:1] in ("[", "{") and suffix not in (".csv", ".tsv")):
+        raise UsageError(
+            f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save the table as CSV (UTF-8)"
+        )
+    if suffix in (".json", ".jsonl") or (
+        text.lstrip()[:1] in ("[", "{") and suffix not in (".csv", ".tsv")
+    ):
         return _of_json(where, text)
     return _of_text(where, text, column)
 
 
 def _of_npy(where: str, content: bytes) -> Table:
-    with refused(f"{where} is not a valid .npy file", Exception), catch_warnings():  # errors of many classes
+    with (
+        refused(f"{where} is not a valid .npy file", Exception),
+        catch_warnings(),
+    ):  # errors of many classes
         simplefilter("ignore")
         array = np.load(io.BytesIO(content), allow_pickle=False)
     return _of_array(where, array)
@@ -467,11 +545,17 @@ def _of_array(where: str, array: np.ndarray) -> Table:
     """An array of one dimension, or a structured one with named columns."""
     if array.ndim != 1:
         shape = " x ".join(map(str, array.shape)) or "a single number"
-        raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
+        raise UsageError(
+            f"{where} has an array of {shape}: save one dimension, or a structured array"
+        )
     array = array.astype(array.dtype.newbyteorder("="))
     names = array.dtype.names
     with refused(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
-        columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
+        columns = (
+            {"": pa.array(array)}
+            if names is None
+            else {name: pa.array(array[name]) for name in names}
+        )
     with refused(f"{where} has a text that is not Unicode", UnicodeError):
         return _table(where, pa.table(columns))
 
@@ -487,25 +571,36 @@ def _of_parquet(path: Path) -> Table | None:
 
 
 def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Table:
-    """A table of the named columns, with dictionaries decoded; raises `UsageError` if it has no rows."""
+    """A table of the named columns, with dictionaries decoded; raises `UsageError` if it has no
+    rows."""
     if not data.num_rows:
         raise UsageError(f"{where} has no rows")
     named = []
     for name, column in zip(data.column_names, data.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        named.append((" ".join(str(name).split()), column.cast(pa.string() if pa.types.is_null(kind) else kind)))
+        named.append(
+            (
+                " ".join(str(name).split()),
+                column.cast(pa.string() if pa.types.is_null(kind) else kind),
+            )
+        )
     places = [name for name, _ in named]
-    if len(named) > 1:  # plain numbers are one column without a name, and pandas writes its index as another one
+    if (
+        len(named) > 1
+    ):  # plain numbers are one column without a name, and pandas writes its index as another one
         named = [(name, column) for name, column in named if name]
     data = pa.table([column for _, column in named], [name for name, _ in named])
     return Table(where, data, lines=lines, places=places)
 
 
 def _check_width(where: str, columns: int, rows: int = 1) -> None:
-    """Refuse a table of so many columns, each of which takes time, or of so many cells; raises `UsageError`."""
+    """Refuse a table of so many columns, each of which takes time, or of so many cells; raises
+    `UsageError`."""
     if columns > MOST_COLUMNS or columns * rows > MOST_CELLS:
         size = f"{columns} columns" + (f" and {rows} rows" if rows > 1 else "")
-        raise UsageError(f"{where} has {size}, too many to be read: keep the columns that are needed")
+        raise UsageError(
+            f"{where} has {size}, too many to be read: keep the columns that are needed"
+        )
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -532,31 +627,41 @@ def _of_json(where: str, text: str) -> Table:
     columns = {}
     if isinstance(value, dict):
         value = columns_of_json(where, value) or value
-        columns = {name: cells for name, cells in value.items() if isinstance(cells, list) and cells}
+        columns = {
+            name: cells for name, cells in value.items() if isinstance(cells, list) and cells
+        }
         columns = columns if len({len(cells) for cells in columns.values()}) == 1 else {}
     elif isinstance(value, list) and any(isinstance(row, dict) for row in value):
         wrong = next((place for place, row in enumerate(value) if not isinstance(row, dict)), None)
         if wrong is not None:
-            raise UsageError(f"{where}, row {wrong + 1}: {_shown(value[wrong])!r} is not an object, unlike other rows")
+            raise UsageError(
+                f"{where}, row {wrong + 1}: {_shown(value[wrong])!r} is not an object, unlike other rows"
+            )
         names = dict.fromkeys(name for row in value for name in row)
         _check_width(where, len(names), len(value))
         columns = {name: [row.get(name) for row in value] for name in names}
     elif isinstance(value, list) and value:
         columns = {"": value}
     if not columns:
-        raise UsageError(f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
+        raise UsageError(
+            f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)"
+        )
     _check_width(where, len(columns))
     with refused(f"{where} has a text that is not Unicode", UnicodeError):
         return _table(where, _of_columns(columns))
 
 
 def _of_text(where: str, text: str, column: str | None) -> Table:
-    """Lines of another tool, one number per line, or CSV; leading lines that start with # are comments."""
+    """Lines of another tool, one number per line, or CSV; leading lines that start with # are
+    comments."""
     lines = text.split("\n")
     if (found := columns_of_text(where, lines)) is not None:
         columns, places = found
         return _table(where, _of_columns(columns), places)
-    start = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
+    start = next(
+        (at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")),
+        None,
+    )
     if start is None:
         raise UsageError(f"{where} has comments but no numbers")
     first = lines[start].strip()
@@ -569,10 +674,12 @@ def _of_text(where: str, text: str, column: str | None) -> Table:
 
 
 def _has_heading(where: str, cells: Sequence[str], column: str | None) -> bool:
-    """Whether the first row has names: no number is in the given column of times, named or counted from 1.
+    """Whether the first row has names: no number is in the given column of times, named or counted
+    from 1.
 
-    pandas writes headings of numbers: 0, or 0, 1, 2, ..., or with an empty cell first. Raises `UsageError` if no column
-    is given and all cells are numbers, or if the number is given instead of the column's place.
+    pandas writes headings of numbers: 0, or 0, 1, 2, ..., or with an empty cell first. Raises
+    `UsageError` if no column is given and all cells are numbers, or if the number is given instead
+    of the column's place.
     """
     if not cells[0] or list(cells) == list(map(str, range(len(cells)))):
         return True
@@ -582,7 +689,9 @@ def _has_heading(where: str, cells: Sequence[str], column: str | None) -> bool:
     place = cells.index(column) if column in cells else 0
     if numbers[place] if column in cells else all(numbers):
         headless = f"{where} has no heading, it starts with {_shown(', '.join(cells))!r}"
-        raise UsageError(f"{headless}: use --column with the place of the times, such as --column {place + 1}")
+        raise UsageError(
+            f"{headless}: use --column with the place of the times, such as --column {place + 1}"
+        )
     return True
 
 
@@ -595,11 +704,17 @@ def _is_number(text: str) -> bool:
 
 def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
     """One number per line; text after # is a comment."""
-    cells = {place: cell for place, line in enumerate(lines, 1) if (cell := line.partition("#")[0].strip())}
+    cells = {
+        place: cell
+        for place, line in enumerate(lines, 1)
+        if (cell := line.partition("#")[0].strip())
+    }
     if [place for place, cell in cells.items() if cell == "0"] == [min(cells)]:
         del cells[min(cells)]  # the heading that pandas writes for a column without a name
     header = comments[-1].strip(" \t#") if comments else ""
-    unit = None if " " in header else split_unit(header)[1]  # numpy.savetxt writes the header "# latency_us"
+    unit = (
+        None if " " in header else split_unit(header)[1]
+    )  # numpy.savetxt writes the header "# latency_us"
     return Table(where, pa.table({"": list(cells.values())}), unit, list(cells))
 
 
@@ -612,7 +727,8 @@ def _with_texts(data: pa.Table, texts: pa.Table) -> pa.Table:
 
 
 def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, heading: bool) -> Table:
-    """CSV from line `start` (from 0), which may be a heading; pyarrow reads a million rows within a second."""
+    """CSV from line `start` (from 0), which may be a heading; pyarrow reads a million rows within a
+    second."""
     from pyarrow import csv
 
     blank = f"{separator} \t"  # spreadsheets write rows of separators below a table
@@ -624,11 +740,19 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, headin
     try:
         # One block: types are inferred from the whole file, not from its beginning.
         read = csv.ReadOptions(
-            block_size=min(len(content) + 1, 2**30), use_threads=False, autogenerate_column_names=not heading
+            block_size=min(len(content) + 1, 2**30),
+            use_threads=False,
+            autogenerate_column_names=not heading,
         )
-        parse = csv.ParseOptions(delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error")
-        data = csv.read_csv(pa.BufferReader(content), read, parse, csv.ConvertOptions(strings_can_be_null=True))
-        if b"0x" in content.lower():  # pyarrow takes hexadecimal numbers for numbers; they are texts
+        parse = csv.ParseOptions(
+            delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
+        )
+        data = csv.read_csv(
+            pa.BufferReader(content), read, parse, csv.ConvertOptions(strings_can_be_null=True)
+        )
+        if (
+            b"0x" in content.lower()
+        ):  # pyarrow takes hexadecimal numbers for numbers; they are texts
             texts = csv.ConvertOptions(
                 strings_can_be_null=True, column_types=dict.fromkeys(data.column_names, pa.string())
             )
@@ -642,7 +766,9 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, headin
         raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
     rows = places[1:] if heading else places
     if data.num_rows != len(rows):
-        raise UsageError(f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break")
+        raise UsageError(
+            f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break"
+        )
     if not heading:
         data = data.rename_columns([f"column {place}" for place in range(1, data.num_columns + 1)])
     return _table(where, data, rows)

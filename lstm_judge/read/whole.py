@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-
 from lstm_trt.store.whole import Whole
 
 #: Of a recording with more trials, only one of each two, three, ... is kept, up to this number.
@@ -23,7 +22,8 @@ class AllTrials(Whole):
         return AllTrials(self.values / divisor, self.counts)
 
     def above(self, limit_ns: float) -> tuple[Any, np.ndarray]:
-        """Places and latencies of the trials above a limit, in order; reads the parts if it is not a high one."""
+        """Places and latencies of the trials above a limit, in order; reads the parts if it is not
+        a high one."""
         least, places, slow_ns = self._slowest
         if limit_ns < least:
             return self._read_above(limit_ns)

@@ -19,11 +19,11 @@ from types import SimpleNamespace
 import pytest
 
 from lstm_judge import environments, versions
-from lstm_judge.analysis.compare import compare_groups
-from lstm_judge.analysis.pairing import recorded_first
+from lstm_judge.compare.compare import compare_groups
+from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.environments import EnvironmentBroken, _needs, _reason, same_version
 from lstm_judge.read.labels import versions_command
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
 from lstm_literature.workloads import WORKLOADS
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -284,7 +284,7 @@ def test_what_cannot_be_is_refused_before_anything_is_installed(monkeypatch, tmp
 
 def test_sides_that_were_recorded_one_after_the_other_took_no_turns():
     def side(*started) -> SimpleNamespace:
-        return SimpleNamespace(samples=[SimpleNamespace(started_unix_ns=at) for at in started])
+        return SimpleNamespace(rounds=[SimpleNamespace(started_unix_ns=at) for at in started])
 
     assert recorded_first(side(1, 2), side(3, 4)) == "A" and recorded_first(side(3, 4), side(1, 2)) == "B"
     assert recorded_first(side(1, 3), side(2, 4)) is None

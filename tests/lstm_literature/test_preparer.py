@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lstm_judge.analysis.summary import summarize
 from lstm_judge.read.labels import versions_command
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
+from lstm_judge.summarize.summarize import summarize
 from lstm_literature import commands, implementations, metrics, preparer
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.preparer import PREPARER, describe_benchmark, protocol_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from lstm_judge.analysis.deadline import Verdict
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.sequential import limit_ns
+from lstm_judge.outcomes import Outcome
+from lstm_judge.statistics.sequential import limit_ns
+from lstm_judge.verdict.verdict import Verdict
 
 #: Beginnings and parts of reasons that deny a MET that the bounds prove.
 DENIED = ("alone miss", "drift", "slow calls, above")

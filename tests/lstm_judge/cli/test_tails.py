@@ -21,7 +21,7 @@ from lstm_judge.read.runs import load
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
 from tests.conftest import ROOT
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 
@@ -321,7 +321,7 @@ def test_every_warning_is_in_the_json_too(tmp_path, run, command):
         assert f"{path}: latency_us states the unit us, but is read in ns because of --unit" in printed
 
 
-#: More bad tables are in `tests/lstm_judge/read/test_samples.py`; these show that each command reports the errors.
+#: More bad tables are in `tests/lstm_judge/read/test_rounds.py`; these show that each command reports the errors.
 BAD_TABLES = {
     "nan": ("latency_us\n500\nnan\n501\n", "line 3"),
     "mixed": ("hidden,latency_us\n" + "32,500\n64,900\n" * 20, "--group-by hidden"),

@@ -18,17 +18,17 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from lstm_judge import plots
-from lstm_judge.analysis.quantiles import interval
-from lstm_judge.analysis.scaling import scaling
-from lstm_judge.analysis.series import Series
-from lstm_judge.analysis.summary import summarize
 from lstm_judge.plots import heatmap, style
 from lstm_judge.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
 from lstm_judge.plots.points import points_of, system_looks
 from lstm_judge.plots.style import image_bytes
 from lstm_judge.plots.sweep import _plan
+from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import Runs, load
-from lstm_judge.read.samples import Group, Latencies, NoTrials
+from lstm_judge.scaling.scaling import scaling
+from lstm_judge.statistics.quantiles import interval
+from lstm_judge.statistics.trials import Trials
+from lstm_judge.summarize.summarize import summarize
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
@@ -77,7 +77,7 @@ def make_runs(grid, systems=(EPYC,), rounds=1, failing=None, floor=True, make=la
     for system in systems:
         for shape in grid:
             configuration = Configuration(shape, *system, Options(), Protocol(warmup=WARMUP, **protocol))
-            samples = []
+            recorded = []
             for number in range(rounds):
                 stage = failing(system, shape, number) if failing else None
                 if stage:
@@ -88,16 +88,16 @@ def make_runs(grid, systems=(EPYC,), rounds=1, failing=None, floor=True, make=la
                 latency_ns = np.round(np.r_[warm, timed] * 1000)
                 floor_us = 0.2 * base_us(system, shape) if floor else None
                 warmup = np.arange(len(latency_ns)) < WARMUP
-                samples.append(Latencies(latency_ns, warmup, round=number, floor_us=floor_us))
-            failure = None if samples else NoTrials(stage, f"no {stage} left")
+                recorded.append(Round(latency_ns, warmup, round=number, floor_us=floor_us))
+            failure = None if recorded else NoTrials(stage, f"no {stage} left")
             name = f"{shape.label} on {system[0]}"
-            groups.append(Group(name, tuple(samples), configuration=configuration, failure=failure))
+            groups.append(Group(name, tuple(recorded), configuration=configuration, failure=failure))
     return Runs(tuple(groups), recordings=tuple(failures))
 
 
 def us(group: Group) -> np.ndarray:
     """All latencies after warm-up."""
-    return np.concatenate([sample.timed_ns for sample in group.samples]) / 1000
+    return np.concatenate([round_.timed_ns for round_ in group.rounds]) / 1000
 
 
 def median_us(group: Group) -> float:
@@ -132,7 +132,7 @@ def test_curves_hold_every_configuration_at_what_is_fixed(sweep):
     drawn = points_drawn(lines(figure, linewidth=THIN["linewidth"]))
     assert drawn == sorted((shape.sequence, us(group).max()) for shape, group in shapes.items())
     floors = sorted(y for _, y in points_drawn(lines(figure, linestyle=FLOOR["linestyle"])))
-    assert floors == sorted(group.samples[0].floor_us for group in shapes.values())
+    assert floors == sorted(group.rounds[0].floor_us for group in shapes.values())
     assert [ax.get_title(loc="left") for ax in figure.axes if ax.get_visible()] == ["1 layer", "2 layers"]
 
 
@@ -333,7 +333,7 @@ def test_failures_are_marked_in_every_picture():
     figure = plots.curves(runs, "sequence")
     assert [list(line.get_xdata()) for line in lines(figure, marker="x")] == [[128]]
     assert "memory: 1" in text_of(figure)
-    floors = [sample.floor_us for group in runs for sample in group.samples]
+    floors = [round_.floor_us for group in runs for round_ in group.rounds]
     assert figure.axes[0].get_ylim()[0] < min(floors)  # room for the marks below the numbers
 
     figure = plots.heat_map(runs)
@@ -357,8 +357,8 @@ def test_a_round_that_failed_is_marked_beside_those_that_ran():
 
 def test_outliers_are_counted_as_the_founding_document_does():
     body = [10.0, 11, 12, 13, 14]  # quartiles 11 and 13 stay: one outlier is added on either side
-    assert Series(1e3 * np.array(body)).outliers == 0
-    inside, outside = Series(1e3 * np.array([*body, 7.0, 17.0])), Series(1e3 * np.array([*body, 5.9, 18.1]))
+    assert Trials(1e3 * np.array(body)).outliers == 0
+    inside, outside = Trials(1e3 * np.array([*body, 7.0, 17.0])), Trials(1e3 * np.array([*body, 5.9, 18.1]))
     assert inside.quartiles_us == outside.quartiles_us == (10.5, 13.5)  # numpy's linear ones: reach 4.5
     assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
 
@@ -429,7 +429,7 @@ def test_the_control_run_stands_beside_the_tails():
     runs = make_runs([LstmShape(1, 64, 32), LstmShape(1, 128, 32)])
     noise_ns = np.full(200, 300.0)
     noise_ns[7] = 70_300.0
-    first = replace(runs[0], samples=(replace(runs[0].samples[0], control_ns=noise_ns),))
+    first = replace(runs[0], rounds=(replace(runs[0].rounds[0], control_ns=noise_ns),))
     figure = plots.tails([first, runs[1]])
     network, machine = figure.axes
     line = only([line for line in lines(machine) if len(line.get_xdata()) > 2])
@@ -468,9 +468,9 @@ def test_trials_in_order_state_a_deadline_that_is_far_away():
 
 def test_settling_trials_in_the_middle_are_shaded_too():
     (group,) = make_runs([LstmShape(1, 64, 32)])
-    warmup = group.samples[0].warmup.copy()
+    warmup = group.rounds[0].warmup.copy()
     warmup[200:203] = True
-    figure = plots.trials_in_order(replace(group, samples=(replace(group.samples[0], warmup=warmup),)))
+    figure = plots.trials_in_order(replace(group, rounds=(replace(group.rounds[0], warmup=warmup),)))
     assert [(patch.get_x(), patch.get_width()) for patch in shaded(figure, "warm-up")] == [(-0.5, 10), (199.5, 3)]
 
 
@@ -518,18 +518,18 @@ def in_precisions(runs: Runs, *names: str, errors=ERRORS) -> Runs:
     for group in runs:
         for order, name in enumerate(names):
             options = replace(group.configuration.options, precision=name)
-            samples = group.samples
+            rounds = group.rounds
             if errors[name] is not None:
-                samples = [
+                rounds = [
                     replace(
                         each,
                         latency_ns=each.latency_ns / (1 + order),
                         facts={"parity.error": errors[name] * (1 + each.round)},
                     )
-                    for each in group.samples
+                    for each in group.rounds
                 ]
             configuration = replace(group.configuration, options=options)
-            groups.append(replace(group, samples=tuple(samples), configuration=configuration))
+            groups.append(replace(group, rounds=tuple(rounds), configuration=configuration))
     return Runs(tuple(groups))
 
 
@@ -546,7 +546,7 @@ def test_latency_against_error_has_a_dot_for_each_precision():
         bars = [
             tuple(line.get_ydata()) for line in ax.lines if len(line.get_ydata()) == 2 and line not in deadlines(ax)
         ]
-        intervals = [interval(np.sort(sample.timed_ns) / 1000, 0.5) for group in here for sample in group.samples]
+        intervals = [interval(np.sort(round_.timed_ns) / 1000, 0.5) for group in here for round_ in group.rounds]
         assert np.allclose(sorted(bars), sorted(intervals))
     ticks = figure.axes[-1].xaxis
     assert ticks.get_major_formatter()(ticks.get_majorticklocs()[0]) == "0"
@@ -556,7 +556,7 @@ def test_latency_against_error_has_a_dot_for_each_precision():
 
 def middle_us(group: Group) -> float:
     """The lower middle of the rounds' medians."""
-    return float(np.sort([np.quantile(each.timed_ns / 1000, 0.5, method="inverted_cdf") for each in group.samples])[0])
+    return float(np.sort([np.quantile(each.timed_ns / 1000, 0.5, method="inverted_cdf") for each in group.rounds])[0])
 
 
 def test_latency_against_error_leaves_out_what_was_not_checked():
@@ -681,7 +681,7 @@ def test_arrivals_and_trials_distinguish_systems():
     ("call", "message"),
     [
         (
-            lambda runs: plots.curves([Group("numbers", (Latencies.of([1e5, 2e5]),))], "sequence"),
+            lambda runs: plots.curves([Group("numbers", (Round.of([1e5, 2e5]),))], "sequence"),
             "made by this package",
         ),
         (lambda runs: plots.curves([], "sequence"), "nothing to draw"),
@@ -700,7 +700,7 @@ def test_arrivals_and_trials_distinguish_systems():
         (lambda runs: plots.box_plots(make_runs(SWEEP, failing=lambda *_: "run"), "batch"), "no trials"),
         (lambda runs: plots.tails([]), "trials after warm-up"),
         (plots.trials_in_order, "there are 36"),
-        (lambda runs: plots.trials_in_order(replace(runs[0], samples=())), "no trials after warm-up"),
+        (lambda runs: plots.trials_in_order(replace(runs[0], rounds=())), "no trials after warm-up"),
     ],
 )
 def test_what_cannot_be_drawn_raises_an_error(sweep, call, message):
@@ -826,10 +826,10 @@ def test_failures_are_listed_with_stage_and_reason():
 
 def test_tails_of_a_sweep_begin_with_the_worst(sweep):
     worst = sweep[17]
-    latency_ns = worst.samples[0].latency_ns.copy()
+    latency_ns = worst.rounds[0].latency_ns.copy()
     latency_ns[-1] *= 30
     groups = list(sweep)
-    groups[17] = replace(worst, samples=(replace(worst.samples[0], latency_ns=latency_ns),))
+    groups[17] = replace(worst, rounds=(replace(worst.rounds[0], latency_ns=latency_ns),))
     chosen = plots.choose_tails(groups)
     assert chosen[0] is groups[17] and len({group.name for group in chosen}) == 6
 

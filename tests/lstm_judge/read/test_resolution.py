@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lstm_judge.analysis.deadline import Question, verdict
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.outliers import outliers
-from lstm_judge.analysis.segments import not_judged
-from lstm_judge.analysis.summary import summarize
+from lstm_judge.outcomes import Outcome
+from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.runs import load
+from lstm_judge.statistics.segments import not_judged
+from lstm_judge.summarize.summarize import summarize
+from lstm_judge.verdict.verdict import Question, verdict
 from lstm_trt.config.errors import LabError, UsageError
 from tests.conftest import rest_is_heavy
-from tests.lstm_judge.read.test_samples import put, refusal
+from tests.lstm_judge.read.test_rounds import put, refusal
 
 #: Latencies in us without chance: evenly over the quantiles of a skewed distribution, in an order of their own.
 EVEN = (np.arange(1, 4001) * 0.6180339887498949) % 1
@@ -160,7 +160,7 @@ def test_what_needs_single_times_says_so_of_a_histogram(tmp_path, lab):
         assert "no order" in line and result.returncode != 70
     assert lab("verdict", path, "--deadline-us", 1, *counted, "--figures", tmp_path).returncode == 2
     with pytest.raises(LabError, match="no order"):
-        load(path, counts="count")[0].samples[0].timed_ns  # noqa: B018
+        load(path, counts="count")[0].rounds[0].timed_ns  # noqa: B018
 
 
 # Clocks
@@ -180,7 +180,7 @@ def test_a_coarse_clock_decides_nothing_that_its_calls_do_not(step_us, tmp_path)
     runs = load(path)
     assert (shown == 0).any() and runs[0].n == len(shown) and not falsely_decided(runs)
     assert any("are 0" in warning for warning in runs.warnings)
-    assert runs[0].samples[0].latency_ns.min() == step_us * 1000
+    assert runs[0].rounds[0].latency_ns.min() == step_us * 1000
 
 
 def test_most_times_of_a_coarse_clock_are_zero(tmp_path):
@@ -209,9 +209,9 @@ def test_only_zeros_are_refused(tmp_path):
 def test_ratios_are_judged_from_three_steps_on(steps):
     """Without a 0 too, as where a clock of 1 ms shows 1 and 2: those are no cluster at 2x."""
     shown_ms = readings(steps + 0.1 + 0.1 * EVEN, 1.0)
-    why = not_judged(load(shown_ms, unit="ms")[0].samples)
+    why = not_judged(load(shown_ms, unit="ms")[0].rounds)
     assert (why is None) == (steps >= 3)
-    assert not_judged(load(shown_ms + EVEN * 1e-3, unit="ms")[0].samples) is None  # a fine clock
+    assert not_judged(load(shown_ms + EVEN * 1e-3, unit="ms")[0].rounds) is None  # a fine clock
 
 
 def test_other_rounds_of_a_coarse_clock_have_no_zero(tmp_path):

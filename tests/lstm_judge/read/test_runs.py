@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lstm_judge.analysis.summary import summarize
 from lstm_judge.read.runs import Incomplete, Runs, as_runs, load, other_versions
+from lstm_judge.summarize.summarize import summarize
 from lstm_onnx.c.file import VERSION
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from tests.conftest import ROOT
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 

@@ -60,7 +60,7 @@ from lstm_trt.cli.main import main
 
 line = "record --layers 1 --hidden 8 --sequence 4 --trials 200 --arrival random --mean-gap-us 400 --out out"
 status = main(line.split())
-(recording,) = lab.load("out")[0].samples
+(recording,) = lab.load("out")[0].rounds
 closed = lab.Protocol()
 protocol = lab.Protocol(arrival="random", mean_gap_us=400)
 gaps_ns = [int(gap) for gap in recording.start_ns[1:] - recording.start_ns[:-1]]

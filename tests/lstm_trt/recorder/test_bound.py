@@ -26,7 +26,7 @@ from lstm_trt.recorder.bound import against_bound
 from lstm_trt.recorder.describe import describe
 from lstm_trt.store import files
 from tests.conftest import ROOT
-from tests.lstm_judge.reports.conftest import recording
+from tests.lstm_judge.report.conftest import recording
 from tests.lstm_onnx.test_preparer import SHORT, reference_of
 from tests.support import own_networks
 from tests.support.own_networks import saved, stream
@@ -249,7 +249,7 @@ def test_one_round_below_its_own_bound_is_marked():
 def test_recordings_that_ship_are_not_marked():
     """Among these is the one nearest to its bound."""
     runs = lab.load(ROOT / "data/xeon/large-batch")
-    shares = [sample.share_of_floor for group in runs for sample in group.samples]
+    shares = [sample.share_of_floor for group in runs for sample in group.rounds]
     assert min(filter(None, shares)) == pytest.approx(1.203, abs=0.001)
     assert not any("arithmetic" in text for text in runs.warnings)
 

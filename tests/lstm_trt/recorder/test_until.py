@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import lstm_trt as lab
-from lstm_judge.analysis.deadline import Question, judge
-from lstm_judge.analysis.outcomes import Outcome
+from lstm_judge.outcomes import Outcome
 from lstm_judge.read.labels import record_command
-from lstm_judge.read.samples import Latencies
+from lstm_judge.read.rounds import Round
+from lstm_judge.verdict.verdict import Question, judge
 from lstm_trt.cli.main import main
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
@@ -114,8 +114,8 @@ def test_a_fixed_number_of_trials_keeps_its_id_and_the_command_records_the_same_
     assert again.configuration.id == recording.configuration.id
 
 
-def of(*rounds: np.ndarray) -> list[Latencies]:
-    return [Latencies(latency_ns, np.zeros(len(latency_ns), bool), round=i) for i, latency_ns in enumerate(rounds)]
+def of(*rounds: np.ndarray) -> list[Round]:
+    return [Round(latency_ns, np.zeros(len(latency_ns), bool), round=i) for i, latency_ns in enumerate(rounds)]
 
 
 def test_rounds_decide_for_themselves():

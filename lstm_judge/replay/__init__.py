@@ -1,0 +1,1 @@
+"""Estimate the latencies of a closed-loop recording at a fixed call rate."""

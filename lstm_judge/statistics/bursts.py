@@ -1,0 +1,252 @@
+"""Bursts of misses: how many independent ones they count as, and what MET assumes about those that
+were not seen.
+
+Misses that come in bursts say less about their rate than as many single ones. Two questions follow:
+
+- MISSED: `autocorrelation_time` is the number of misses, and of calls, that count as one. Simulated
+  at the allowed
+  rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of log-normal lengths, at
+  most 5 % of recordings are called MISSED; in bad states of thousands of calls, of which few miss,
+  up to 9 % (docs/evidence.md).
+- MET: misses cannot prove that bursts do not exist that were not seen. `proves_below` tests the
+  rate against every
+  compound Poisson law of bursts with geometric lengths up to a mean B that the user states, and
+  `longest_assumed` is the B up to which the test still holds.
+
+What MET assumes of lengths L that are not geometric is E[L^2] / E[L] <= B. This number, S, is the
+mean over misses of the length of the burst in which a miss lies. Such bursts come at the rate p / m
+for a miss rate p and lengths of mean m, so the chance of few misses depends on (1 - G(z)) / m,
+where G is the generating function of the lengths and 0 <= z < 1: the larger it is, the smaller that
+chance. It is the mean over misses of (1 - z^L) / L, a convex function of L, so it is at least (1 -
+z^S) / S (Jensen's inequality): of all lengths with the same S, equal ones are the worst. And (1 -
+z^S) / S is at least (1 - z) / (S - (S - 1) z), the value of geometric lengths of mean S, since (1 -
+z^S) / (1 - z) is S times the mean of z^j over j = 0 ... S - 1, which is convex in j. The mean
+length alone says nothing: with 97 % single misses and 3 % bursts of 300 it is 10, S is 271, and MET
+is false in up to 73 % (docs/evidence.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from lstm_trt.config.libraries import special
+
+from lstm_judge.statistics import quantiles
+
+if TYPE_CHECKING:
+    from lstm_judge.statistics.trials import Trials
+
+#: Largest distance, in calls, between two misses that count as related one by one.
+NEAR = 400
+
+#: Misses farther apart are counted in blocks of this number of calls, up to this share of a
+#: recording, if the counts of neighbouring blocks are correlated by more than this number of
+#: standard errors.
+BLOCK, FARTHEST, CORRELATED = 128, 1 / 20, 2.0
+
+#: From this number of misses on their law is taken as normal.
+MANY = 5000
+
+#: From this number of bursts on the law of their misses is taken as normal: a chance of 5 % is then
+#: 4.99 to 5 %.
+MANY_BURSTS = 1_000_000
+
+#: Slow calls are those above this percentile, or this number of the slowest.
+SLOW, FEW = 0.995, 60
+
+#: Number of parts for the standard error of their time, and the time that independent calls reach
+#: by chance: the lower bound of 60 of them is above that in 1 of 500 recordings.
+PARTS, BY_CHANCE = 20, 1.25
+
+
+def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> float:
+    """The number of misses that count as one, at least 1; 1 for fewer than two, and in a histogram
+    (`Bins`).
+
+    `places`: ascending indices of the misses of each process, `sizes`: its trials. 1 + 2 times the
+    sum of the autocorrelations of the misses, up to the first pair of neighbouring distances whose
+    sum is not positive (the initial positive sequence: Geyer, Statistical Science 7, 1992). The
+    larger of two: by call up to `NEAR`, and by counts in blocks, which shows long bad states in
+    which few calls miss.
+    """
+    n, k = sum(sizes), sum(map(len, places))
+    if k < 2 or k == n or isinstance(places[0], range):
+        return 1.0
+    rate = k / n
+    by_call = _pairs(places, NEAR) / n - rate**2
+    by_call[0] = rate * (1 - rate)
+    times = [(2 * _positive(by_call[:-1:2] + by_call[1::2]) - by_call[0]) / by_call[0]]
+    counts = [
+        np.bincount(late[late < size // BLOCK * BLOCK] // BLOCK, minlength=size // BLOCK)
+        - BLOCK * rate
+        for late, size in zip(places, sizes, strict=True)
+    ]
+    blocks = sum(map(len, counts))
+    lags = int(FARTHEST * blocks)
+    if lags >= 2:
+
+        def at(lag: int) -> float:
+            # A round that is shorter than the lag has no such pairs.
+            return sum(float(c[: max(0, len(c) - lag)] @ c[lag:]) for c in counts) / blocks
+
+        if at(1) > CORRELATED * at(0) / math.sqrt(blocks):
+            pairs = (at(lag) + at(lag + 1) for lag in range(0, lags, 2))
+            times.append((2 * _positive(pairs) - at(0)) / (BLOCK * rate * (1 - rate)))
+    return float(max(1.0, *times))
+
+
+def _pairs(places: Sequence[np.ndarray], farthest: int) -> np.ndarray:
+    """Numbers of pairs of places of one process at each distance up to `farthest`."""
+    found = np.zeros(farthest + 1)
+    for late in places:
+        for step in range(1, len(late)):
+            distances = late[step:] - late[:-step]
+            distances = distances[distances <= farthest]
+            if not len(distances):
+                break
+            found += np.bincount(distances, minlength=farthest + 1)
+    return found
+
+
+def _positive(pairs: Iterable[float]) -> float:
+    """The sum of the initial positive sequence of autocovariances, given by sums of two."""
+    return float(sum(itertools.takewhile(lambda pair: pair > 0, pairs)))
+
+
+@dataclass(frozen=True)
+class SlowCalls:
+    """How the slowest calls come, whether they miss or not.
+
+    `above_ns`: they take longer than this. `length`: their `autocorrelation_time`, the number of
+    calls that count as one; `length_low`: its lower bound at 95 %.
+    """
+
+    above_ns: float
+    length: float
+    length_low: float
+
+    def longer_than(self, length: float) -> bool:
+        """Whether they come in longer bursts than these, significantly and not by chance."""
+        return self.length_low > max(length, BY_CHANCE)
+
+
+def slow_calls(timed: Sequence[Trials], pooled_ns: quantiles.Ordered) -> SlowCalls | None:
+    """The calls above `SLOW`, or the `FEW` slowest if those are fewer; None in less than four times
+    as many.
+
+    The bound is that of Student's t over `PARTS` equal parts of the recording. `pooled_ns`: the
+    trials of all processes, ascending. None too if ties leave fewer than 20 calls above the others.
+    """
+    sizes = [process.n for process in timed]
+    n = sum(sizes)
+    if n < 4 * FEW:
+        return None
+    threshold = quantiles.quantile(pooled_ns, SLOW)
+    places = [process.above(threshold)[0] for process in timed]
+    if sum(map(len, places)) < FEW:
+        threshold = float(pooled_ns[n - FEW - 1])
+        places = [process.above(threshold)[0] for process in timed]
+    if sum(map(len, places)) < PARTS:
+        return None
+    time = autocorrelation_time(places, sizes)
+    pooled = np.concatenate(
+        [first + late for first, late in zip(np.cumsum([0, *sizes]), places, strict=False)]
+    )
+    edges = [part * (n // PARTS) + min(part, n % PARTS) for part in range(PARTS + 1)]
+    parts = [
+        pooled[slice(*np.searchsorted(pooled, edges[part : part + 2]))] - edges[part]
+        for part in range(PARTS)
+    ]
+    lengths = np.diff(edges).tolist()
+    each = [
+        autocorrelation_time([part], [size])
+        for part, size in zip(parts, lengths, strict=True)
+        if len(part)
+    ]
+    if len(each) < 2:
+        return SlowCalls(threshold, time, 1.0)
+    error = float(np.std(each, ddof=1)) / math.sqrt(len(each))
+    return SlowCalls(
+        threshold, time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error)
+    )
+
+
+def at_most(count: int, expected: float, mean: float) -> float:
+    """P(at most `count` misses) if `expected` come in a Poisson number of bursts of geometric
+    lengths, of mean >= 1.
+
+    The sum of K such lengths is at most `count` with the probability that a binomial of `count` and
+    1 / mean is at least K (compound Poisson law of Polya and Aeppli).
+    """
+    if mean <= 1:
+        return float(special.gammaincc(count + 1, expected))
+    bursts = expected / mean
+    if bursts > MANY_BURSTS:
+        return float(special.ndtr((count + 0.5 - expected) / math.sqrt((2 * mean - 1) * expected)))
+    # A Poisson number is outside these bounds with a probability of 1e-13 at most: of millions few
+    # are computed.
+    width = 8 * math.sqrt(bursts)
+    fewest = max(1, math.floor(bursts - width))
+    most = min(count, math.ceil(bursts + width + 32))
+    number = np.arange(fewest, most + 1)
+    chance = np.exp(number * math.log(bursts) - bursts - special.gammaln(number + 1))
+    none = math.exp(-bursts)
+    return none + float(chance @ special.betainc(number, count - number + 1.0, 1 / mean))
+
+
+def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longest: float) -> bool:
+    """Whether `count` misses in n trials reject "the rate is `allowed` or more" for bursts of mean
+    1 to `longest`.
+
+    The exact binomial test for single misses, and `at_most` for every mean; its largest value was
+    at `longest` for every number of misses tried, and is looked for on nine means. A recording with
+    fewer misses never proves less.
+    """
+    if not quantiles.proves_below(count, n, allowed, confidence):
+        return False
+    # The longest, at which most fail, comes first.
+    means = np.geomspace(longest, 1, 9)[:-1] if longest > 1 else ()
+    return all(at_most(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
+
+
+def assumption(longest: float) -> str:
+    """What MET assumes, in words; `longest`: see `longest_assumed`."""
+    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} call{'' if longest == 1 else 's'}"
+
+
+def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) -> float:
+    """The length B of bursts up to which `count` misses in n trials prove MET, to three digits; at
+    least 1.
+
+    Without a miss n times the allowed rate over ln(1 / (1 - confidence)).
+    """
+    most = max(1.0, n * float(allowed) / -math.log(1 - confidence))
+    means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
+    expected = n * float(allowed)
+    place = bisect_left(
+        means, True, key=lambda mean: at_most(count, expected, mean) > 1 - confidence
+    )
+    return float(means[max(place - 1, 0)]) if count else most
+
+
+def trials_for(count: int, allowed: Fraction, confidence: float, longest: float) -> int:
+    """Minimum number of trials in which `count` misses prove MET for bursts up to `longest`; at
+    most 1e9 + 1.
+
+    For more than `MANY` by the normal law: that many misses have the variance (2 `longest` - 1)
+    times their number.
+    """
+    if count > MANY:
+        spread = float(special.ndtri(confidence)) * math.sqrt(2 * longest - 1)
+        return math.ceil(((spread + math.sqrt(spread**2 + 4 * count)) / 2) ** 2 / float(allowed))
+    lengths = range(quantiles.LONGEST + 1)
+    return bisect_left(
+        lengths, True, key=lambda n: proves_below(count, n, allowed, confidence, longest)
+    )

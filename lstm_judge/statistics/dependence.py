@@ -1,0 +1,414 @@
+"""Effective sample size of dependent trials, estimated from exceedances of high thresholds.
+
+Slow calls that come in bursts carry less information about their rate than the same number of
+isolated ones. How much less depends on the size of the bursts, which is estimated at the deadline
+itself, if there are misses, and at high thresholds: by the extremal index (the reciprocal of the
+mean number of exceedances per burst), and by the dispersion of the counts. Real recordings fail
+tests of independence in the bulk while their tail may be independent, so the bulk is not tested.
+
+Properties: if there is no significant dependence, the effective sample size is n. At a miss rate of
+exactly the allowed one, MET occurs in at most 5 % of simulated recordings of autoregressions with
+coefficients of 0.3 to 0.95, and of moving maxima of 2 to 10 trials, in which other slow calls show
+the dependence. It does not hold where only misses come in bursts (`bursts.py`). Limits: dependence
+too weak to be detected adds up to 0.1 % to that in the shortest recordings that can prove MET. A
+burst that was not recorded, or with one miss only, cannot be detected. If a bad state occurs fewer
+than about three times per length of the recording, it may be absent from the recording by chance.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import count
+from lstm_trt.config.libraries import special
+
+from lstm_judge.read.whole import Bins
+from lstm_judge.statistics.bursts import BY_CHANCE
+from lstm_judge.statistics.quantiles import rate_bounds
+from lstm_judge.statistics.trials import Trials
+
+#: Numbers of blocks for the dispersion of the counts of events.
+DISPERSION_BLOCKS = (10, 20, 50)
+
+
+def effective_n(events: np.ndarray) -> float:
+    """Effective sample size for an event rate, at most n.
+
+    `events`: bool, one per trial. n divided by the largest dispersion of the counts in 10, 20 and
+    50 blocks (variance over that of the binomial). Conservative: about a third below n for
+    independent trials.
+    """
+    n, rate = len(events), float(np.mean(events))
+    if not 0 < rate < 1:
+        return float(n)
+    dispersion = 1.0
+    for blocks in DISPERSION_BLOCKS:
+        size = n // blocks
+        if size < 2:
+            break
+        counts = events[: blocks * size].reshape(blocks, size).sum(axis=1)
+        variance = float(((counts - size * rate) ** 2).sum()) / (blocks - 1)
+        dispersion = max(dispersion, variance / (size * rate * (1 - rate)))
+    return n / dispersion
+
+
+#: At most this number of blocks, in which exceedances are counted: few, since each configuration of
+#: a summary has them.
+MOST_BLOCKS = 256
+
+
+def independent_n(rounds: Sequence[Trials], limits_ns: Sequence[float]) -> list[int]:
+    """As how many independent trials all count for the rate above each limit: n over the
+    autocorrelation time.
+
+    `rounds`: the trials of each process; what differs between processes is not counted. The time is
+    1 + 2 times the sum of the autocorrelations up to the first pair of distances whose sum is not
+    positive (Geyer, Statistical Science 7, 1992), over all distances, by FFT. n if it is below
+    `BY_CHANCE`, or the order is unknown, as of a histogram.
+    """
+    n = sum(each.n for each in rounds)
+    if any(isinstance(each.whole, Bins) for each in rounds):
+        return [n] * len(limits_ns)
+    limits = np.asarray(limits_ns)[:, None]
+    step = max(each.step for each in rounds)
+    kept = sum(len(each.latency_ns) for each in rounds)
+    block = -(-kept // MOST_BLOCKS)
+    length = max(len(each.latency_ns) // block for each in rounds)
+    size = 2 ** (2 * length).bit_length()
+    power = np.zeros((len(limits), size // 2 + 1))
+    alone = np.zeros(len(limits))
+    for each in rounds:
+        above = each.latency_ns > limits
+        rates = above.mean(axis=1, keepdims=True)
+        alone += above.shape[1] * (rates * (1 - rates))[:, 0]
+        whole = above.shape[1] // block * block
+        counts = above[:, :whole].reshape(len(limits), -1, block).sum(axis=2) - block * rates
+        transformed = np.fft.rfft(counts, size)
+        power += transformed.real**2 + transformed.imag**2
+    products = np.fft.irfft(power, size)[:, : length + length % 2]
+    pairs = products[:, ::2] + products[:, 1::2]
+    positive = np.logical_and.accumulate(pairs > 0, axis=1)
+    variance = 2 * (pairs * positive).sum(axis=1) - products[:, 0]
+    found = []
+    for time in (variance / np.maximum(alone, 1e-9)).tolist():
+        # One of each `step` trials was looked at.
+        found.append(n if time < BY_CHANCE else _two_digits(n / (1 + (time - 1) * step)))
+    return found
+
+
+def _two_digits(number: float) -> int:
+    """At most this number, at least 1; few different ones, for which bounds need to be found."""
+    unit = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
+    return max(1, int(number // unit * unit))
+
+
+#: Maximum gaps, in trials, between two exceedances of one burst.
+WINDOWS = (1, 4, 16, 64)
+
+#: A window is tested only if less than this share of the gaps falls into it by chance.
+CROWDED = 0.25
+
+#: Numbers of the largest latencies that are tested, besides twice the allowed number of misses if
+#: that is more.
+LARGEST = (30, 100)
+
+#: Confidence of the bound on the length of bursts of misses.
+BURSTS = 0.95
+
+#: Above this number of gaps the binomial distribution is used instead of the exact one.
+MOST_EXACT = 5000
+
+#: Minimum number of misses for the test of their counts per block.
+COUNTED = 10
+
+#: Probability of a false alarm for independent trials: tests of the largest latencies, of the
+#: misses, of their counts.
+FALSE_ALARM, FALSE_ALARM_MISSES, FALSE_ALARM_COUNTS = 6e-4, 0.1, 0.01
+
+#: The local level is the running median of this number of blocks of this number of trials.
+LEVEL_BLOCK, LEVEL_BLOCKS = 25, 11
+
+#: With fewer trials there is no local level, and a drift of the bulk looks like bursts of the
+#: largest latencies.
+LEVEL_TRIALS = 2 * LEVEL_BLOCK * LEVEL_BLOCKS
+
+
+#: Ascending indices of exceedances, an array per process.
+Places = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Dependence(JsonFields):
+    """Dependence of the trials; `factor` (0 to 1) times n is the effective sample size.
+
+    `extremal_index` and `dispersion` are the estimates for the set of exceedances that gave the
+    factor, the most clustered one; both are 1 if no clustering is significant. `exceedances` is
+    the size of that set, `at_deadline` whether these are the misses. `how` is a description as
+    text, empty if no clustering is significant.
+    """
+
+    factor: float = 1.0
+    extremal_index: float = 1.0
+    dispersion: float = 1.0
+    exceedances: int = 0
+    at_deadline: bool = False
+    how: str = ""
+
+    def effective(self, misses: int, n: int) -> tuple[int, int]:
+        """Effective numbers of misses and of trials, whole numbers of which the rate is no smaller."""
+        trials = max(1, math.floor(n * self.factor + 1e-9))
+        return -(-misses * trials // n), trials
+
+
+def assess(
+    timed: Sequence[Trials], misses: Places, allowed: float, times: float = 1.0
+) -> Dependence:
+    """The dependence with the smallest effective sample size of several tests.
+
+    `timed`: trials after warm-up of each process, latencies > 0. `misses`: ascending
+    indices of the misses of each process. `allowed`: allowed miss rate. `times`: to plan a
+    recording this many times as long, in which misses cluster in the same way; the bound of the
+    length of their bursts is then closer to the estimate. The tests are:
+
+    - gaps between misses, or between the largest latencies, in windows of 1 to 64 trials: more
+      short gaps than for places drawn at random;
+    - the largest ratios to the local level (running median of 275 trials), only if the largest
+      latencies cluster: a drift of the bulk moves these to one end, which is not clustering;
+    - counts of misses per round and, for at least 10 misses, per block of trials.
+    """
+    sizes = [process.n for process in timed]
+    total, n = sum(map(len, misses)), sum(sizes)
+    found = [Dependence()]
+    if total >= 2:
+        found.append(
+            _clustering(
+                misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True, times=times
+            )
+        )
+        found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
+    wanted = sorted(
+        {min(size, n // 3) for size in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))}
+    )
+    alpha = FALSE_ALARM / len(wanted)
+    slow = _slowest(timed, wanted[-1])
+    clustered = [
+        size for size in wanted if _clustering(_largest(slow, size), sizes, alpha, misses=total).how
+    ]
+    if clustered:
+        # Of a long recording only the slowest trials have a ratio.
+        each = [
+            process.above(0.0) if process.step == 1 else some
+            for process, some in zip(timed, slow, strict=True)
+        ]
+        ratios = [_to_level(process, *pair) for process, pair in zip(timed, each, strict=True)]
+        found += [
+            _clustering(_largest(ratios, size), sizes, alpha, misses=total) for size in clustered
+        ]
+    return min(found, key=lambda dependence: dependence.factor)
+
+
+def _to_level(
+    process: Trials, places: np.ndarray, latency_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The places, and the latencies there as multiples of the local level."""
+    level = local_level(process.latency_ns)
+    return places, latency_ns / level[np.minimum(places // process.step, len(level) - 1)]
+
+
+def local_level(latency_ns: np.ndarray) -> np.ndarray:
+    """The running median of about 275 trials; at each trial the maximum over the neighbouring
+    blocks.
+
+    The maximum, so that trials next to a step do not count as exceedances. Bursts of up to 100
+    trials do not affect it. With fewer than `LEVEL_TRIALS` it is the median of all.
+    """
+    n = len(latency_ns)
+    if n < LEVEL_TRIALS:
+        return np.full(n, np.median(latency_ns))
+    blocks = n // LEVEL_BLOCK
+    medians = np.median(latency_ns[: blocks * LEVEL_BLOCK].reshape(blocks, LEVEL_BLOCK), axis=1)
+    half = LEVEL_BLOCKS // 2
+    view = np.lib.stride_tricks.sliding_window_view
+    running = np.median(view(np.pad(medians, half, mode="reflect"), LEVEL_BLOCKS), axis=1)
+    running = view(np.pad(running, 1, mode="edge"), 3).max(axis=1)
+    return np.r_[np.repeat(running, LEVEL_BLOCK), np.full(n - blocks * LEVEL_BLOCK, running[-1])]
+
+
+def _slowest(timed: Sequence[Trials], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each process places and latencies of trials, among them the (count + 1) slowest of all
+    processes."""
+    least = min(float(process.ordered_ns[max(process.n - count - 1, 0)]) for process in timed)
+    return [process.above(np.nextafter(least, 0)) for process in timed]
+
+
+def _largest(pairs: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> list[np.ndarray]:
+    """Ascending places, an array per process, of values above the (count + 1)th largest of all;
+    `pairs`: of both."""
+    pooled = np.concatenate([values for _, values in pairs])
+    threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
+    return [places[values > threshold] for places, values in pairs]
+
+
+def _clustering(
+    places: Places,
+    sizes: Sequence[int],
+    alpha: float,
+    *,
+    misses: int,
+    at_deadline: bool = False,
+    times: float = 1.0,
+) -> Dependence:
+    """Dependence by gaps between exceedances, if a window has significantly more short gaps than by
+    chance.
+
+    `misses`: number of misses of the recording. With none only the rate of bursts matters, and the
+    dispersion is ignored. For high thresholds the observed share of short gaps is used. For misses,
+    which may be few, its upper bound is used, where the end of a burst counts as one more trial;
+    with `times` that of so many times as many misses.
+    """
+    m = sum(map(len, places))
+    gaps = np.concatenate([np.diff(place) for place in places])
+    if not len(gaps):
+        return Dependence()
+    shares = {window: _share_by_chance(places, sizes, window) for window in WINDOWS}
+    tested = [window for window in WINDOWS if window == 1 or shares[window] <= CROWDED]
+    alarms = []
+    for window in tested:
+        short, by_chance = int(np.count_nonzero(gaps <= window)), shares[window]
+        if _chance(places, sizes, window, short, by_chance) <= alpha / len(tested):
+            joined = (
+                rate_bounds(times * short, times * m, BURSTS)[1]
+                if at_deadline
+                else short / len(gaps)
+            )
+            index = max(1 - (joined - by_chance) / (1 - by_chance), (0.1 if at_deadline else 1) / m)
+            alarms.append((min(1.0, index), window, short, _dispersion(places, sizes, window)))
+    if not alarms:
+        return Dependence()
+    index, window, short, _ = min(alarms)
+    index = min(index, _intervals(gaps))
+    dispersion = max(alarm[-1] for alarm in alarms)
+    what = "misses" if at_deadline else "largest latencies"
+    comes = "comes" if short == 1 else "come"
+    how = f"{short} of the {m} {what} {comes} within {count(window, 'trial')} of the previous one"
+    factor = min(index, 1 / dispersion) if misses else index
+    return Dependence(factor, index, dispersion, m, at_deadline, how)
+
+
+def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float:
+    """P(gap <= window) for places drawn at random."""
+    shares = [_short_by_chance(len(p), n, window) for p, n in zip(places, sizes, strict=True)]
+    return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in places]))
+
+
+@lru_cache(maxsize=4096)
+def _short_by_chance(m: int, n: int, window: int) -> float:
+    """The same for m places of n: P(gap > w) = C(n - w, m) / C(n, m)."""
+    return float(1 - np.prod(np.clip(1 - m / np.maximum(n - np.arange(window), 1), 0, 1)))
+
+
+def _chance(
+    places: Places, sizes: Sequence[int], window: int, short: int, by_chance: float
+) -> float:
+    """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an upper
+    bound.
+
+    Wider windows than 1: gaps are negatively associated, so the binomial is at least as variable.
+    """
+    if short == 0:
+        return 1.0
+    gaps = sum(max(len(p) - 1, 0) for p in places)
+    if window > 1 or gaps > MOST_EXACT:
+        return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
+    return float(_law_of_neighbours(tuple(map(len, places)), tuple(sizes))[short:].sum())
+
+
+@lru_cache(maxsize=1024)
+def _law_of_neighbours(numbers: tuple[int, ...], sizes: tuple[int, ...]) -> np.ndarray:
+    """P(0, 1, ... gaps of 1) for m of n places drawn at random, `numbers` and `sizes` of each
+    process.
+
+    m minus the number of runs, which is hypergeometric (Stevens, Annals of Eugenics 9, 1939),
+    summed over processes.
+    """
+
+    def log_choose(n, k):
+        return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+
+    law = np.ones(1)
+    for m, n in zip(numbers, sizes, strict=True):
+        if m < 2:
+            continue
+        joined = np.arange(max(0, 2 * m - n - 1), m)
+        logs = log_choose(m - 1, joined) + log_choose(n - m + 1, m - joined) - log_choose(n, m)
+        law = np.convolve(law, np.r_[np.zeros(joined[0]), np.exp(logs)])
+    return law
+
+
+def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int) -> float:
+    """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs - expected)
+    / m.
+
+    The variance-time curve of a stationary series of events, from pairs at most `window` trials
+    apart (Cox and Lewis, The Statistical Analysis of Series of Events, 1966, 4.5).
+    """
+    pairs = by_chance = 0.0
+    for place, n in zip(places, sizes, strict=True):
+        m, lags = len(place), min(window, n - 1)
+        pairs += float((np.searchsorted(place, place + window, "right") - np.arange(m) - 1).sum())
+        by_chance += m * (m - 1) / (n * max(n - 1, 1)) * (lags * n - lags * (lags + 1) / 2)
+    return max(1.0, 1 + 2 * (pairs - by_chance) / sum(map(len, places)))
+
+
+def _intervals(gaps: np.ndarray) -> float:
+    """The intervals estimator of the extremal index (Ferro and Segers, J. R. Statist. Soc. B 65,
+    2003, eq. 5)."""
+    gaps = gaps.astype(float)
+    one, two = (0, 0) if gaps.max() <= 2 else (1, 2)
+    index = 2 * (gaps - one).sum() ** 2 / (len(gaps) * ((gaps - one) * (gaps - two)).sum())
+    return float(min(1.0, max(index, 1 / (len(gaps) + 1))))
+
+
+def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
+    """Dispersion of the counts of misses per round, and per block of trials, if it is significant."""
+    bounds = np.cumsum([0, *sizes])
+    n, pooled = (
+        bounds[-1],
+        np.concatenate([start + late for start, late in zip(bounds, misses, strict=False)]),
+    )
+    cuts = [(bounds, alpha, f"{len(sizes)} rounds")] if len(sizes) > 1 else []
+    if len(pooled) >= COUNTED:
+        blocks = len(pooled) // 5
+        most = [blocks >> halved for halved in range(blocks.bit_length()) if blocks >> halved >= 2][
+            :8
+        ]
+        for number in most:
+            edges = np.linspace(0, n, number + 1).round()
+            cuts.append((edges, alpha / len(most), f"{number} equal parts of the recording"))
+    return [
+        _counted(np.histogram(pooled, cut)[0], np.diff(cut) / n, each, parts)
+        for cut, each, parts in cuts
+    ]
+
+
+def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -> Dependence:
+    """Chi-squared over its degrees of freedom, if the counts, or the largest alone (exact), are
+    significant."""
+    total, cells = int(counts.sum()), len(counts)
+    expected = total * shares
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    here = counts > expected
+    alone = (
+        float(special.betainc(counts[here], total - counts[here] + 1, shares[here]).min())
+        if here.any()
+        else 1.0
+    )
+    together = float(special.chdtrc(cells - 1, statistic)) if expected.min() >= 5 else 1.0
+    dispersion = statistic / (cells - 1)
+    if min(alone * cells, together) > alpha / 2 or dispersion <= 1:
+        return Dependence()
+    how = f"{counts.max()} of the {total} misses are in one of {parts}"
+    return Dependence(1 / dispersion, 1.0, dispersion, total, True, how)
