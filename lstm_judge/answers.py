@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
+from lstm_judge.read.frames import html_table, numeric
+from lstm_judge.read.rounds import Group, NoTrials
+from lstm_judge.read.runs import Runs, as_runs
+from lstm_judge.statistics.segments import not_judged
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, warning_lines
 from lstm_trt.config.libraries import pd
 
-from lstm_judge.read.rounds import Group, NoTrials
-from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.statistics.segments import not_judged
+#: The answer to one configuration.
+Answer = TypeVar("Answer", covariant=True)
 
 
-@dataclass(frozen=True, eq=False)
-class Answers(Sequence):
+@dataclass(frozen=True, eq=False, repr=False)
+class Answers(Sequence[Answer]):
     """`answers[i]` is the result for `runs[i]`, or a `NoTrials` if the configuration failed.
 
     `str` gives the text that the command prints, which names what is missing from the runs,
@@ -30,7 +33,7 @@ class Answers(Sequence):
     """
 
     runs: Runs
-    answers: tuple
+    answers: tuple[Answer, ...]
     warnings: tuple[str, ...] = ()
 
     #: JSON values of a configuration that failed, besides its n and the reason.
@@ -39,10 +42,16 @@ class Answers(Sequence):
     def __len__(self) -> int:
         return len(self.answers)
 
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Answer, ...]: ...
+
     def __getitem__(self, index):
         return self.answers[index]
 
-    def items(self) -> Iterator[tuple[Group, Any]]:
+    def items(self) -> Iterator[tuple[Group, Answer]]:
         """Pairs of configuration and answer."""
         return zip(self.runs, self.answers, strict=True)
 
@@ -52,44 +61,63 @@ class Answers(Sequence):
         return 0
 
     def __str__(self) -> str:
-        return "\n".join(
-            [registry.load_entry("TEXTS", type(self).__name__).text(self), *self.runs.lacks]
-        )
+        text = registry.load_entry("TEXTS", type(self).__name__).text(self)
+        return "\n".join([text, *self.runs.lacks])
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one line: the first of the text."""
+        return str(self).partition("\n")[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.sentence}>"
 
     def texts(self, text: Callable[[Any, str], str]) -> list[str]:
         """For each configuration `text(answer, name)`, or the reason of its failure."""
-        return [
-            f"{group.name}: {answer}" if isinstance(answer, NoTrials) else text(answer, group.name)
-            for group, answer in self.items()
-        ]
+        lines = []
+        for group, answer in self.items():
+            if isinstance(answer, NoTrials):
+                lines.append(f"{group.name}: {answer}")
+            else:
+                lines.append(text(answer, group.name))
+        return lines
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the warnings and the text in Jupyter."""
+        """Show the warnings and the text in a terminal, and where a notebook becomes a PDF."""
         printer.text("\n".join([*warning_lines(self.warnings), str(self)]))
+
+    def _repr_html_(self) -> str:
+        """Show the warnings, the sentence and the table in Jupyter."""
+        return html_table(
+            [*warning_lines(self.warnings), self.sentence, *self.runs.lacks], self.frame
+        )
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""
-        shared = {**self.runs.how, "warnings": list(self.warnings)}
         objects = []
+        answer: Any
         for group, answer in self.items():
-            failed = {"n": group.n, **self._NOTHING_FOUND, "failure": str(answer)}
-            found = failed if isinstance(answer, NoTrials) else answer.as_dict()
-            objects.append({"group": group.group, "name": group.name, **shared, **found})
+            found: dict[str, Any] = {"group": group.group, "name": group.name, **self.runs.how}
+            found["warnings"] = list(self.warnings)
+            if isinstance(answer, NoTrials):
+                found |= {"n": group.n, **self._NOTHING_FOUND, "failure": str(answer)}
+            else:
+                found |= answer.as_dict()
+            objects.append(found)
         return objects if self.runs.grouped else objects[0]
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The answers as a table; see the class for its rows."""
-        return pd.DataFrame(self._rows())
+        """The answers as a table; see the class for its rows. What is not known is NaN."""
+        return numeric(pd.DataFrame(self._rows()))
 
     def _rows(self) -> Iterable[dict]:
-        """Rows of `frame`: one per configuration; if it failed: name, number of trials and reason."""
+        """Rows of `frame`: one per configuration; of a failed one name, trials and reason."""
         for group, answer in self.items():
-            failed = {"n": group.n, "failure": str(answer)}
-            yield {
-                "network": group.name,
-                **(failed if isinstance(answer, NoTrials) else self._row(answer)),
-            }
+            if isinstance(answer, NoTrials):
+                yield {"network": group.name, "n": group.n, "failure": str(answer)}
+            else:
+                yield {"network": group.name, **self._row(answer)}
 
     def _row(self, answer: Any) -> dict:
         """Columns of `frame` for one answer."""

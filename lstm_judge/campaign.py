@@ -20,6 +20,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from lstm_judge.compare.pairing import later_recording
+from lstm_judge.read.labels import record_command, telling, with_version
+from lstm_judge.read.rounds import Group, groups_of
+from lstm_judge.read.runs import MOST_MISSING, Incomplete, Runs, as_runs, load
+from lstm_judge.verdict.verdict import Verdicts, verdict
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
@@ -35,12 +40,6 @@ from lstm_trt.runtimes import load_runtime
 from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
 from lstm_trt.store.folders import read_many
 from lstm_trt.store.schema import Failure, Recording
-
-from lstm_judge.compare.pairing import later_recording
-from lstm_judge.read.labels import record_command, telling, with_version
-from lstm_judge.read.rounds import Group, groups_of
-from lstm_judge.read.runs import MOST_MISSING, Incomplete, Runs, as_runs, load
-from lstm_judge.verdict.verdict import Verdicts, verdict
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
 _TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))

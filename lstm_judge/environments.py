@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
+
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
 from lstm_trt.config.libraries import RECORDING, has_packages

@@ -19,6 +19,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lstm_judge.compare.compare import COMPARED, Comparison, Question, compare_groups
+from lstm_judge.compare.pairing import recorded_first
+from lstm_judge.compare.text import comparison_text
+from lstm_judge.environments import Environment, Tell, described, normal
+from lstm_judge.read.labels import versions_command
+from lstm_judge.read.rounds import Group, groups_of
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
+from lstm_judge.statistics.trials import trials_of
+from lstm_judge.summarize import text as summary
+from lstm_judge.summarize.summarize import summarize_groups
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError, nearest
 from lstm_trt.config.fields import as_list
@@ -31,17 +41,6 @@ from lstm_trt.recorder.report import SweepReport
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
-
-from lstm_judge.compare.compare import COMPARED, Comparison, Question, compare_groups
-from lstm_judge.compare.pairing import recorded_first
-from lstm_judge.compare.text import comparison_text
-from lstm_judge.environments import Environment, Tell, described, normal
-from lstm_judge.read.labels import versions_command
-from lstm_judge.read.rounds import Group, groups_of
-from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
-from lstm_judge.statistics.trials import trials_of
-from lstm_judge.summarize import text as summary
-from lstm_judge.summarize.summarize import summarize_groups
 
 _VERSION = re.compile(r"\d[\w.+!-]*")
 

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from lstm_judge.statistics.sequential import limit_ns
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.recorder.snapshot import GONE_S, NOTHING, Snapshot, State, snapshot_of, with_trials
 from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import folder_in_use, stated_total
 from lstm_trt.store.whole import Whole
-
-from lstm_judge.statistics.sequential import limit_ns
 
 POLL_S = 1.0
 

@@ -4,13 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lstm_trt.cli.common import print_files, verdict_status
-from lstm_trt.config.configuration import Protocol
-
 from lstm_judge import plots
 from lstm_judge.cli.common import conclude as print_conclusion
 from lstm_judge.read.runs import load
 from lstm_judge.verdict.verdict import Question
+from lstm_trt.cli.common import print_files, verdict_status
+from lstm_trt.config.configuration import Protocol
 
 
 def check(deadline_us: float | None) -> None:

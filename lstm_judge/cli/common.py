@@ -8,11 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.cli.common import pair, print_answer, print_files, warn
-from lstm_trt.cli.main import show
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.shape import AXES, FIELDS as SIZES
-
 from lstm_judge import plots
 from lstm_judge.answers import Answers
 from lstm_judge.read.labels import FIELDS
@@ -21,6 +16,10 @@ from lstm_judge.read.tables import UNIT_NS
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE
 from lstm_judge.verdict.text import names_text
 from lstm_judge.verdict.verdict import provable
+from lstm_trt.cli.common import pair, print_answer, print_files, warn
+from lstm_trt.cli.main import show
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import AXES, FIELDS as SIZES
 
 PATH_HELP = (
     "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, .npy, plain text; also .gz), a folder of"

@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-from lstm_trt.cli.common import deadline_argument
-
 from lstm_judge.cli import common
 from lstm_judge.compare.compare import Question, compare
 from lstm_judge.read.runs import NotATable, Runs, load
 from lstm_judge.statistics.quantiles import EFFECT
+from lstm_trt.cli.common import deadline_argument
 
 EXAMPLE = """lstm-trt compare before after another
   lstm-trt compare before after --deadline-us 1000 --percentile 99.9

@@ -2,10 +2,9 @@
 
 import argparse
 
-from lstm_trt.cli.common import deadline_argument
-
 from lstm_judge.cli import common
 from lstm_judge.replay.replay import replay
+from lstm_trt.cli.common import deadline_argument
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 

@@ -5,10 +5,9 @@ import json
 import sys
 from pathlib import Path
 
+from lstm_judge.rerun import Run, check_papermill, parse_value, rerun
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
-
-from lstm_judge.rerun import Run, check_papermill, parse_value, rerun
 
 EXAMPLE = (
     "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"

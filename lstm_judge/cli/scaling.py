@@ -2,10 +2,9 @@
 
 import argparse
 
-from lstm_trt.cli.common import figure_arguments
-
 from lstm_judge.cli import common
 from lstm_judge.scaling.scaling import scaling
+from lstm_trt.cli.common import figure_arguments
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 

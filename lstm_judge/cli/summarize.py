@@ -2,12 +2,11 @@
 
 import argparse
 
-from lstm_trt.cli.common import deadline_argument, figure_arguments
-from lstm_trt.config.errors import UsageError
-
 from lstm_judge.cli import common
 from lstm_judge.summarize.summarize import summarize
 from lstm_judge.verdict.verdict import Question
+from lstm_trt.cli.common import deadline_argument, figure_arguments
+from lstm_trt.config.errors import UsageError
 
 EXAMPLE = """lstm-trt summarize recordings --format csv > summary.csv
   lstm-trt summarize times.csv --column latency --unit ms --group-by runtime hidden"""

@@ -3,6 +3,9 @@
 import argparse
 from pathlib import Path
 
+from lstm_judge.cli.compare import comparison_arguments
+from lstm_judge.statistics.quantiles import ROUNDS
+from lstm_judge.versions import record_versions
 from lstm_trt import registry
 from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
@@ -12,10 +15,6 @@ from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.step import Step
 from lstm_trt.config.workload import Workload
-
-from lstm_judge.cli.compare import comparison_arguments
-from lstm_judge.statistics.quantiles import ROUNDS
-from lstm_judge.versions import record_versions
 
 EXAMPLE = """lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
 each version is installed into its own virtual environment, which is kept in the cache"""

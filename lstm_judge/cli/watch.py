@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lstm_judge.watch import follow
 from lstm_trt.cli.common import deadline_argument
 from lstm_trt.cli.main import show
 from lstm_trt.config.format import terminal_width
-
-from lstm_judge.watch import follow
 
 EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
 

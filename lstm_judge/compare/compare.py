@@ -15,10 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError, check_number
-from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import short_number
-from lstm_trt.config.libraries import pd
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.compare.pairing import (
@@ -40,6 +36,10 @@ from lstm_judge.statistics.dependence import effective_n
 from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials, trials_of
+from lstm_trt.config.errors import UsageError, check_number
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import short_number
+from lstm_trt.config.libraries import pd
 
 #: The timed trials of each process of A, and of B.
 Sides = Sequence[Sequence[Trials]]
@@ -691,7 +691,7 @@ class NotCompared:
         return {**nothing, "clusters_gone": [], "clusters_new": [], "reasons": [self.reason]}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparisons(Answers):
     """Comparisons of the configurations of A (`runs`) and B (`other`), a `NotCompared` for each
     without one.

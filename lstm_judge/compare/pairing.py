@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import Tells
 
 from lstm_judge.read.labels import flat, telling, version_text
 from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import Runs
 from lstm_judge.statistics.quantiles import ONE_PROCESS_RATIO
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import Tells
 
 #: Fields that are used only if nothing else distinguishes configurations.
 _MINOR = (*telling(Tells.MINOR), "machine", "config_id")

@@ -3,8 +3,6 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from lstm_trt.config.format import count, listed, microseconds, percent, value_text
-
 from lstm_judge.compare.compare import (
     ClusterPair,
     Comparison,
@@ -14,6 +12,7 @@ from lstm_judge.compare.compare import (
 )
 from lstm_judge.read.numbers import multiple, table
 from lstm_judge.statistics.quantiles import ROUNDS
+from lstm_trt.config.format import count, listed, microseconds, percent, value_text
 
 
 def text(comparisons: Comparisons) -> str:

@@ -16,11 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from lstm_trt.config.configuration import unexplained_text
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import JsonFields, json_value
-from lstm_trt.config.format import number, percent
-from lstm_trt.config.libraries import pd, special
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outcomes import CountedBy, SteadyState, TimesBy
@@ -33,6 +28,11 @@ from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_judge.statistics.segments import Levels, Segment, Segments, segments_of, spread_ties
 from lstm_judge.statistics.trials import timed_rounds
+from lstm_trt.config.configuration import unexplained_text
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import JsonFields, json_value
+from lstm_trt.config.format import number, percent
+from lstm_trt.config.libraries import pd, special
 
 #: Display names of counters.
 CAUSE_NAMES = {

@@ -4,9 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from lstm_trt.config import format as fmt
-from lstm_trt.config.libraries import special
-
 from lstm_judge.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_judge.outliers.outliers import (
     CAUSE_NAMES,
@@ -23,6 +20,8 @@ from lstm_judge.read import numbers
 from lstm_judge.statistics.causes import Cause
 from lstm_judge.statistics.excess import OF_BLOCKS, PARTS, Excess, ran
 from lstm_judge.statistics.segments import FEWEST_STEPS, SAME_LEVEL, Levels
+from lstm_trt.config import format as fmt
+from lstm_trt.config.libraries import special
 
 #: Fast trials and a segment are at the same level if their medians differ by at most this share.
 SAME_STATE = 0.02

@@ -5,10 +5,9 @@ options, and returns a `style.Picture`, which Jupyter displays. Names are loaded
 used (`registry.PICTURES`), and matplotlib with them.
 """
 
+from lstm_judge.registry import PICTURES
 from lstm_trt.config.format import FIGURE_FORMATS
 from lstm_trt.registry import offer
-
-from lstm_judge.registry import PICTURES
 
 #: File formats that the functions `draw_*` and `--figures` write.
 FORMATS = FIGURE_FORMATS

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import seaborn
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import as_list
 from matplotlib.axes import Axes
 
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, THIN_SPACE, Picture, multiple, number, whole
 from lstm_judge.statistics.trials import Trials
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import as_list
 
 PANEL_IN = 2.3
 

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lstm_trt.config.errors import UsageError, one_of
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.points import AXIS_NAMES, AnyPoint, Elsewhere
 from lstm_judge.plots.style import GREY, Picture
+from lstm_trt.config.errors import UsageError, one_of
 
 #: If a panel would have more lines, each system gets its own panels.
 LINES_PER_PANEL = 8

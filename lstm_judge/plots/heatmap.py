@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import short_number
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
@@ -28,6 +25,9 @@ from lstm_judge.plots.style import Picture, number, whole
 from lstm_judge.read.runs import as_runs
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
 from lstm_judge.verdict.verdict import Question, evidence_percentile, judge
+from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import short_number
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"

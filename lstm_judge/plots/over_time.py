@@ -4,14 +4,14 @@ faults, interrupts."""
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
-from lstm_trt.machine import counters
 
 from lstm_judge.outliers.outliers import CAUSE_NAMES
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import Picture, count, number, whole
 from lstm_judge.plots.trials import BULK_COLOR, cluster_looks
 from lstm_judge.statistics.excess import PARTS, parts_of
+from lstm_trt.config.errors import UsageError
+from lstm_trt.machine import counters
 
 #: What is not drawn below the latencies, since it is most of them.
 MOST_OF_A_CALL = ("on_core", "not_split")

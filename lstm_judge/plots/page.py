@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.config.format import percent_number, short_number
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -41,6 +40,7 @@ from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.text import sentence
 from lstm_judge.verdict.verdict import Verdict, evidence_percentile
+from lstm_trt.config.format import percent_number, short_number
 
 TABLE_LINE_IN = 0.182
 

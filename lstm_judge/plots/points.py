@@ -14,10 +14,6 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError, check_number, one_of
-from lstm_trt.config.format import listed
-from lstm_trt.config.workload import AXES
-from lstm_trt.store.schema import Failure
 
 from lstm_judge.plots import style
 from lstm_judge.plots.style import number, whole_range, with_micro
@@ -25,6 +21,10 @@ from lstm_judge.read.labels import differing, field_text, labels, with_version
 from lstm_judge.read.rounds import Group, NoTrials, label_fields
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.statistics.trials import Trials, trials_of
+from lstm_trt.config.errors import UsageError, check_number, one_of
+from lstm_trt.config.format import listed
+from lstm_trt.config.workload import AXES
+from lstm_trt.store.schema import Failure
 
 AXIS_NAMES = {
     "layers": "layers",

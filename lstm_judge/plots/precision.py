@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from lstm_judge.plots import points as data, style
 from lstm_judge.read.numbers import scientific
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, MEDIAN
+from lstm_trt.config.errors import UsageError
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others
 #: beside it.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -23,6 +22,7 @@ from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import GREY, Picture
 from lstm_judge.scaling.scaling import Findings, Inversion, fit, lines
 from lstm_judge.scaling.text import growth_text
+from lstm_trt.config.errors import UsageError
 
 CELL_IN = (0.44, 0.27)
 

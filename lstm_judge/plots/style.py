@@ -22,10 +22,6 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 import seaborn
-from lstm_trt.config import format as text
-from lstm_trt.config.errors import UsageError, file_errors
-from lstm_trt.config.fields import as_list
-from lstm_trt.store.files import write_whole
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis, YAxis
@@ -37,6 +33,10 @@ from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_judge.plots import FORMATS
 from lstm_judge.read import numbers
+from lstm_trt.config import format as text
+from lstm_trt.config.errors import UsageError, file_errors
+from lstm_trt.config.fields import as_list
+from lstm_trt.store.files import write_whole
 
 #: Between thousands.
 THIN_SPACE = "\u2009"

@@ -14,11 +14,6 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.configuration import ARRIVALS, WAITS
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import short_number
-from lstm_trt.config.libraries import special
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import SubFigure
@@ -35,6 +30,11 @@ from lstm_judge.replay.replay import replay_group, waiting_ns
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.verdict import Verdict
+from lstm_trt.config.configuration import ARRIVALS, WAITS
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import short_number
+from lstm_trt.config.libraries import special
 
 TAIL_COLOR = "#0173b2"
 

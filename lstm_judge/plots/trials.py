@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
@@ -20,6 +19,7 @@ from lstm_judge.plots.style import Picture, count, multiple, number, percent, wh
 from lstm_judge.read.rounds import Group
 from lstm_judge.statistics.quantiles import count_outliers, is_outlier
 from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_trt.config.errors import UsageError
 
 OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
 
 from lstm_judge.plots import points as data, style
+from lstm_trt.config.errors import UsageError
 
 
 def versions(runs: Any) -> style.Picture:

@@ -14,12 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import UsageError, printable
-from lstm_trt.config.fields import Tells, about
-from lstm_trt.config.format import count, latency
-from lstm_trt.config.shape import AXES
-from lstm_trt.store.whole import counted
 
 from lstm_judge.read.labels import telling
 from lstm_judge.read.rounds import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Round
@@ -33,6 +27,12 @@ from lstm_judge.read.tables import (
     times,
 )
 from lstm_judge.read.whole import Bins
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import UsageError, printable
+from lstm_trt.config.fields import Tells, about
+from lstm_trt.config.format import count, latency
+from lstm_trt.config.shape import AXES
+from lstm_trt.store.whole import counted
 
 #: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms equals 1100 us.
 STEP_DECIMALS = 3

@@ -14,6 +14,9 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
+
+from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
+from lstm_judge.read.whole import AllTrials, Bins
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells, about
@@ -21,9 +24,6 @@ from lstm_trt.config.format import count, listed
 from lstm_trt.config.libraries import sends
 from lstm_trt.store import provenance as stored
 from lstm_trt.store.schema import Failure, Recording, Stored
-
-from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
-from lstm_judge.read.whole import AllTrials, Bins
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")

@@ -14,21 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard, overload
 
-from lstm_trt import registry
-from lstm_trt.config.errors import (
-    LabError,
-    NotReadable,
-    UnknownConfiguration,
-    UsageError,
-    nearest,
-)
-from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, listed, short_number
-from lstm_trt.config.libraries import installed_version, pd
-from lstm_trt.store import consolidated, folders
-from lstm_trt.store.locks import folder_in_use
-from lstm_trt.store.schema import Failure, Recording, Stored
-
 from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
 from lstm_judge.read.labels import FIELDS, version_text, with_version
 from lstm_judge.read.rounds import (
@@ -50,6 +35,20 @@ from lstm_judge.read.tables import (
     time_column,
 )
 from lstm_judge.read.whole import KEPT
+from lstm_trt import registry
+from lstm_trt.config.errors import (
+    LabError,
+    NotReadable,
+    UnknownConfiguration,
+    UsageError,
+    nearest,
+)
+from lstm_trt.config.fields import as_list
+from lstm_trt.config.format import count, listed, short_number
+from lstm_trt.config.libraries import installed_version, pd
+from lstm_trt.store import consolidated, folders
+from lstm_trt.store.locks import folder_in_use
+from lstm_trt.store.schema import Failure, Recording, Stored
 
 #: Most names in a line of what is missing.
 MOST_MISSING = 5

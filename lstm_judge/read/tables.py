@@ -28,14 +28,14 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pyarrow as pa
+
+from lstm_judge.read.tools import aggregates, columns_of_json, columns_of_text
 from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
 from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY, numpy_of
-
-from lstm_judge.read.tools import aggregates, columns_of_json, columns_of_text
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 

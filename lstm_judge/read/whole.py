@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+
 from lstm_trt.store.whole import Whole
 
 #: Of a recording with more trials, only one of each two, three, ... is kept, up to this number.

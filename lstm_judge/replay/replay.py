@@ -15,8 +15,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError, check_number
-from lstm_trt.config.fields import JsonFields
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.read.rounds import Group, NoTrials
@@ -24,6 +22,8 @@ from lstm_judge.statistics.quantiles import AskedPercentiles, Percentile, shares
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.verdict.verdict import longest_run
+from lstm_trt.config.errors import UsageError, check_number
+from lstm_trt.config.fields import JsonFields
 
 
 @dataclass(frozen=True)

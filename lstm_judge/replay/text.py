@@ -1,9 +1,8 @@
 """Replays as text. No code parses it."""
 
-from lstm_trt.config.format import count, microseconds, percent
-
 from lstm_judge.read.numbers import rate, table
 from lstm_judge.replay.replay import Replay, Replays
+from lstm_trt.config.format import count, microseconds, percent
 
 NOT_INCLUDED = "runtimes can be slower after a pause, which a replay does not include: --arrival periodic records it"
 

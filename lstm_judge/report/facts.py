@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import file_errors, one_of, printable
-from lstm_trt.config.format import count, latency, listed, short_number, value_text
-from lstm_trt.store.files import write_whole
-from lstm_trt.store.schema import Stored
 
 from lstm_judge.answers import runs_to_judge
 from lstm_judge.compare import compare, pairing
@@ -29,6 +25,10 @@ from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize import summarize as summary
 from lstm_judge.verdict import verdict as deadline
+from lstm_trt.config.errors import file_errors, one_of, printable
+from lstm_trt.config.format import count, latency, listed, short_number, value_text
+from lstm_trt.store.files import write_whole
+from lstm_trt.store.schema import Stored
 
 #: Ending of a file -> what writes its content.
 FORMATS: dict[str, Callable[..., str]] = {

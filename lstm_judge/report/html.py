@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
-from lstm_trt.config.format import NUMBER, frame_cells, latency, listed, short_number
 from markupsafe import Markup
 
 from lstm_judge.outcomes import Outcome
@@ -29,6 +28,7 @@ from lstm_judge.read.labels import record_command
 from lstm_judge.read.rounds import Group
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize import text as summary
+from lstm_trt.config.format import NUMBER, frame_cells, latency, listed, short_number
 
 #: Most curves that are drawn without the script, and points of those that it draws per power of
 #: ten.

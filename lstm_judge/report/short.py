@@ -4,10 +4,9 @@ import math
 from typing import Any
 from xml.etree import ElementTree
 
-from lstm_trt.config.format import escaped, markdown, microseconds, short_number, value_text
-
 from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.verdict.text import sentence
+from lstm_trt.config.format import escaped, markdown, microseconds, short_number, value_text
 
 #: Most rows of a table in Markdown.
 MOST_ROWS = 20

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import check_number
-from lstm_trt.config.libraries import special
 
 from lstm_judge.answers import Answers
 from lstm_judge.outcomes import Doubt
@@ -22,6 +20,8 @@ from lstm_judge.read.runs import Runs, as_runs, is_path
 from lstm_judge.scaling.times import ShapeTime, Times, read_times
 from lstm_judge.statistics.quantiles import EFFECT, MEDIAN, ROUNDS, ratio_rank
 from lstm_judge.statistics.segments import SAME_LEVEL
+from lstm_trt.config.errors import check_number
+from lstm_trt.config.libraries import special
 
 #: Confidence of the intervals of medians for comparing pairs of recordings.
 PAIR_CONFIDENCE = 0.99

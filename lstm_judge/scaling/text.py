@@ -5,13 +5,12 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from lstm_trt.config.format import count, percent
-from lstm_trt.config.shape import FIELDS
-
 from lstm_judge.read.numbers import multiple
 from lstm_judge.scaling.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
 from lstm_judge.scaling.times import Times
 from lstm_judge.statistics.quantiles import ROUNDS
+from lstm_trt.config.format import count, percent
+from lstm_trt.config.shape import FIELDS
 
 #: Maximum number of inversions that are printed; the others are counted.
 MOST_INVERSIONS = 10

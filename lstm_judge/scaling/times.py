@@ -14,10 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import Tells
-from lstm_trt.config.format import count, listed
-from lstm_trt.store.schema import Failure
 
 from lstm_judge.answers import resolved
 from lstm_judge.read import tables
@@ -27,6 +23,10 @@ from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import FILE, Runs, as_runs, is_path, load, matching, paths_of
 from lstm_judge.statistics.segments import SAME_LEVEL
 from lstm_judge.statistics.trials import Trials, trials_of
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import Tells
+from lstm_trt.config.format import count, listed
+from lstm_trt.store.schema import Failure
 
 AXES = ("layers", "hidden", "sequence", "batch")
 

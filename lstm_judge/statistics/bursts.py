@@ -36,9 +36,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-from lstm_trt.config.libraries import special
 
 from lstm_judge.statistics import quantiles
+from lstm_trt.config.libraries import special
 
 if TYPE_CHECKING:
     from lstm_judge.statistics.trials import Trials

@@ -26,12 +26,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.libraries import special
 
 from lstm_judge.outcomes import CountedBy
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics.bursts import autocorrelation_time
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.libraries import special
 
 #: Significance level of a period, over all candidates.
 PERIOD_ALPHA = 1e-3

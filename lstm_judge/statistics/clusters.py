@@ -30,9 +30,9 @@ from functools import cache, lru_cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from lstm_trt.config.libraries import special
 
 from lstm_judge.statistics.segments import FEWEST_STEPS
+from lstm_trt.config.libraries import special
 
 #: Minimum number of trials of a cluster.
 LEAST = 5

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import count
-from lstm_trt.config.libraries import special
 
 from lstm_judge.read.whole import Bins
 from lstm_judge.statistics.bursts import BY_CHANCE
 from lstm_judge.statistics.quantiles import rate_bounds
 from lstm_judge.statistics.trials import Trials
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import count
+from lstm_trt.config.libraries import special
 
 #: Numbers of blocks for the dispersion of the counts of events.
 DISPERSION_BLOCKS = (10, 20, 50)

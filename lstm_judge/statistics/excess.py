@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from lstm_trt.config.fields import JsonFields
 
 from lstm_judge.read.rounds import Round
+from lstm_trt.config.fields import JsonFields
 
 #: Part -> its name, and what helps against it. The last one is that of recordings without times off
 #: the core.

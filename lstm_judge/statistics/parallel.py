@@ -7,11 +7,12 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tqdm import tqdm
+
 from lstm_trt.config.errors import MemoryExhausted
 from lstm_trt.config.format import terminal_width
 from lstm_trt.machine.linux import allowed_cores
 from lstm_trt.machine.process import Child
-from tqdm import tqdm
 
 #: Trials that are analyzed first, from which the time of the others is estimated, and at most in
 #: one call of `look`.

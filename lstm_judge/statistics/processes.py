@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.libraries import special
 
 from lstm_judge.statistics import quantiles
 from lstm_judge.statistics.dependence import Places
 from lstm_judge.statistics.trials import Trials
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.libraries import special
 
 #: The share of processes for which `percentile_bound_us` holds.
 SHARE = 0.95

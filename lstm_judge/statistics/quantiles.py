@@ -17,13 +17,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+
+from lstm_judge.read.whole import Ordered
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import decimal
 from lstm_trt.config.libraries import special
 from lstm_trt.store.whole import percentile
-
-from lstm_judge.read.whole import Ordered
 
 #: Default confidence of intervals, verdicts and comparisons.
 DEFAULT_CONFIDENCE = 0.95

@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import latency
 
 from lstm_judge.outcomes import SteadyState
 from lstm_judge.read.rounds import Round
 from lstm_judge.read.whole import Bins
 from lstm_judge.statistics.quantiles import median
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import latency
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference
 #: of comparisons.

@@ -42,11 +42,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from lstm_trt.config.configuration import Protocol
-from lstm_trt.config.format import count
 
 from lstm_judge.outcomes import Outcome
 from lstm_judge.statistics import bursts, quantiles
+from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.format import count
 
 #: The rates, relative to the allowed one, for which the values of z are the best: z = 0 for the
 #: first.

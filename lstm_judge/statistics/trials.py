@@ -12,7 +12,6 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from lstm_trt.store.whole import counted
 
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.whole import AllTrials
@@ -30,6 +29,7 @@ from lstm_judge.statistics.quantiles import (
     quantile,
 )
 from lstm_judge.statistics.segments import segments_of
+from lstm_trt.store.whole import counted
 
 
 @dataclass(frozen=True)

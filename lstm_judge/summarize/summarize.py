@@ -12,12 +12,6 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from lstm_trt.config.configuration import PRECISIONS, Configuration
-from lstm_trt.config.format import csv_text
-from lstm_trt.config.libraries import pd
-from lstm_trt.store import provenance
-from lstm_trt.store.schema import Failure
-
 from lstm_judge.answers import Answers
 from lstm_judge.outcomes import SteadyState
 from lstm_judge.outliers.outliers import Cluster, quick_of
@@ -37,6 +31,11 @@ from lstm_judge.statistics.quantiles import (
 )
 from lstm_judge.statistics.segments import not_judged
 from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_trt.config.configuration import PRECISIONS, Configuration
+from lstm_trt.config.format import csv_text
+from lstm_trt.config.libraries import pd
+from lstm_trt.store import provenance
+from lstm_trt.store.schema import Failure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lstm_judge.outliers.outliers import clusters_cell
+from lstm_judge.read.labels import cell_text, version_text
+from lstm_judge.read.numbers import scientific, table
+from lstm_judge.summarize.summarize import FIELDS, SummaryRow
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
 from lstm_trt.config.format import latency, microseconds, short_number
 from lstm_trt.store import provenance
 from lstm_trt.store.provenance import Fact
-
-from lstm_judge.outliers.outliers import clusters_cell
-from lstm_judge.read.labels import cell_text, version_text
-from lstm_judge.read.numbers import scientific, table
-from lstm_judge.summarize.summarize import FIELDS, SummaryRow
 
 Rows = Sequence[SummaryRow]
 

@@ -2,8 +2,6 @@
 
 import math
 
-from lstm_trt.config import format as fmt
-
 from lstm_judge.outcomes import Outcome, SteadyState
 from lstm_judge.outliers.text import levels_texts
 from lstm_judge.read import numbers
@@ -11,6 +9,7 @@ from lstm_judge.statistics import bursts
 from lstm_judge.statistics.excess import PARTS, Excess
 from lstm_judge.statistics.processes import SHARE
 from lstm_judge.verdict.verdict import FirmStatistics, Verdict, Verdicts
+from lstm_trt.config import format as fmt
 
 
 def text(verdicts: Verdicts) -> str:

@@ -27,11 +27,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from lstm_trt import registry
-from lstm_trt.config.errors import UsageError, check_number
-from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import count, microseconds, short_number
-from lstm_trt.config.libraries import pd, special
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outcomes import Outcome, SteadyState
@@ -50,6 +45,11 @@ from lstm_judge.statistics.processes import Processes, processes_of
 from lstm_judge.statistics.segments import SAME_LEVEL, Levels, Segments, not_judged, segments_of
 from lstm_judge.statistics.sequential import Evidence, limit_ns
 from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_trt import registry
+from lstm_trt.config.errors import UsageError, check_number
+from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import count, microseconds, short_number
+from lstm_trt.config.libraries import pd, special
 
 #: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}

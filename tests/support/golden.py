@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 
+from lstm_judge import columns
 from tests.conftest import ROOT, run_here
 
 FOLDER = ROOT / "tests" / "golden"
@@ -59,6 +60,36 @@ def differences(golden: object, found: object, place: str = "") -> list[str]:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (golden, found))
     equal = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
     return [] if equal else [f"{place}: {golden!r} -> {found!r}"]
+
+
+#: Command -> where its JSON has the keys that it had before 0.3.0, and keys that are no more.
+PATHS = {
+    "summarize": columns.SUMMARY,
+    "verdict": columns.VERDICT,
+    "outliers": columns.OUTLIERS,
+    "compare": columns.COMPARISON,
+    "replay": columns.REPLAY,
+    "scaling": columns.SCALING,
+}
+GONE: dict[str, set[str]] = {}
+
+
+def as_before(golden: object, found: object, command: str) -> object:
+    """An answer with the keys of the golden one, flat as it was before 0.3.0; a key that is not there is left out."""
+    if isinstance(golden, list) and isinstance(found, list):
+        return [as_before(*both, command) for both in zip(golden, found, strict=True)]
+    if not isinstance(golden, dict) or not isinstance(found, dict) or command not in PATHS:
+        return found
+    flat = {}
+    for name in golden:
+        if name in GONE.get(command, ()):
+            flat[name] = golden[name]
+            continue
+        try:
+            flat[name] = columns.value_at(found, PATHS[command].get(name, name))
+        except KeyError:
+            continue
+    return flat
 
 
 def text(value: object) -> str:
