@@ -18,7 +18,7 @@ from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.outliers import outliers
 from lstm_judge.plots.points import system_labels
 from lstm_judge.read.labels import FINGERPRINT, with_version
-from lstm_judge.read.runs import Runs, paths_of
+from lstm_judge.read.runs import Runs, RunsSource, paths_of
 from lstm_judge.report import html, short
 from lstm_judge.statistics import bursts, parallel
 from lstm_judge.statistics.quantiles import shares_of
@@ -287,12 +287,12 @@ class Report:
 
 
 def report(
-    runs: Any,
+    runs: RunsSource,
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = 0.95,
     *,
-    baseline: Any = None,
+    baseline: RunsSource | None = None,
     out: str | Path | Sequence[str | Path] = (),
     anonymous: bool = False,
     undecided: str = "failure",
