@@ -1,6 +1,8 @@
 """What a report says: verdicts, the largest network of each system that meets the deadline, and
 what they rest on."""
 
+from __future__ import annotations
+
 import platform
 import re
 import time
