@@ -337,7 +337,7 @@ def report(
     )
     asked = [((runs[place].plain.rounds, question, runs[place].until), stops_us) for place in timed]
     codes = np.full((len(runs), len(stops_us)), FAILED)
-    found = parallel.computed(deadline.outcomes_of, asked, [runs[place].n for place in timed])
+    found = parallel.computed(deadline.outcomes_at, asked, [runs[place].n for place in timed])
     for place, each in zip(timed, found, strict=True):
         codes[place] = list(map(list(Outcome).index, each))
     statistics = zip(
