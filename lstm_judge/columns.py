@@ -12,7 +12,14 @@ SUMMARY: dict[str, str] = {}
 
 VERDICT: dict[str, str] = {}
 
-OUTLIERS: dict[str, str] = {}
+OUTLIERS: dict[str, str] = {
+    "period_by": "events.period_by",
+    "causes_counted": "events.counted",
+    "slowest": "events.slowest",
+    "control": "events.control",
+    "switches": "events.switches",
+    "unexplained": "events.unexplained",
+}
 
 COMPARISON: dict[str, str] = {}
 

@@ -71,7 +71,9 @@ PATHS = {
     "replay": columns.REPLAY,
     "scaling": columns.SCALING,
 }
-GONE: dict[str, set[str]] = {}
+GONE: dict[str, set[str]] = {
+    "outliers": {"segments"},  # each of `rounds` has its own
+}
 
 
 def as_before(golden: object, found: object, command: str) -> object:

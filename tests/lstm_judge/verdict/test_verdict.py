@@ -357,7 +357,7 @@ def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
         question = Question(1e9, percentile)
-        verdicts = judged_of([(of(BODIES[body](rng, n)), question, None) for _ in range(runs)])
+        verdicts = [judged_of((of(BODIES[body](rng, n)), question, None)) for _ in range(runs)]
         check_rate(sum(verdict.verdict != MET for verdict in verdicts), runs, 1e-3)
         assert all(verdict.effective_n == n for verdict in verdicts if verdict.verdict == MET)
 
@@ -468,7 +468,7 @@ def test_misses_of_one_round_are_not_those_of_all():
 def test_rounds_of_different_medians_are_no_dependence(rng):
     runs, question = 100, Question(1e4)
     recordings = [of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))) for _ in range(runs)]
-    verdicts = judged_of([(rounds, question, None) for rounds in recordings])
+    verdicts = [judged_of((rounds, question, None)) for rounds in recordings]
     check_rate(sum(verdict.effective_n != 3000 for verdict in verdicts), runs, 1e-3)
 
 
