@@ -1,12 +1,13 @@
 """Outliers: the course of the level, clusters and tail, their periods and causes."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outliers.answer import Outliers
 from lstm_judge.outliers.explain import explain_outliers
 from lstm_judge.outliers.search import search_outliers
 from lstm_judge.outliers.text import causes_text, clusters_text
+from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.parallel import computed
 from lstm_trt.config.libraries import pd
 
@@ -23,7 +24,7 @@ CLUSTER_COLUMNS = (
 )
 
 
-def outliers(runs: Any, causes: bool = True) -> "OutlierAnswers":
+def outliers(runs: RunsSource, causes: bool = True) -> "OutlierAnswers":
     """Outliers of each configuration and their clusters; with `causes`, also periods and associated
     events.
 
