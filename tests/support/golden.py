@@ -74,6 +74,7 @@ PATHS = {
 GONE: dict[str, set[str]] = {
     # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
     "verdict": {"max_us_rounds", "drift", "until_decided"},
+    "outliers": {"segments"},  # each of `rounds` has its own
 }
 
 
