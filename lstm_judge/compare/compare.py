@@ -1,7 +1,7 @@
 """Compare two recordings: is B faster than A, slower, or the same, by median, tail and misses of a
 deadline."""
 
-from typing import Any, overload
+from typing import overload
 
 from lstm_judge.answers import runs_to_judge
 from lstm_judge.compare.answer import (
@@ -23,7 +23,7 @@ from lstm_judge.compare.pairing import (
 )
 from lstm_judge.read.labels import can_alternate, record_both_command
 from lstm_judge.read.rounds import Group
-from lstm_judge.read.runs import Runs
+from lstm_judge.read.runs import Runs, RunsSource
 from lstm_judge.statistics import quantiles
 from lstm_judge.statistics.trials import Trials, trials_of
 from lstm_trt.config.errors import UsageError
@@ -31,8 +31,8 @@ from lstm_trt.config.errors import UsageError
 
 @overload
 def compare(
-    a: Any,
-    b: Any,
+    a: RunsSource,
+    b: RunsSource,
     /,
     *,
     effect: float = ...,
@@ -44,11 +44,11 @@ def compare(
 
 @overload
 def compare(
-    a: Any,
-    b: Any,
-    c: Any,
+    a: RunsSource,
+    b: RunsSource,
+    c: RunsSource,
     /,
-    *others: Any,
+    *others: RunsSource,
     effect: float = ...,
     confidence: float = ...,
     deadline_us: float | None = ...,
@@ -57,10 +57,10 @@ def compare(
 
 
 def compare(
-    a: Any,
-    b: Any,
+    a: RunsSource,
+    b: RunsSource,
     /,
-    *others: Any,
+    *others: RunsSource,
     effect: float = quantiles.EFFECT,
     confidence: float = quantiles.DEFAULT_CONFIDENCE,
     deadline_us: float | None = None,
