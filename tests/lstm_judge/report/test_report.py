@@ -415,7 +415,7 @@ def test_a_baseline_is_compared(runs, campaign, tmp_path):
     for hidden in (8, 16):
         files.write(recording(LstmShape(1, hidden, 4), "slow", 1.5 * 5 * hidden, draw=1), slower)
     found = lab.report(slower, *QUESTION, baseline=runs.where(runtime="slow", hidden=[8, 16], sequence=4))
-    tails = [str(answer.tail) for answer in found.comparisons]
+    tails = [str(answer.tail.change) for answer in found.comparisons]
     assert found.exit_status == found.comparisons.exit_status != found.verdicts.exit_status == 0
     assert "Median compared with the baseline: 2 SLOWER." in str(found)
     assert f"Tail compared with the baseline: 2 {tails[0]}." in str(found) and len(set(tails)) == 1
