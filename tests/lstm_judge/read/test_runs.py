@@ -266,7 +266,7 @@ def test_runs_groups_and_rounds_are_one_short_line():
     assert repr(runs).startswith(f"<Runs: {len(runs)} configurations, {sum(group.n for group in runs)} trials, ")
     assert repr(runs).endswith(f"{name}>")
     group = runs[0]
-    assert repr(group) == f"<Group {group.name}: {group.n} trials in {len(group.rounds)} rounds>"
+    assert repr(group) == f"<Group {group.name}: {group.n} trials in 1 round>"
     assert repr(group.rounds[0]) == f"<Round 0: {group.rounds[0].n} trials>"
     for thing in (runs, group, group.rounds[0], replace(runs, source=100 * "long/")):
         assert "\n" not in repr(thing) and len(repr(thing)) < 200
