@@ -26,7 +26,8 @@ from lstm_judge.compare.pairing import (
     shared,
 )
 from lstm_judge.outcomes import Change, ClusterChange
-from lstm_judge.outliers.outliers import Cluster, Outliers, quick_of
+from lstm_judge.outliers.answer import Cluster, Outliers
+from lstm_judge.outliers.search import search_outliers
 from lstm_judge.read.labels import can_alternate, record_both_command
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import Runs, RunsSource
@@ -141,7 +142,9 @@ def changes(
     ratios = [
         [
             process.latency_ns / level
-            for process, level in zip(side, outliers.levels_ns, strict=True)
+            for process, level in zip(
+                side, [each.level_ns for each in outliers.rounds], strict=True
+            )
         ]
         for side, outliers in zip(sides, found, strict=True)
     ]
@@ -575,26 +578,19 @@ def compare_groups(
     Raises `UsageError` if a side has no trials, a latency is not positive, or an argument is out of
     range.
     """
-    return compared([(a, b, Question(effect, confidence, deadline_us, percentile))])[0]
+    return compared((a, b, Question(effect, confidence, deadline_us, percentile)))
 
 
-def compared(
-    asked: Sequence[tuple[Group, Group, Question]], clusters: bool = True
-) -> list[Comparison]:
-    """`compare_groups` of several pairs, which takes less time together; `clusters`: whether to
-    search for them."""
-    sides = [tuple(_timed(side) for side in both) for *both, _ in asked]
-    rounds = [
-        [Round.of(process.latency_ns) for process in side]
-        for both in sides
-        for side in both
-        if clusters
-    ]
-    found = iter(quick_of(rounds))
-    return [
-        _comparison(*each, both, list(itertools.islice(found, 2)))
-        for each, both in zip(asked, sides, strict=True)
-    ]
+def compared(asked: tuple[Group, Group, Question], clusters: bool = True) -> Comparison:
+    """`compare_groups` of a pair; `clusters`: whether to search for them."""
+    a, b, question = asked
+    sides = (_timed(a), _timed(b))
+    found = []
+    if clusters:
+        found = [
+            search_outliers([Round.of(process.latency_ns) for process in side]) for side in sides
+        ]
+    return _comparison(a, b, question, sides, found)
 
 
 def _comparison(

@@ -17,8 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from lstm_judge.outcomes import Outcome
-from lstm_judge.outliers.outliers import Cluster, Outliers, Tail, causes_text, quick_of
-from lstm_judge.outliers.text import outliers_line
+from lstm_judge.outliers.answer import Cluster, Outliers, Tail
+from lstm_judge.outliers.search import search_outliers
+from lstm_judge.outliers.text import causes_text, outliers_line
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_judge.plots.over_time import timeline
@@ -38,8 +39,9 @@ from lstm_judge.read.numbers import percent_certified
 from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_judge.verdict.answer import Verdict
 from lstm_judge.verdict.text import sentence
-from lstm_judge.verdict.verdict import Verdict, evidence_percentile
+from lstm_judge.verdict.verdict import evidence_percentile
 from lstm_trt.config.format import percent_number, short_number
 
 TABLE_LINE_IN = 0.182
@@ -83,7 +85,7 @@ def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) 
     group without trials gives a page with verdict and reason only.
     """
     name = data.one_group(runs).name or "this recording"
-    title = f"Does {name} meet a deadline of {number(verdict.deadline_us)} µs?"
+    title = f"Does {name} meet a deadline of {number(verdict.question.deadline_us)} µs?"
     return _page(as_runs(runs), title, verdict_rows(verdict), outliers, verdict)
 
 
@@ -108,7 +110,7 @@ def _page(
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
     summary = outliers_line(outliers, "Findings") if outliers else ""
-    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else summary
+    summary = f"{verdict.outcome}: {' '.join(reasons)}" if verdict else summary
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     read = ", ".join(f"{name} {value}" for name, value in runs.how.items())  # of a table
@@ -118,12 +120,14 @@ def _page(
     ):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
-            _band(parts[0], verdict.verdict, reasons, heights_in[0])
+            _band(parts[0], verdict.outcome, reasons, heights_in[0])
         if calls:
             left, right = parts[-2].subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
             draw_tail(left, group, outliers, verdict)
             draw_table(right, rows, heights_in[-2])
-            draw_order(parts[-1], calls, verdict.deadline_us if verdict else None, outliers)
+            draw_order(
+                parts[-1], calls, verdict.question.deadline_us if verdict else None, outliers
+            )
     return picture
 
 
@@ -220,24 +224,24 @@ def verdict_rows(verdict: Verdict) -> Rows:
     rows += [("Miss rate", ""), ("measured", percent(statistics.p_miss))]
     again = statistics.p_miss_after_miss
     rows.append(("after a miss", "–" if again is None else percent(again)))
-    confidence = f"{100 * verdict.confidence:g} %"
-    rows += [(f"lower bound, {confidence}", percent(verdict.miss_rate_low))]
-    rows += [(f"upper bound, {confidence}", percent(verdict.miss_rate_high))]
-    rows.append(("allowed", f"{short_number(100 - verdict.percentile)} %"))
+    confidence = f"{100 * verdict.question.confidence:g} %"
+    rows += [(f"lower bound, {confidence}", percent(verdict.bounds.miss_rate_low))]
+    rows += [(f"upper bound, {confidence}", percent(verdict.bounds.miss_rate_high))]
+    rows.append(("allowed", f"{short_number(100 - verdict.question.percentile)} %"))
     rows += [("Maximum", ""), ("after warm-up", f"{number(verdict.max_us)} µs")]
     rows.append(("including warm-up", f"{number(verdict.max_with_warmup_us)} µs"))
-    by_round = [max_us for max_us in verdict.max_us_rounds if max_us is not None]
+    by_round = [each.max_us for each in verdict.rounds if each.max_us is not None]
     if len(by_round) > 1:
         low, high = min(by_round), max(by_round)
         rows.append(("by round", f"{number(low)} to {number(high)} µs"))
     rows += [
         ("Evidence", ""),
-        ("proven within deadline", f"{percent_certified(verdict.certifies)} %"),
+        ("proven within deadline", f"{percent_certified(verdict.bounds.certifies)} %"),
     ]
-    if verdict.effective_n < n:
-        rows.append(("effective sample size", whole(verdict.effective_n)))
-    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
-        rows.append(("new trials needed", whole(verdict.trials_needed)))
+    if verdict.effective.n < n:
+        rows.append(("effective sample size", whole(verdict.effective.n)))
+    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and verdict.new_recording.trials is not None:
+        rows.append(("new trials needed", whole(verdict.new_recording.trials)))
     if verdict.drift:
         rows.append(("drift of the bulk", f"{100 * verdict.drift:+.2g} %"))
     return rows
@@ -270,7 +274,7 @@ def outlier_rows(outliers: Outliers) -> Rows:
 
 
 def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
-    if outliers.period_by is None:
+    if outliers.events is None:
         return []
     period = "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"
     return [("period", period), *_folded_rows("coincides with", causes_text(found, outliers))]
@@ -324,7 +328,7 @@ def draw_verdicts(
     runs = as_runs(runs)
 
     def page(one: Runs, verdict: Verdict) -> Picture:
-        return verdict_page(one, verdict, quick_of([one[0].rounds])[0] if one[0].n else None)
+        return verdict_page(one, verdict, search_outliers(one[0].rounds) if one[0].n else None)
 
     places = sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))[:PAGES]
     worst = [(runs[place : place + 1], verdicts[place]) for place in places]
@@ -335,11 +339,16 @@ def draw_verdicts(
     workloads = {group.configuration.workload for group in recorded}
     first, axes = verdicts[0], map_axes(recorded) if workloads else ()
     if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) > 1:
-        question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
+        question = {
+            "deadline_us": first.question.deadline_us,
+            "confidence": first.question.confidence,
+        }
         margins = partial(heat_map, recorded, *axes, value=BOUND, **question)
-        requested = short_number(first.percentile)
+        requested = short_number(first.question.percentile)
         pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))
-        if {evidence_percentile(group.n, first.confidence) for group in recorded if group.n} - {
+        if {
+            evidence_percentile(group.n, first.question.confidence) for group in recorded if group.n
+        } - {
             requested,
             None,
         }:
@@ -349,7 +358,7 @@ def draw_verdicts(
 
 def _urgency(verdict: Verdict) -> tuple:
     """Sort key: MISSED, NOT ENOUGH EVIDENCE, MET; within each the largest maximum first."""
-    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(
+    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.outcome), -(
         verdict.max_us or 0.0
     )
 

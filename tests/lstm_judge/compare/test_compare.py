@@ -40,7 +40,7 @@ CALLED = ("FASTER", "SLOWER")
 @pytest.fixture
 def no_clusters(monkeypatch):
     """The results do not depend on clusters; searching for those would take most of the time."""
-    monkeypatch.setattr(analysis_compare, "quick_of", lambda rounds: [None] * len(rounds))
+    monkeypatch.setattr(analysis_compare, "search_outliers", lambda rounds: None)
     monkeypatch.setattr(analysis_compare, "changes", lambda *sides: dict.fromkeys(ClusterChange, ()))
 
 
@@ -248,7 +248,7 @@ def missing(rates, n=500, generator=None) -> Group:
 
 
 def misses(a: Group, b: Group):
-    (found,) = analysis_compare.compared([(a, b, analysis_compare.Question(deadline_us=1000))], clusters=False)
+    found = analysis_compare.compared((a, b, analysis_compare.Question(deadline_us=1000)), clusters=False)
     return found
 
 

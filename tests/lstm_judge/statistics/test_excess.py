@@ -12,8 +12,9 @@ from lstm_judge.outliers.text import outliers_text
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics import excess as parts
 from lstm_judge.statistics.excess import Spent
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_line, verdict_text
-from lstm_judge.verdict.verdict import Question, judge
+from lstm_judge.verdict.verdict import judge
 from tests.support.planted_latencies import explain
 
 RAN = {"times": 41, "shortest_ns": 12_000, "longest_ns": 310_000, "total_ns": 2_000_000}
@@ -100,10 +101,10 @@ def test_without_times_off_the_core_nothing_is_split_and_the_reason_is_stated():
 def test_recordings_of_earlier_versions_say_nothing():
     before = Round.of(round_(on_core=90_000).latency_ns)
     found = explain([before])
-    assert found.slowest is found.control is None and found.switches == ()
+    assert found.events.slowest is found.events.control is None and found.events.switches == ()
     assert "Time of slow calls" not in outliers_text(found)
     verdict = judge([before], Question(150))
-    assert verdict.verdict == "MISSED" and verdict.miss_excess is None
+    assert verdict.outcome == "MISSED" and verdict.miss_excess is None
 
 
 def test_counters_are_stated_where_they_were_higher():
