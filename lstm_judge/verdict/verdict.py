@@ -248,7 +248,7 @@ def verdict_of(seen: AtDeadline) -> Verdict:
     evidence = processes = firm = None
     if seen.evidence:
         least = min(each.log_met for each in seen.evidence)
-        evidence = EValues(least, sequential.pooled(seen.evidence).log_missed)
+        evidence = EValues(least, sequential.log_missed(seen.evidence))
     else:
         processes = processes_of(seen.timed, seen.places, question.share, question.confidence)
     if measured.ordered and seen.certain == seen.misses:
