@@ -18,12 +18,12 @@ than about three times per length of the recording, it may be absent from the re
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from lstm_judge.read.whole import Bins
-from lstm_judge.statistics.bursts import BY_CHANCE
+from lstm_judge.statistics.bursts import BY_CHANCE, covariance, initial_positive
 from lstm_judge.statistics.quantiles import rate_bounds
 from lstm_judge.statistics.trials import Trials
 from lstm_trt.config.fields import JsonFields
@@ -65,35 +65,27 @@ def independent_n(rounds: Sequence[Trials], limits_ns: Sequence[float]) -> list[
     autocorrelation time.
 
     `rounds`: the trials of each process; what differs between processes is not counted. The time is
-    1 + 2 times the sum of the autocorrelations up to the first pair of distances whose sum is not
-    positive (Geyer, Statistical Science 7, 1992), over all distances, by FFT. n if it is below
-    `BY_CHANCE`, or the order is unknown, as of a histogram.
+    1 + 2 times the sum of the autocorrelations over the `initial_positive` sequence. n if it is
+    below `BY_CHANCE`, or the order is unknown, as of a histogram.
     """
     n = sum(each.n for each in rounds)
     if any(isinstance(each.whole, Bins) for each in rounds):
         return [n] * len(limits_ns)
-    limits = np.asarray(limits_ns)[:, None]
     step = max(each.step for each in rounds)
-    kept = sum(len(each.latency_ns) for each in rounds)
-    block = -(-kept // MOST_BLOCKS)
-    length = max(len(each.latency_ns) // block for each in rounds)
-    size = 2 ** (2 * length).bit_length()
-    power = np.zeros((len(limits), size // 2 + 1))
-    alone = np.zeros(len(limits))
-    for each in rounds:
-        above = each.latency_ns > limits
-        rates = above.mean(axis=1, keepdims=True)
-        alone += above.shape[1] * (rates * (1 - rates))[:, 0]
-        whole = above.shape[1] // block * block
-        counts = above[:, :whole].reshape(len(limits), -1, block).sum(axis=2) - block * rates
-        transformed = np.fft.rfft(counts, size)
-        power += transformed.real**2 + transformed.imag**2
-    products = np.fft.irfft(power, size)[:, : length + length % 2]
-    pairs = products[:, ::2] + products[:, 1::2]
-    positive = np.logical_and.accumulate(pairs > 0, axis=1)
-    variance = 2 * (pairs * positive).sum(axis=1) - products[:, 0]
+    lengths = [len(each.latency_ns) for each in rounds]
+    block = -(-sum(lengths) // MOST_BLOCKS)
     found = []
-    for time in (variance / np.maximum(alone, 1e-9)).tolist():
+    for limit_ns in limits_ns:
+        alone = 0.0
+        counts = []
+        for each in rounds:
+            above = each.latency_ns > limit_ns
+            rate = above.mean()
+            alone += len(above) * rate * (1 - rate)
+            blocks = len(above) // block
+            counts.append(above[: blocks * block].reshape(-1, block).sum(axis=1) - block * rate)
+        sums = initial_positive(partial(covariance, counts), max(lengths) // block)
+        time = sums / max(alone, 1e-9)
         # One of each `step` trials was looked at.
         found.append(n if time < BY_CHANCE else _two_digits(n / (1 + (time - 1) * step)))
     return found
