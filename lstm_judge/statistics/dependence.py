@@ -150,7 +150,7 @@ class Dependence(JsonFields):
     how: str = ""
 
     def effective(self, misses: int, n: int) -> tuple[int, int]:
-        """Effective numbers of misses and of trials, whole numbers of which the rate is no smaller."""
+        """Effective numbers of misses and of trials, whole numbers whose rate is no smaller."""
         trials = max(1, math.floor(n * self.factor + 1e-9))
         return -(-misses * trials // n), trials
 
@@ -365,7 +365,7 @@ def _intervals(gaps: np.ndarray) -> float:
 
 
 def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
-    """Dispersion of the counts of misses per round, and per block of trials, if it is significant."""
+    """Dispersion of the counts of misses per round and per block of trials, if significant."""
     bounds = np.cumsum([0, *sizes])
     n, pooled = (
         bounds[-1],

@@ -181,9 +181,8 @@ def _far_deadline(runs: Runs, deadline_us: float) -> list[str]:
     ratio = min(ratios) if min(ratios) > FAR_ABOVE else max(ratios)
     unit = f"{runs.how.get('unit', 'us')} the right unit"
     doubt = f"{short_number(deadline_us)} us the right deadline" if runs.own else unit
-    return [
-        f"the median of {groups[ratios.index(ratio)].name} is {ratio:.3g} times the deadline: is {doubt}?"
-    ]
+    name = groups[ratios.index(ratio)].name
+    return [f"the median of {name} is {ratio:.3g} times the deadline: is {doubt}?"]
 
 
 #: Of one configuration its rounds, what is tested, and `until` of `judge`.
