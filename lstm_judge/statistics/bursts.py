@@ -4,14 +4,12 @@ were not seen.
 Misses that come in bursts say less about their rate than as many single ones. Two questions follow:
 
 - MISSED: `autocorrelation_time` is the number of misses, and of calls, that count as one. Simulated
-  at the allowed
-  rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of log-normal lengths, at
-  most 5 % of recordings are called MISSED; in bad states of thousands of calls, of which few miss,
-  up to 9 % (docs/evidence.md).
+  at the allowed rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of
+  log-normal lengths, at most 5 % of recordings are called MISSED; in bad states of thousands of
+  calls, of which few miss, up to 9 % (docs/evidence.md).
 - MET: misses cannot prove that bursts do not exist that were not seen. `proves_below_in_bursts`
-  tests the rate against every
-  compound Poisson law of bursts with geometric lengths up to a mean B that the user states, and
-  `longest_assumed` is the B up to which the test still holds.
+  tests the rate against every compound Poisson law of bursts with geometric lengths up to a mean B
+  that the user states, and `longest_assumed` is the B up to which the test still holds.
 
 What MET assumes of lengths L that are not geometric is E[L^2] / E[L] <= B. This number, S, is the
 mean over misses of the length of the burst in which a miss lies. Such bursts come at the rate p / m
@@ -208,9 +206,9 @@ def proves_below_in_bursts(
     """Whether `count` misses in n trials reject "the rate is `allowed` or more" for bursts of mean
     1 to `longest`.
 
-    The exact binomial test for single misses, and `polya_aeppli` for every mean; its largest value was
-    at `longest` for every number of misses tried, and is looked for on nine means. A recording with
-    fewer misses never proves less.
+    The exact binomial test for single misses, and `polya_aeppli` for every mean; its largest value
+    was at `longest` for every number of misses tried, and is looked for on nine means. A recording
+    with fewer misses never proves less.
     """
     if not quantiles.proves_below(count, n, allowed, confidence):
         return False
@@ -221,7 +219,8 @@ def proves_below_in_bursts(
 
 def assumption(longest: float) -> str:
     """What MET assumes, in words; `longest`: see `longest_assumed`."""
-    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} call{'' if longest == 1 else 's'}"
+    calls = "call" if longest == 1 else "calls"
+    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} {calls}"
 
 
 def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) -> float:
