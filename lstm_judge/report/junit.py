@@ -1,7 +1,6 @@
 """A report as JUnit, for a build server."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from lstm_judge.outcomes import Change, Outcome
@@ -9,20 +8,13 @@ from lstm_judge.report.answer import Report
 from lstm_judge.report.text import basis, title
 from lstm_judge.verdict.text import sentence
 
-#: Tag of what is wrong with a case -> the attribute of the suite with their number.
-NUMBERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A test case; `tag` is one of `NUMBERS`, or empty if the case passes."""
-
-    place: str
-    name: str
-    tag: str = ""
-    kind: str = ""
-    message: str = ""
-    output: str = ""
+#: Attribute of the suite -> the elements that it counts.
+NUMBERS = {
+    "tests": "testcase",
+    "failures": "*/failure",
+    "errors": "*/error",
+    "skipped": "*/skipped",
+}
 
 
 def page(report: Report) -> str:
@@ -32,57 +24,50 @@ def page(report: Report) -> str:
     With a baseline one more for each that is in both: a failure if it is SLOWER. What is undecided
     is `undecided`. The warnings are its error output.
     """
-    cases = [*_verdicts(report), *_comparisons(report)]
     suite = ElementTree.Element("testsuite", name=title(report))
-    for case in cases:
-        _add(suite, case, report)
-    _add_text(suite, "system-out", map(report.shown, basis(report)))
-    suite.set("tests", str(len(cases)))
-    for tag, attribute in NUMBERS.items():
-        suite.set(attribute, str(sum(case.tag == tag for case in cases)))
-    _add_text(suite, "system-err", map(report.shown, report.runs.remarks))
+    suite.extend([*_verdicts(report), *_comparisons(report)])
+    for attribute, path in NUMBERS.items():
+        suite.set(attribute, str(len(suite.findall(path))))
+    ElementTree.SubElement(suite, "system-out").text = "\n".join(map(report.shown, basis(report)))
+    if report.runs.remarks:
+        remarks = "\n".join(map(report.shown, report.runs.remarks))
+        ElementTree.SubElement(suite, "system-err").text = remarks
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _verdicts(report: Report) -> Iterator[Case]:
+def _verdicts(report: Report) -> Iterator[ElementTree.Element]:
     for (group, verdict), row in zip(report.verdicts.items(), report.rows, strict=True):
         place = ".".join(filter(None, (row.runtime, row.precision))) or "table"
+        case = _case(report, place, group.name)
         if group.failure is not None:
             stage = group.failure.stage or "failed"
-            yield Case(place, group.name, "error", stage, group.failure.reason)
-        elif verdict.verdict == Outcome.MET:
-            yield Case(place, group.name)
+            _add(report, case, "error", stage, group.failure.reason)
         elif verdict.verdict == Outcome.MISSED:
-            yield Case(place, group.name, "failure", "missed", sentence(verdict))
-        else:
-            said = sentence(verdict)
-            yield Case(place, group.name, report.undecided, "not-enough-evidence", said)
+            _add(report, case, "failure", "missed", sentence(verdict))
+        elif verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
+            _add(report, case, report.undecided, "not-enough-evidence", sentence(verdict))
+        yield case
 
 
-def _comparisons(report: Report) -> Iterator[Case]:
+def _comparisons(report: Report) -> Iterator[ElementTree.Element]:
     header, rows = report.compared
     for row in rows:
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(header, row, strict=True) if cell)
-        tag = kind = message = ""
+        case = _case(report, "baseline", row[0])
         if Change.SLOWER in row:
-            tag, kind, message = "failure", "slower", text
+            _add(report, case, "failure", "slower", text)
         elif Change.AMBIGUOUS in row:
-            tag, kind, message = report.undecided, "ambiguous", text
-        yield Case("baseline", row[0], tag, kind, message, text)
+            _add(report, case, report.undecided, "ambiguous", text)
+        ElementTree.SubElement(case, "system-out").text = report.shown(text)
+        yield case
 
 
-def _add(suite: ElementTree.Element, case: Case, report: Report) -> None:
-    names = {"classname": report.cut(case.place), "name": report.shown(case.name)}
-    element = ElementTree.SubElement(suite, "testcase", names)
-    if case.tag:
-        why = {"type": report.shown(case.kind), "message": report.shown(case.message)}
-        ElementTree.SubElement(element, case.tag, why)
-    _add_text(element, "system-out", filter(None, [report.shown(case.output)]))
+def _case(report: Report, place: str, name: str) -> ElementTree.Element:
+    return ElementTree.Element("testcase", classname=report.cut(place), name=report.shown(name))
 
 
-def _add_text(element: ElementTree.Element, tag: str, lines: Iterator[str]) -> None:
-    """Add an element with these lines; none without a line."""
-    text = "\n".join(lines)
-    if text:
-        ElementTree.SubElement(element, tag).text = text
+def _add(report: Report, case: ElementTree.Element, tag: str, kind: str, message: str) -> None:
+    """Say what is wrong with a case: a failure, an error, or that it is skipped."""
+    why = {"type": report.shown(kind), "message": report.shown(message)}
+    ElementTree.SubElement(case, tag, why)
