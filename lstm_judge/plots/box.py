@@ -47,7 +47,9 @@ OUTLIER = {
 }
 
 
-def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> Picture:
+def box_plots(
+    runs: Any, axis: str, *, fixed: dict[str, int] | None = None, ax: Axes | None = None
+) -> Picture:
     """A box plot of the trials for each value of `axis`, one panel per system; the other axes are
     held fixed.
 
@@ -56,7 +58,7 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
     the maxima of the other rounds. The text beside a box is the number of outliers (1.5 x IQR, both
     sides), above it the maximum of all rounds as a multiple of the median, below it the median in
     µs. Failures are named at their position. At most 15 sizes and 3 systems are drawn, which the
-    notes state. Raises `UsageError` if there are no trials to draw.
+    notes state, a single system into `ax` if given. Raises `UsageError` if there are no trials to draw.
     """
     every = data.points_of(runs)
     looks = data.system_looks(every)
@@ -97,28 +99,33 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
         "sharex": False,
         "summary": _summary(good, axis),
     }
-    with style.facets(title, notes, [titles], labels, **how) as (picture, axes):
-        for ax, system in zip(axes, names, strict=True):
+    with style.facets(title, notes, [titles], labels, ax=ax, **how) as (picture, axes):
+        for panel, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
-            ends += _panel(ax, here, sizes, looks[system]["color"], slot_in)
+            ends += _panel(panel, here, sizes, looks[system]["color"], slot_in)
             medians = {
                 size: f"\n{number(point.rounds[0].median_us)}{unit}"
                 for size, point in here.items()
                 if point.ok
             }
             style.size_ticks(
-                ax.xaxis,
+                panel.xaxis,
                 sizes,
                 range(len(sizes)),
                 [f"{size}{medians.get(size, '')}" for size in sizes],
             )
-            ax.grid(False, axis="x")
+            panel.grid(False, axis="x")
         _value_axis(axes, width, min(ends), max(ends))
     return picture
 
 
 def violins(
-    runs: Any, axis: str, pair: tuple[int, int], *, fixed: dict[str, int] | None = None
+    runs: Any,
+    axis: str,
+    pair: tuple[int, int],
+    *,
+    fixed: dict[str, int] | None = None,
+    ax: Axes | None = None,
 ) -> Picture:
     """The trials at two values of `axis` as the halves of a violin, one violin per system; other
     axes are held fixed.
@@ -126,6 +133,7 @@ def violins(
     Left is the smaller value. `runs` and `fixed` are those of `box_plots`, and so are the latency
     axis and the round that is shown. Widths are kernel density estimates on that axis (seaborn's,
     Scott's rule), with the same maximum for each half: they show where trials are, not how many.
+    With `ax` they are drawn into these axes.
     Raises `UsageError` if no system has trials at both values.
     """
     sides = sorted(as_list(pair))
@@ -147,12 +155,10 @@ def violins(
         "Each half: the first round, relative to its own median. Widths: density of trials, all with the same maximum.",
     ]
     title = f"Trials around the median, by {data.AXIS_NAMES[axis]}: {sides[0]} (left) and {sides[1]} (right)"
-    with style.figure(title, notes, 1.0 + PANEL_IN, summary=_summary(points, axis)) as (
-        picture,
-        body,
-    ):
-        ax = body.subplots()
-        width = _linear_width(boxes)
+    width = _linear_width(boxes)
+    labels = ("below: medians, left | right", _axis_label(width))
+    how: Any = {"ax": ax, "panel_in": PANEL_IN, "summary": _summary(points, axis)}
+    with style.facets(title, notes, [[""]], labels, **how) as (picture, (ax,)):
         ax.set_yscale("asinh", linear_width=width)  # before the densities are estimated
         y = np.concatenate([box.latency_us / box.median_us - 1 for box in boxes])
         x, hue = (
@@ -170,7 +176,6 @@ def violins(
             for name in names
         ]
         ax.set(xticks=range(len(names)), xticklabels=labels)
-        ax.set(xlabel="below: medians, left | right", ylabel=_axis_label(width))
     return picture
 
 

@@ -26,7 +26,11 @@ DOT = {"linestyle": "none", "markersize": 6}
 
 
 def precisions(
-    runs: Any, *, shapes: int | None = None, deadline_us: float | None = None
+    runs: Any,
+    *,
+    shapes: int | None = None,
+    deadline_us: float | None = None,
+    ax: Axes | None = None,
 ) -> style.Picture:
     """Median latency in µs against the relative error of the outputs, a panel per network and a dot
     per configuration.
@@ -35,7 +39,8 @@ def precisions(
     the runtime, labels name the precision. Lines are the exact 95 % interval of the median, one per
     round. The error is that of the parity gate, the largest of all rounds; configurations that were
     not checked are not drawn. At most `shapes` networks are shown (default 6, fewer with many
-    configurations), see `runtimes`. Raises `UsageError` if there is nothing to draw.
+    configurations), see `runtimes`; with `ax` one,
+    which is drawn into these axes. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
     every = [point for point in data.points_of(runs) if point.ok]
@@ -70,23 +75,23 @@ def precisions(
         deadline_us
     )
     how: Any = {"columns": columns, "below": 5, "summary": summary}
-    with style.facets(title, notes, [chosen], names, handles, **how) as (picture, axes):
+    with style.facets(title, notes, [chosen], names, handles, ax=ax, **how) as (picture, axes):
         latencies = [deadline_us] if deadline_us else []
         left = min(filter(None, errors), default=1e-7) / (
             4 if 0 in errors else 1
         )  # the place of 0, if there is one
-        for ax, network in zip(axes, chosen, strict=True):
+        for panel, network in zip(axes, chosen, strict=True):
             for point in (point for point in dots if point.network == network):
                 latencies += _draw(
-                    ax, point, max(point.group.parity_error or 0.0, left), looks[point.system]
+                    panel, point, max(point.group.parity_error or 0.0, left), looks[point.system]
                 )
-            style.deadline(deadline_us, ax.axhline)
+            style.deadline(deadline_us, panel.axhline)
         style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
     with style.style():
         picture.draw_without_rendering()  # the places of labels depend on the layout
-        for ax, network in zip(axes, chosen, strict=True):
-            _label(ax, [point for point in dots if point.network == network], looks, left)
+        for panel, network in zip(axes, chosen, strict=True):
+            _label(panel, [point for point in dots if point.network == network], looks, left)
     return picture
 
 

@@ -18,7 +18,11 @@ KINDS, COLUMNS = ("median_us", "max_us"), (40, 88)
 
 
 def runtimes(
-    runs: Any, *, shapes: int | None = None, deadline_us: float | None = None
+    runs: Any,
+    *,
+    shapes: int | None = None,
+    deadline_us: float | None = None,
+    ax: Axes | None = None,
 ) -> style.Picture:
     """Median (filled) and maximum (hollow) in µs of every system, one block per network.
 
@@ -26,7 +30,7 @@ def runtimes(
     the ratios to the fastest system of that network, for median and maximum separately. At most
     `shapes` networks are shown (default 10, fewer with many systems), spread evenly over their
     fastest medians among those measured on most systems; the notes state this. Failures are named.
-    Raises `UsageError` if there is nothing to draw.
+    With `ax` it is drawn into these axes. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
     every = data.points_of(runs, without=NAMED)
@@ -57,7 +61,7 @@ def runtimes(
     )
     lanes = sum(len(here) + GAP for here in networks.values())
     how: Any = {"panel_in": ROW_IN * lanes, "below": 5, "summary": summary}
-    with style.facets(title, notes, [[""]], ("latency [µs]", ""), handles, **how) as (
+    with style.facets(title, notes, [[""]], ("latency [µs]", ""), handles, ax=ax, **how) as (
         picture,
         (ax,),
     ):

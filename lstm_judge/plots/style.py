@@ -343,6 +343,7 @@ def facets(
     names: tuple[str, str],
     handles: Sequence[Line2D | Patch] = (),
     *,
+    ax: Axes | None = None,
     columns: int | None = None,
     panel_in: float = PANEL_IN,
     below: int = 0,
@@ -352,16 +353,21 @@ def facets(
     """Panels with these titles in rows of `columns`, a new row for each of the `blocks`.
 
     Afterwards the axes are named (x, y), and the legend is drawn: beside the panels, or in `below`
-    columns below them.
+    columns below them. With `ax`, the only panel is drawn into these axes of the user, with its
+    legend inside and without title and notes; then the user's figure stands for the picture. Raises
+    `UsageError` if there are several panels and `ax`.
     """
+    if ax is not None:
+        with _only_panel(ax, blocks, names, handles) as figure_of_user:
+            yield figure_of_user, [ax]
+        return
     columns = columns or columns_of(max(map(len, blocks)))
     rows = [math.ceil(len(block) / columns) for block in blocks]
     lines = max(title.count("\n") for block in blocks for title in block)
-    labels = [str(handle.get_label()) for handle in handles]
     named = len(blocks) if sharex else sum(rows)
-    height_in = max(
-        sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15, 3.5
-    )
+    height_in = sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15
+    height_in = max(height_in, 3.5)
+    labels = [str(handle.get_label()) for handle in handles]
     if below and labels:
         height_in += 0.2 * math.ceil(len(labels) / legend_columns(labels, below))
     elif labels:
@@ -370,12 +376,12 @@ def facets(
         grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=True)
         axes: list[Axes] = []
         for block, count, last in zip(blocks, rows, itertools.accumulate(rows), strict=True):
-            for place, ax in enumerate(grid[last - count : last].flat):
-                ax.set_visible(place < len(block))
-                if ax.get_visible():
-                    ax.set_title(block[place], loc="left")
-                    ax.tick_params(labelbottom=place + columns >= len(block) or not sharex)
-                    axes.append(ax)
+            for place, panel in enumerate(grid[last - count : last].flat):
+                panel.set_visible(place < len(block))
+                if panel.get_visible():
+                    panel.set_title(block[place], loc="left")
+                    panel.tick_params(labelbottom=place + columns >= len(block) or not sharex)
+                    axes.append(panel)
         yield picture, axes
         name_axes(axes, *names)
         if below and handles:
@@ -384,6 +390,30 @@ def facets(
             body.legend(
                 handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4
             )
+
+
+@contextmanager
+def _only_panel(
+    ax: Axes,
+    blocks: Sequence[Sequence[str]],
+    names: tuple[str, str],
+    handles: Sequence[Line2D | Patch],
+) -> Iterator[Any]:
+    """Axes of the user while the only panel of a figure is drawn into them; yields their figure."""
+    panels = [panel for block in blocks for panel in block]
+    if len(panels) > 1:
+        raise UsageError(
+            f"axes of one's own hold one panel, but this figure has {len(panels)}:"
+            f" select what one of them shows ({text.listed(panels)})"
+        )
+    with style():
+        ax.set_title(panels[0], loc="left")
+        yield ax.get_figure(root=True)
+        x, y = names
+        ax.set_xlabel(x + scale_text(ax.xaxis))
+        ax.set_ylabel(y + scale_text(ax.yaxis))
+        if handles:
+            ax.legend(handles=handles)
 
 
 def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:

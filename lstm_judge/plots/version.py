@@ -5,19 +5,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from lstm_judge.plots import points as data, style
 from lstm_trt.config.errors import UsageError
 
 
-def versions(runs: Any) -> style.Picture:
+def versions(runs: Any, *, ax: Axes | None = None) -> style.Picture:
     """Median latency of each round over the versions that were recorded, relative to the oldest
     version.
 
     One panel per network and runtime, one dot per round; the line joins the middle rounds, of which
     the numbers below are the ratios. `runs` is the result of `load` or `versions`' folder; of more
-    than 12 series a part is drawn. Raises `UsageError` unless a network and runtime have two
-    versions.
+    than 12 series a part is drawn, a single one into `ax` if given. Raises `UsageError` unless a
+    network and runtime have two versions.
     """
     every = by_version(data.points_of(runs))
     if not every:
@@ -44,23 +45,23 @@ def versions(runs: Any) -> style.Picture:
         ("version, and its ratio", "latency / oldest version"),
     )
     how: Any = {"sharex": False, "summary": f"Newest relative to the oldest: {'; '.join(changes)}."}
-    with style.facets(title, notes, [titles], names, **how) as (picture, axes):
-        for ax, found in zip(axes, series.values(), strict=True):
+    with style.facets(title, notes, [titles], names, ax=ax, **how) as (picture, axes):
+        for panel, found in zip(axes, series.values(), strict=True):
             ratios = _ratios(found)
             for place, (point, ratio) in enumerate(zip(found.values(), ratios, strict=True)):
                 rounds = (
                     np.array(point.each_round("median_us")) * ratio / point.statistic("median_us")
                 )
                 beside = place + np.linspace(-0.2, 0.2, len(rounds)) * (len(rounds) > 1)
-                ax.plot(beside, rounds, markersize=4, linestyle="none", **looks[point.runtime])
-            ax.plot(range(len(found)), ratios, color=style.GREY, linewidth=1, zorder=1)
-            ax.set_xlim(-0.5, len(found) - 0.5)
-            ax.set_xticks(range(len(found)), map("{}\n{:.2f}".format, found, ratios))
+                panel.plot(beside, rounds, markersize=4, linestyle="none", **looks[point.runtime])
+            panel.plot(range(len(found)), ratios, color=style.GREY, linewidth=1, zorder=1)
+            panel.set_xlim(-0.5, len(found) - 0.5)
+            panel.set_xticks(range(len(found)), map("{}\n{:.2f}".format, found, ratios))
     return picture
 
 
 def by_version(points: Iterable[data.Point]) -> dict[str, dict[str, data.Point]]:
-    """Network and runtime -> version -> its point, oldest first; only those with several versions."""
+    """Network and runtime -> version -> its point, oldest first; those with several versions."""
     series: dict[str, dict[str, data.Point]] = {}
     for point in points:
         configuration = point.group.configuration

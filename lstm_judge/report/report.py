@@ -1,5 +1,7 @@
 """Make a report of recordings, and write its files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from lstm_judge.compare.compare import compare
 from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import OutlierAnswers, Outliers, outliers
 from lstm_judge.plots.points import system_labels
-from lstm_judge.read.runs import Runs, paths_of
+from lstm_judge.read.runs import Runs, RunsSource, paths_of
 from lstm_judge.report import html, junit, markdown
 from lstm_judge.report.answer import FAILED, NAMES, AtDeadlines, Report
 from lstm_judge.statistics.parallel import computed
@@ -35,12 +37,12 @@ DEADLINES = 60
 
 
 def report(  # noqa: PLR0913
-    runs: Any,
+    runs: RunsSource,
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = 0.95,
     *,
-    baseline: Any = None,
+    baseline: RunsSource | None = None,
     out: str | Path | Sequence[str | Path] = (),
     anonymous: bool = False,
     undecided: str = "failure",
