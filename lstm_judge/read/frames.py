@@ -35,7 +35,7 @@ def html_table(lines: Iterable[str], frame: pd.DataFrame) -> str:
     """
     above = "<br>".join(map(escape, lines))
     shown = frame.head(MOST_ROWS).map(value_text)
-    shown = shown.loc[:, (shown != NO_VALUE).any()]
+    shown = shown.loc[:, ~shown.isin(("", NO_VALUE)).all()]
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, border=0)
     below = (
