@@ -81,13 +81,13 @@ class Report:
 
     def outcome(self, place: int) -> str:
         """One of `NAMES`: the verdict on a configuration at the deadline."""
-        return str(self.verdicts[place].verdict) if self.runs[place].n else FAILED
+        return str(self.verdicts[place].outcome) if self.runs[place].n else FAILED
 
     def remark(self, place: int) -> str:
         """What MET assumes, or why a configuration is not MET."""
         verdict = self.verdicts[place]
-        if verdict.assumed_burst_length:
-            return f"assumes that {bursts.assumption(verdict.assumed_burst_length)}"
+        if verdict.bursts.assumed_length:
+            return f"assumes that {bursts.assumption(verdict.bursts.assumed_length)}"
         return "; ".join(verdict.reasons)
 
     def counts(self, places: Sequence[int] | None = None) -> dict[str, int]:
@@ -119,7 +119,7 @@ class Report:
             status += ", not confirmed"
         for other, found in self.verdicts.items():
             if other is later:
-                status += f", a later recording of it: {found.verdict}"
+                status += f", a later recording of it: {found.outcome}"
         return f"{group.configuration.name} ({status})"
 
     @property

@@ -218,7 +218,7 @@ def _panel(cells: Mapping[tuple, int]) -> dict[str, Any]:
 def _pictures(report: Report) -> Iterator[Picture]:
     """The tails of the largest networks that meet the deadline and of some others, and errors over
     precisions."""
-    deadline_us = report.verdicts[0].deadline_us
+    deadline_us = report.verdicts[0].question.deadline_us
     largest = [report.verdicts.largest(places=places) for places in report.systems.values()]
     groups = [report.runs[place] for place in largest if place is not None]
     chosen = {}
@@ -256,7 +256,7 @@ def _data(report: Report) -> dict[str, Any]:
         "stops": list(map(short_number, deadlines_us)),
         "times": [with_micro(latency(deadline_us)) for deadline_us in deadlines_us],
         "systems": list(report.systems.values()),
-        "given": deadlines_us.index(report.verdicts[0].deadline_us),
+        "given": deadlines_us.index(report.verdicts[0].question.deadline_us),
         "verdicts": ["".join(map(str, names)) for names in report.at_deadlines.names],
         "names": list(CLASSES),
         "curves": curves,

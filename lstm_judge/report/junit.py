@@ -43,9 +43,9 @@ def _verdicts(report: Report) -> Iterator[ElementTree.Element]:
         if group.failure is not None:
             stage = group.failure.stage or "failed"
             _add(report, case, "error", stage, group.failure.reason)
-        elif verdict.verdict == Outcome.MISSED:
+        elif verdict.outcome == Outcome.MISSED:
             _add(report, case, "failure", "missed", sentence(verdict))
-        elif verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
+        elif verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
             _add(report, case, report.undecided, "not-enough-evidence", sentence(verdict))
         yield case
 

@@ -24,7 +24,7 @@ def page(report: Report) -> str:
     said += [escaped(report.shown(line)) for line in answer(report)]
     lines = [f"## {title(report)}", *said, _table(report, *report.overview)]
     lines += _first_rows(report, "Compared with the baseline, SLOWER first", *report.compared)
-    percentile = f"p{short_number(report.verdicts[0].percentile)}"
+    percentile = f"p{short_number(report.verdicts[0].question.percentile)}"
     near = f"{percentile} within a factor of {NEAR} of the deadline, the nearest first"
     header = ["network", "verdict", f"{percentile} us", "max us", "misses", "n", "trials needed"]
     rows = [_row(report, place) for place in _near(report)]
@@ -55,8 +55,8 @@ def _near(report: Report) -> list[int]:
     for place, verdict in enumerate(report.verdicts):
         distance = math.inf
         if verdict.percentile_us:
-            distance = abs(math.log(verdict.percentile_us / verdict.deadline_us))
-        decided = verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE
+            distance = abs(math.log(verdict.percentile_us / verdict.question.deadline_us))
+        decided = verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE
         if not decided or distance <= math.log(NEAR):
             keys[place] = (decided, distance)
     return sorted(keys, key=keys.__getitem__)
@@ -66,6 +66,6 @@ def _row(report: Report, place: int) -> list[str]:
     verdict = report.verdicts[place]
     outcome = report.outcome(place)
     times = map(microseconds, (verdict.percentile_us, verdict.max_us))
-    needed = verdict.trials_needed if outcome == Outcome.NOT_ENOUGH_EVIDENCE else None
+    needed = verdict.new_recording.trials if outcome == Outcome.NOT_ENOUGH_EVIDENCE else None
     numbers = map(value_text, (verdict.misses, verdict.n, needed))
     return [report.runs[place].name, outcome, *times, *numbers, report.remark(place)]

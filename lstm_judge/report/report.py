@@ -21,7 +21,8 @@ from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize.summarize import SummaryRow, summarize_groups
-from lstm_judge.verdict.verdict import Question, outcomes_of, verdict
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import outcomes_of, verdict
 from lstm_trt.config.errors import file_errors, one_of
 from lstm_trt.store.files import write_whole
 

@@ -22,23 +22,23 @@ def text(report: Report) -> str:
 
 def title(report: Report) -> str:
     """The question."""
-    return f"Which networks answer within {latency(report.verdicts[0].deadline_us)}?"
+    return f"Which networks answer within {latency(report.verdicts[0].question.deadline_us)}?"
 
 
 def answer(report: Report) -> list[str]:
     """In sentences what meets the deadline, on which machine, how sure, under which assumption, and
     what is lacking."""
-    first = report.verdicts[0]
-    confidence = f"{short_number(100 * first.confidence)} % confidence"
-    within = f"within {short_number(first.deadline_us)} us, at {confidence}"
-    calls = f"{short_number(first.percentile)} % of calls answer {within}"
+    question = report.verdicts[0].question
+    confidence = f"{short_number(100 * question.confidence)} % confidence"
+    within = f"within {short_number(question.deadline_us)} us, at {confidence}"
+    calls = f"{short_number(question.percentile)} % of calls answer {within}"
     lines = [_of_one(report, calls) if len(report.runs) == 1 else _of_several(report, calls)]
     lines += _needed(report)
     lines += basis(report)
     if len(report.verdicts) > 1:
         alone = f"Each verdict holds at {confidence} for its configuration alone"
         lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
-    assumed = [each.assumed_burst_length for each in report.verdicts]
+    assumed = [each.bursts.assumed_length for each in report.verdicts]
     lengths = [length for length in assumed if length is not None]
     if lengths:
         least = f"MET assumes that {bursts.assumption(min(lengths))}"
@@ -78,9 +78,9 @@ def _needed(report: Report) -> list[str]:
     """The lengths of new recordings that would decide what is undecided."""
     needed = []
     for verdict in report.verdicts:
-        undecided = verdict.n and verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE
-        if undecided and verdict.trials_needed:
-            needed.append(verdict.trials_needed)
+        undecided = verdict.n and verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
+        if undecided and verdict.new_recording.trials:
+            needed.append(verdict.new_recording.trials)
     if not needed:
         return []
     trials = " to ".join(map(str, dict.fromkeys((min(needed), max(needed)))))
