@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_judge.compare.compare import Comparison, Comparisons, NotCompared
+from lstm_judge.compare.answer import Comparison, Comparisons, NotCompared
 from lstm_judge.compare.pairing import later_recording
 from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.outliers.outliers import OutlierAnswers
@@ -126,9 +126,9 @@ class Report:
     def compared(self) -> Table:
         """Each configuration that is also in the baseline, SLOWER first; without one no rows."""
         rows = []
-        if self.comparisons is not None:
-            paired = zip(self.comparisons.pairs.pairs, self.comparisons, strict=True)
-            rows = [_compared(b.name, answer) for (_, a, b), answer in paired if a and b]
+        for both, answer in () if self.comparisons is None else self.comparisons.items():
+            if both.on_both_sides:
+                rows.append(_compared(both.name, answer))
         order = (Change.SLOWER, Change.AMBIGUOUS, Change.FASTER, Change.SAME)
         rows.sort(key=lambda row: min(map(order.index, row[1:3])))
         ratios = ["median, new / baseline", "tail, new / baseline", "percentile of the tail"]
@@ -185,5 +185,7 @@ def _compared(name: str, answer: Comparison | NotCompared) -> list[str]:
     """A row of `Report.compared`."""
     if isinstance(answer, NotCompared):
         return [name, Change.AMBIGUOUS, Change.AMBIGUOUS, "-", "-", "-", answer.reason]
-    numbers = (answer.median_ratio, answer.tail_ratio, answer.tail_percentile)
-    return [name, answer.median, answer.tail, *map(value_text, numbers), ""]
+    changes = (answer.median, answer.tail)
+    ratios = [value_text(each.ratio.estimate) for each in changes]
+    percentile = value_text(answer.tail.percentile)
+    return [name, *(each.change for each in changes), *ratios, percentile, ""]
