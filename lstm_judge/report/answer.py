@@ -40,8 +40,8 @@ Table = tuple[list[str], list[list[str]]]
 
 
 @dataclass(frozen=True, eq=False)
-class AtDeadlines:
-    """What each configuration is at other deadlines.
+class Slider:
+    """What each configuration is at other deadlines, which the slider of the page shows.
 
     `deadlines_us` are ascending; `names`: (configurations, deadlines) places in `NAMES`.
     """
@@ -63,7 +63,7 @@ class Report:
     rows: Sequence[SummaryRow]
     tails: OutlierAnswers
     systems: dict[str, list[int]]
-    at_deadlines: AtDeadlines
+    slider: Slider
     comparisons: Comparisons | None = None
     anonymous: bool = False
     undecided: str = "failure"

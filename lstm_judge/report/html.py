@@ -251,13 +251,13 @@ def _data(report: Report) -> dict[str, Any]:
         above[str(group.n)] = longer
         ordered_us = Trials.of(*group.rounds).ordered_us if group.n else []
         curves.append([float(f"{ordered_us[group.n - 1 - k]:.4g}") for k in longer])
-    deadlines_us = report.at_deadlines.deadlines_us
+    deadlines_us = report.slider.deadlines_us
     return {
         "stops": list(map(short_number, deadlines_us)),
         "times": [with_micro(latency(deadline_us)) for deadline_us in deadlines_us],
         "systems": list(report.systems.values()),
         "given": deadlines_us.index(report.verdicts[0].question.deadline_us),
-        "verdicts": ["".join(map(str, names)) for names in report.at_deadlines.names],
+        "verdicts": ["".join(map(str, names)) for names in report.slider.names],
         "names": list(CLASSES),
         "curves": curves,
         "trials": [group.n for group in report.runs],

@@ -16,13 +16,13 @@ from lstm_judge.outliers.outliers import OutlierAnswers, Outliers, outliers
 from lstm_judge.plots.points import system_labels
 from lstm_judge.read.runs import Runs, RunsSource, paths_of
 from lstm_judge.report import html, junit, markdown
-from lstm_judge.report.answer import FAILED, NAMES, AtDeadlines, Report
+from lstm_judge.report.answer import FAILED, NAMES, Slider, Report
 from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize.summarize import SummaryRow, summarize_groups
 from lstm_judge.verdict.question import Question
-from lstm_judge.verdict.verdict import outcomes_of, verdict
+from lstm_judge.verdict.verdict import outcomes_at, verdict
 from lstm_trt.config.errors import file_errors, one_of
 from lstm_trt.store.files import write_whole
 
@@ -75,7 +75,7 @@ def report(  # noqa: PLR0913
         rows=_rows(summarize_groups(runs, clusters=False, shares=shares), tails),
         tails=tails,
         systems=_systems(runs),
-        at_deadlines=_at_deadlines(runs, question),
+        slider=_slider(runs, question),
         comparisons=None if baseline is None else compare(baseline, runs, confidence=confidence),
         anonymous=anonymous,
         undecided=undecided,
@@ -104,7 +104,7 @@ def _systems(runs: Runs) -> dict[str, list[int]]:
     return systems
 
 
-def _at_deadlines(runs: Runs, question: Question) -> AtDeadlines:
+def _slider(runs: Runs, question: Question) -> Slider:
     """What each configuration is at deadlines from below the shortest to above the longest latency,
     evenly on a log scale, and at the given one."""
     measured = [place for place, group in enumerate(runs) if group.n]
@@ -117,8 +117,8 @@ def _at_deadlines(runs: Runs, question: Question) -> AtDeadlines:
         ((runs[place].plain.rounds, question, runs[place].until), deadlines_us)
         for place in measured
     ]
-    found = computed(outcomes_of, asked, [runs[place].n for place in measured])
+    found = computed(outcomes_at, asked, [runs[place].n for place in measured])
     names = np.full((len(runs), len(deadlines_us)), NAMES.index(FAILED))
     for place, outcomes in zip(measured, found, strict=True):
         names[place] = [list(Outcome).index(outcome) for outcome in outcomes]
-    return AtDeadlines(deadlines_us, names)
+    return Slider(deadlines_us, names)
