@@ -256,9 +256,10 @@ def from_tables(
     ]
     source = listed((table.where for table in several), 3)
     rows = [row[0] | dict(zip(axes, row[1], strict=True)) for row in measured]
-    chosen, _ = matching(rows, where or {}, source, warned)
+    found = matching(rows, where or {}, source)
+    warned += found.warnings
     return _times(
-        list(itertools.compress(measured, chosen)),
+        list(itertools.compress(measured, found.chosen)),
         counts,
         where=source,
         axes=axes,
