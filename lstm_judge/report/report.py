@@ -16,7 +16,7 @@ from lstm_judge.outliers.outliers import OutlierAnswers, Outliers, outliers
 from lstm_judge.plots.points import system_labels
 from lstm_judge.read.runs import Runs, RunsSource, paths_of
 from lstm_judge.report import html, junit, markdown
-from lstm_judge.report.answer import FAILED, NAMES, Slider, Report
+from lstm_judge.report.answer import FAILED, NAMES, Report, Slider
 from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
