@@ -120,6 +120,7 @@ TEXTS = {
     "ComparisonSeries": "lstm_judge.compare.text",
     "OutlierAnswers": "lstm_judge.outliers.text",
     "Replays": "lstm_judge.replay.text",
+    "Report": "lstm_judge.report.text",
     "ScalingAnswers": "lstm_judge.scaling.text",
     "Summary": "lstm_judge.summarize.text",
     "Verdicts": "lstm_judge.verdict.text",

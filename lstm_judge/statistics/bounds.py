@@ -93,7 +93,9 @@ class FixedTests:
         return independent and self._met_in_bursts(misses, self.allowed)
 
     def _met_in_bursts(self, misses: int, allowed: Fraction) -> bool:
-        return bursts.proves_below(misses, self.n, allowed, self.confidence, self.burst_length)
+        return bursts.proves_below_in_bursts(
+            misses, self.n, allowed, self.confidence, self.burst_length
+        )
 
     def missed(self, misses: int) -> bool:
         """Whether this number of misses proves MISSED."""

@@ -11,7 +11,7 @@ rate, p0 the allowed one, m the mean length of a burst.
   supermartingale for every 0 <= z < 1, if rho(z) is the largest eigenvalue of the chain's matrix of
   transitions with each miss weighted by z. It is largest for p = p0 and m = B, where it is taken;
   for rare misses it is 1 - p0 (1 - z) / (B - (B - 1) z), the value of the compound Poisson law of
-  `bursts.at_most`. Averaged over the values of z that are the best for `RATES`. It uses the number
+  `bursts.polya_aeppli`. Averaged over the values of z that are the best for `RATES`. It uses the number
   of misses and not their pattern, so fewer never decide later. Lengths L of mean m with the
   generating function G need not be geometric. What is needed is that (1 - G(z)) / m is at least (1
   - z) / (B - (B - 1) z) for these z, and S = E[L^2] / m <= B is enough, where S is the length of
@@ -46,7 +46,6 @@ import numpy as np
 from lstm_judge.outcomes import Outcome
 from lstm_judge.statistics import bursts, quantiles
 from lstm_trt.config.configuration import Protocol
-from lstm_trt.config.format import count
 
 #: The rates, relative to the allowed one, for which the values of z are the best: z = 0 for the
 #: first.
@@ -276,20 +275,7 @@ def outcome_of(rounds: Sequence[Evidence]) -> Outcome:
     return Outcome.MISSED if pooled(rounds).proves_missed else Outcome.NOT_ENOUGH_EVIDENCE
 
 
-def undecided(rounds: Sequence[Evidence], numbers: Sequence[int]) -> list[str]:
-    """Why rounds with these numbers are NOT ENOUGH EVIDENCE: those that alone are MISSED, or too
-    few trials."""
-    alone = []
-    for number, each in zip(numbers, rounds, strict=True):
-        if each.outcome == Outcome.MISSED:
-            seen = f"{count(each.misses, 'miss')} in {count(each.n, 'trial')}"
-            alone.append(
-                f"round {number} alone is MISSED ({seen}), but all rounds together do not prove it"
-            )
-    return alone or [f"{count(sum(each.n for each in rounds), 'trial')} did not decide it"]
-
-
-def trials_for(
+def trials_until_met(
     misses: int, n: int, allowed: float, burst_length: float, confidence: float
 ) -> int | None:
     """Trials after which MET is decided at this rate of misses; None above 1e9."""
