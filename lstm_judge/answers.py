@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 from lstm_judge.read.frames import html_table, numeric
 from lstm_judge.read.rounds import Group, NoTrials
-from lstm_judge.read.runs import Runs, as_runs
+from lstm_judge.read.runs import Runs, RunsSource, as_runs
 from lstm_judge.statistics.segments import not_judged
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
@@ -124,7 +124,7 @@ class Answers(Sequence[Answer]):
         return answer.as_dict()
 
 
-def runs_to_judge(source: Any, bounds: bool = False) -> Runs:
+def runs_to_judge(source: RunsSource, bounds: bool = False) -> Runs:
     """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2
     trials after warm-up.
 

@@ -86,7 +86,7 @@ API = defined(
         ),
         "read.labels": ("size_of",),
         "read.runs": ("Runs", "load"),
-        "report.facts": ("report",),
+        "report.report": ("report",),
     },
 )
 API |= {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lstm_judge.cli import common
 from lstm_judge.cli.verdict import QUESTION, question_arguments
-from lstm_judge.report.facts import report
+from lstm_judge.report.report import report
 from lstm_trt.cli.common import print_answer, print_files
 
 EXAMPLE = """lstm-trt report recordings --deadline-us 1000 --percentile 99 --out report.html

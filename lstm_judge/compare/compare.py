@@ -29,7 +29,7 @@ from lstm_judge.outcomes import Change, ClusterChange
 from lstm_judge.outliers.outliers import Cluster, Outliers, quick_of
 from lstm_judge.read.labels import can_alternate, record_both_command
 from lstm_judge.read.rounds import Group, Round
-from lstm_judge.read.runs import Runs
+from lstm_judge.read.runs import Runs, RunsSource
 from lstm_judge.statistics import quantiles
 from lstm_judge.statistics.causes import holm
 from lstm_judge.statistics.dependence import effective_n
@@ -767,8 +767,8 @@ class ComparisonSeries(tuple[Comparisons, ...]):
 
 
 def compare(
-    a: Any,
-    *others: Any,
+    a: RunsSource,
+    *others: RunsSource,
     effect: float = quantiles.EFFECT,
     confidence: float = quantiles.DEFAULT_CONFIDENCE,
     clusters: bool = True,
@@ -787,11 +787,12 @@ def compare(
     """
     question = Question(effect, confidence, deadline_us, percentile)
     a = runs_to_judge(a)
-    if len(others) > 1:
+    b, *more = others
+    if more:
         return ComparisonSeries(
-            _compared_runs(a, runs_to_judge(b), question, clusters) for b in others
+            _compared_runs(a, runs_to_judge(other), question, clusters) for other in others
         )
-    return _compared_runs(a, runs_to_judge(*others), question, clusters)
+    return _compared_runs(a, runs_to_judge(b), question, clusters)
 
 
 def _compared_runs(a: Runs, b: Runs, question: Question, clusters: bool) -> Comparisons:

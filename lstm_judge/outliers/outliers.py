@@ -21,6 +21,7 @@ from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_judge.read.numbers import multiple
 from lstm_judge.read.rounds import Round
+from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.causes import BULK, CONTROL, Cause, find_causes, find_period
 from lstm_judge.statistics.clusters import Bump, Search, search, together
 from lstm_judge.statistics.excess import Excess, Spent
@@ -299,7 +300,7 @@ def hint_text(part: Cluster | Tail) -> str:
     return f" ({part.hint})" if part.hint else ""
 
 
-def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
+def outliers(runs: RunsSource, causes: bool = True) -> OutlierAnswers:
     """Outliers of each configuration and their clusters; with `causes`, also periods and associated
     events.
 

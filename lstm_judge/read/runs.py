@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard, overload
+from typing import Any, TypeAlias, TypeGuard, overload
 
 from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
 from lstm_judge.read.labels import FIELDS, version_text, with_version
@@ -26,6 +26,7 @@ from lstm_judge.read.rounds import (
     groups_of,
 )
 from lstm_judge.read.tables import (
+    InMemory,
     Table,
     file_names,
     in_memory,
@@ -175,6 +176,13 @@ class Runs(Sequence[Group]):
         )
 
 
+#: What `load` reads: a path or several, or numbers in memory, such as a DataFrame or an array.
+Readable: TypeAlias = "str | Path | Sequence[str | Path] | InMemory"
+
+#: What every answer accepts: what `load` reads, its result, or groups or recordings of it.
+RunsSource: TypeAlias = "Readable | Runs | Group | Iterable[Group] | Stored | Iterable[Stored]"
+
+
 def other_versions(groups: Iterable[Group]) -> list[str]:
     """A line if recordings of a runtime have several versions, or another one than is installed
     here."""
@@ -293,14 +301,14 @@ def is_path(source: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
     return all(isinstance(item, str | Path) for item in several)
 
 
-def as_runs(source: Any) -> Runs:
+def as_runs(source: RunsSource) -> Runs:
     """Convert to `Runs`: a path or several, a DataFrame or an array (see `load`), groups,
     recordings, or `Runs`."""
     if isinstance(source, Runs):
         return source
     if is_path(source) or in_memory(source):
         return load(source)
-    items: list[Any] = [source] if isinstance(source, Group | Stored) else list(source)
+    items: list[Any] = as_list(source)
     groups = [item for item in items if isinstance(item, Group)]
     if len(groups) == len(items):
         own = all(group.configuration is not None for group in groups)
@@ -317,7 +325,7 @@ def as_runs(source: Any) -> Runs:
 
 
 def load(
-    path: str | Path | Sequence[str | Path] | Any,
+    path: Readable,
     *,
     column: str | None = None,
     unit: str | None = None,
@@ -371,7 +379,7 @@ def load(
 FILE = "file"
 
 
-def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
+def paths_of(source: object) -> list[Path]:
     """One path or several as a list, each once; raises `UsageError` if there is none."""
     paths = as_list(source)
     if not paths or not all(isinstance(path, str | Path) for path in paths):

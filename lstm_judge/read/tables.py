@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -489,7 +489,13 @@ def read_table(path: Path, column: str | None = None) -> Table | None:
         return _of_content(str(path), _suffix(path), file.read(), column)
 
 
-def in_memory(source: object) -> bool:
+class InMemory(Protocol):
+    """Numbers in memory: an array, a DataFrame or a Series of pandas, a tensor."""
+
+    def __array__(self) -> np.ndarray: ...
+
+
+def in_memory(source: object) -> TypeGuard[InMemory]:
     """Whether this is a DataFrame, an array, or something else with numbers in memory."""
     return hasattr(source, "__array__") and not isinstance(source, str)  # a text of numpy is a path
 

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.read.rounds import Group, NoTrials
+from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.quantiles import AskedPercentiles, Percentile, shares_of
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
@@ -79,7 +79,7 @@ class Replays(Answers):
 
 
 def replay(
-    runs: Any,
+    runs: RunsSource,
     period_us: float,
     deadline_us: float | None = None,
     percentiles: Iterable[str | float] = (),

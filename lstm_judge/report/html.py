@@ -44,7 +44,7 @@ Table = dict[str, Any]
 
 
 def page(report: Any) -> str:
-    """The whole file of a `facts.Report`."""
+    """The whole file of a `report.Report`."""
     folder = Path(__file__).parent
 
     def name(text: object) -> Markup:

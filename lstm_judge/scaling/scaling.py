@@ -16,7 +16,7 @@ import numpy as np
 
 from lstm_judge.answers import Answers
 from lstm_judge.outcomes import Doubt
-from lstm_judge.read.runs import Runs, as_runs, is_path
+from lstm_judge.read.runs import Runs, RunsSource, as_runs, is_path
 from lstm_judge.scaling.times import ShapeTime, Times, read_times
 from lstm_judge.statistics.quantiles import EFFECT, MEDIAN, ROUNDS, ratio_rank
 from lstm_judge.statistics.segments import SAME_LEVEL
@@ -251,7 +251,7 @@ class ScalingAnswers(Answers):
 
 
 def scaling(
-    source: Any,
+    source: RunsSource,
     min_ratio: float = 1.0,
     rename: Mapping[str, str] | None = None,
     column: str | None = None,

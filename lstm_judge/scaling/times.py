@@ -20,7 +20,7 @@ from lstm_judge.read import tables
 from lstm_judge.read.foreign import SYSTEM_COLUMNS
 from lstm_judge.read.labels import flat, labels, telling
 from lstm_judge.read.rounds import Group
-from lstm_judge.read.runs import FILE, Runs, as_runs, is_path, load, matching, paths_of
+from lstm_judge.read.runs import FILE, Runs, RunsSource, as_runs, is_path, load, matching, paths_of
 from lstm_judge.statistics.segments import SAME_LEVEL
 from lstm_judge.statistics.trials import Trials, trials_of
 from lstm_trt.config.errors import UsageError
@@ -103,7 +103,7 @@ class Times:
 
 
 def read_times(
-    source: object,
+    source: RunsSource,
     rename: Mapping[str, str] | None = None,
     column: str | None = None,
     unit: str | None = None,

@@ -17,7 +17,7 @@ from lstm_judge.outcomes import SteadyState
 from lstm_judge.outliers.outliers import Cluster, quick_of
 from lstm_judge.read.labels import flat
 from lstm_judge.read.rounds import Group, NoTrials, Round, facts_of, group_key, least_of_floor
-from lstm_judge.read.runs import as_runs
+from lstm_judge.read.runs import RunsSource, as_runs
 from lstm_judge.statistics.dependence import independent_n
 from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.quantiles import (
@@ -185,7 +185,7 @@ class Summary(Answers):
 
 
 def summarize(
-    runs: Any,
+    runs: RunsSource,
     by_round: bool = False,
     clusters: bool = True,
     percentiles: Iterable[str | float] = (),

@@ -34,7 +34,7 @@ from lstm_judge.read.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_judge.read.labels import size_of
 from lstm_judge.read.numbers import signed_percent
 from lstm_judge.read.rounds import Round
-from lstm_judge.read.runs import Runs, as_runs
+from lstm_judge.read.runs import Runs, RunsSource, as_runs
 from lstm_judge.read.whole import Bins
 from lstm_judge.statistics import bursts, quantiles, sequential
 from lstm_judge.statistics.bounds import Bounds, FixedTests, SequentialTests
@@ -422,7 +422,7 @@ class Verdicts(Answers):
 
 
 def verdict(
-    runs: Any,
+    runs: RunsSource,
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = quantiles.DEFAULT_CONFIDENCE,
@@ -455,7 +455,7 @@ def verdict(
     return Verdicts(runs, verdicts, (*runs.remarks, *_far_deadline(runs, question.deadline_us)))
 
 
-def provable(runs: Any, deadline_us: float) -> Verdicts | None:
+def provable(runs: RunsSource, deadline_us: float) -> Verdicts | None:
     """The verdicts at the highest percentile that each of the recordings can prove, p99 if they are
     too short for any.
 

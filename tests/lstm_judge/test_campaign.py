@@ -19,7 +19,7 @@ from lstm_judge.campaign import (
 from lstm_judge.plots.heatmap import heat_map
 from lstm_judge.read.labels import size_of
 from lstm_judge.read.runs import Incomplete
-from lstm_judge.report.facts import report
+from lstm_judge.report.report import report
 from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError

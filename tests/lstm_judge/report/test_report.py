@@ -15,7 +15,7 @@ import pytest
 
 import lstm_trt as lab
 from lstm_judge.outcomes import Change, Outcome
-from lstm_judge.report import html, short
+from lstm_judge.report import html, junit, markdown
 from lstm_judge.verdict.verdict import Question, judge
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import files
@@ -128,9 +128,7 @@ def test_what_is_unfinished_is_said_first(tmp_path):
         f"{tmp_path} is being recorded",
         "1 configuration on fast lack rounds that others have",
     ]
-    assert str(found).startswith("unfinished: ") and short.markdown_text(found).splitlines()[2].startswith(
-        "**Unfinished"
-    )
+    assert str(found).startswith("unfinished: ") and markdown.page(found).splitlines()[2].startswith("**Unfinished")
     assert html.page(found).index("Unfinished") < html.page(found).index("<h1>")
     assert len(lab.report(tmp_path, *QUESTION).unfinished) == 1
 
@@ -218,7 +216,7 @@ def test_a_page_loads_nothing_and_runs_only_its_script(page):
 def test_the_same_recordings_give_the_same_bytes(report, text, campaign):
     again = lab.report(campaign, *QUESTION)
     assert html.page(again) == text
-    for write in (short.markdown_text, short.junit):
+    for write in (markdown.page, junit.page):
         assert write(again) == write(report)
 
 
@@ -236,7 +234,7 @@ def test_the_example_says_what_the_recordings_say():
 
 
 def test_junit_has_a_case_per_configuration(runs, report):
-    suite = ElementTree.fromstring(short.junit(report))
+    suite = ElementTree.fromstring(junit.page(report))
     cases = suite.findall("testcase")
     assert suite.attrib["tests"] == str(len(runs)) == str(len(cases))
     kinds = {case.attrib["name"]: [each for each in case] for case in cases}
@@ -252,7 +250,7 @@ def test_junit_has_a_case_per_configuration(runs, report):
 
 def test_junit_can_skip_what_is_undecided(runs):
     undecided = replace(lab.report(runs, DEADLINE_US, "99.9"), undecided="skipped")
-    suite = ElementTree.fromstring(short.junit(undecided))
+    suite = ElementTree.fromstring(junit.page(undecided))
     assert {each.attrib["type"] for each in suite.findall("*/skipped")} == {"not-enough-evidence"}
     assert int(suite.attrib["skipped"]) == len(suite.findall("*/skipped")) > 0
 
@@ -263,7 +261,7 @@ def columns(line: str) -> int:
 
 
 def test_markdown_has_the_answer_and_two_tables(report):
-    lines = short.markdown_text(report).splitlines()
+    lines = markdown.page(report).splitlines()
     assert lines[0].startswith("## Which networks answer within 150 us?")
     tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
     found = [table.strip().splitlines() for table in tables if table.strip()]
@@ -280,7 +278,7 @@ def test_markdown_shows_the_undecided_then_those_near_the_deadline(runs, report)
     """At every deadline: all that are undecided or failed, and what is decided only within a factor of 2."""
     for deadline_us in (20.0, DEADLINE_US, 200.0, 10_000.0):
         found = lab.report(runs, deadline_us, "99")
-        whole = short.markdown_text(found)
+        whole = markdown.page(found)
         by_name = dict(zip([group.name for group in runs], found.verdicts, strict=True))
         rows = markdown_rows(whole, "network")
         kinds = [row[1] for row in rows]
@@ -302,7 +300,7 @@ def test_markdown_leaves_out_the_farthest_of_many(tmp_path):
     rows = [f"{name},{100 + name + trial % 7}" for name in range(40) for trial in range(20)]
     path.write_text("name,latency_us\n" + "\n".join(rows))
     found = lab.report(lab.load(path, group_by=["name"]), 150, "99")
-    whole = short.markdown_text(found)
+    whole = markdown.page(found)
     assert len(markdown_rows(whole, "network")) == 20 and "20 of 40" in whole
     distances = [abs(math.log(float(row[2]) / 150)) for row in markdown_rows(whole, "network")]
     every = sorted(abs(math.log(each.percentile_us / 150)) for each in found.verdicts)
@@ -331,7 +329,7 @@ def first_screen(report) -> dict[str, str]:
     page = html.page(report)
     return {
         "html": page[page.index("<h1>") : page.index("<table")],
-        "md": short.markdown_text(report).partition("\n|")[0],
+        "md": markdown.page(report).partition("\n|")[0],
         "text": str(report),
     }
 
@@ -347,7 +345,7 @@ def test_the_first_screen_has_machines_processors_dates_and_versions(tmp_path):
         for part in ("2026-05-07", "NVIDIA Gamma", "machine fedcba987654", "fast 1.2"):
             assert part in beta and part not in alpha, (kind, part)
         assert "trt 0.8" in alpha and "trt 0.9" in beta and "2026-05-07 to" not in beta
-    output = ElementTree.fromstring(short.junit(found)).findtext("system-out").splitlines()
+    output = ElementTree.fromstring(junit.page(found)).findtext("system-out").splitlines()
     assert len(output) == 2 and "2026-05-01 to 2026-05-03" in output[0]
     alone = lab.report(tmp_path, *QUESTION, baseline=tmp_path)
     assert len(alone.basis) == 4 and alone.basis[2] == alone.basis[0].replace("Recorded", "Baseline recorded")
@@ -379,12 +377,12 @@ def test_hostile_names_are_text(hostile_report):
     assert any("<script>document" in text for text in texts) and any("{{ 7 * 7 }}" in text for text in texts)
     cut = [(attributes["title"], text) for attributes, text in page.all("bdi") if "title" in attributes]
     assert cut and all(len(text) == 80 and len(whole) >= 10_000 for whole, text in cut)
-    markdown, xml = short.markdown_text(hostile_report), short.junit(hostile_report)
-    for text in (html.page(hostile_report), markdown, xml, str(hostile_report)):
+    shortened, xml = markdown.page(hostile_report), junit.page(hostile_report)
+    for text in (html.page(hostile_report), shortened, xml, str(hostile_report)):
         assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", text)
     assert "\\u202eright" in xml and "\\x1b[31m red \\x00" in xml
-    assert not re.search(r"(?<!\\)<(script|img|!--)", markdown)
-    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert not re.search(r"(?<!\\)<(script|img|!--)", shortened)
+    rows = [line for line in shortened.splitlines() if line.startswith("|")]
     assert len(set(map(columns, rows))) == 2
     suite = ElementTree.fromstring(xml)
     assert len(suite.findall("testcase")) == 2 * len(HOSTILE)
@@ -396,11 +394,11 @@ def test_an_anonymous_report_has_no_paths_host_or_user(tmp_path, monkeypatch):
     files.write(recording(LstmShape(1, 8, 4), "fast", 50.0, warnings=["on secret-host by carol-the-user"]), tmp_path)
     files.write_failure(failure(LstmShape(1, 9, 4), "fast", "no memory in /home/alice/model.onnx"), tmp_path)
     hidden = lab.report(tmp_path, *QUESTION, anonymous=True)
-    texts = [html.page(hidden), short.markdown_text(hidden), short.junit(hidden), str(hidden)]
+    texts = [html.page(hidden), markdown.page(hidden), junit.page(hidden), str(hidden)]
     for private in ("/home/", "alice", "secret-host", "carol-the-user", str(tmp_path)):
         assert not any(private in text for text in texts), private
     assert "no paths, host name or user" in texts[0] and "on [left out] by [left out]" in texts[0]
-    assert "/home/alice" in short.junit(replace(hidden, anonymous=False))
+    assert "/home/alice" in junit.page(replace(hidden, anonymous=False))
 
 
 def test_tables_from_elsewhere_have_a_report_without_maps(tmp_path):
@@ -443,7 +441,7 @@ def compared_folders(tmp_path):
 
 def test_markdown_and_junit_have_the_comparison_with_the_baseline(compared_folders):
     found = lab.report(compared_folders["new"], 1000, "99", baseline=compared_folders["old"], undecided="skipped")
-    whole = short.markdown_text(found)
+    whole = markdown.page(found)
     rows = {row[0].split(" ")[0]: row for row in markdown_rows(whole.partition("Undecided")[0], "network")}
     assert list(rows) == ["1x16-s4-b1", "1x8-s4-b1", "1x32-s4-b1"]  # SLOWER first
     paired = zip(found.comparisons.pairs.pairs, found.comparisons, strict=True)
@@ -461,7 +459,7 @@ def test_markdown_and_junit_have_the_comparison_with_the_baseline(compared_folde
             < text.index("Baseline recorded")
             < text.index("a processor, a device (machine")
         )
-    suite = ElementTree.fromstring(short.junit(found))
+    suite = ElementTree.fromstring(junit.page(found))
     cases = {case.attrib["name"].split(" ")[0]: case for case in suite.findall("testcase[@classname='baseline']")}
     assert list(cases) == list(rows)
     slower = cases["1x16-s4-b1"].find("failure")

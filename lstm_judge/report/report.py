@@ -1,6 +1,8 @@
 """What a report says: verdicts, the largest network of each system that meets the deadline, and
 what they rest on."""
 
+from __future__ import annotations
+
 import platform
 import re
 import time
@@ -18,8 +20,8 @@ from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.outliers import outliers
 from lstm_judge.plots.points import system_labels
 from lstm_judge.read.labels import FINGERPRINT, with_version
-from lstm_judge.read.runs import Runs, paths_of
-from lstm_judge.report import html, short
+from lstm_judge.read.runs import Runs, RunsSource, paths_of
+from lstm_judge.report import html, junit, markdown
 from lstm_judge.statistics import bursts, parallel
 from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
@@ -33,8 +35,8 @@ from lstm_trt.store.schema import Stored
 #: Ending of a file -> what writes its content.
 FORMATS: dict[str, Callable[..., str]] = {
     ".html": html.page,
-    ".md": short.markdown_text,
-    ".xml": short.junit,
+    ".md": markdown.page,
+    ".xml": junit.page,
 }
 
 #: Number of deadlines at which every configuration is judged.
@@ -287,12 +289,12 @@ class Report:
 
 
 def report(
-    runs: Any,
+    runs: RunsSource,
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = 0.95,
     *,
-    baseline: Any = None,
+    baseline: RunsSource | None = None,
     out: str | Path | Sequence[str | Path] = (),
     anonymous: bool = False,
     undecided: str = "failure",
