@@ -24,7 +24,8 @@ from lstm_judge.plots.points import AXIS_NAMES, Point
 from lstm_judge.plots.style import Picture, number, whole
 from lstm_judge.read.runs import as_runs
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
-from lstm_judge.verdict.verdict import Question, evidence_percentile, judge
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import evidence_percentile, judge
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
@@ -247,13 +248,13 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         verdict = judge(
             point.group.rounds, Question(deadline_us, chosen, confidence), point.group.until
         )
-        beyond = verdict.percentile_high_us is None
-        bound_us: Any = verdict.max_us if beyond else verdict.percentile_high_us
-        hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
+        beyond = verdict.bounds.percentile_high_us is None
+        bound_us: Any = verdict.max_us if beyond else verdict.bounds.percentile_high_us
+        hatch = HATCH_EVIDENCE if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE else None
         text = ">" * beyond + short(bound_us)
-        cells.append(HeatCell(point, bound_us, text, verdict.verdict == Outcome.MISSED, hatch))
+        cells.append(HeatCell(point, bound_us, text, verdict.outcome == Outcome.MISSED, hatch))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
-        verdicts[verdict.verdict] += 1
+        verdicts[verdict.outcome] += 1
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
     several = [
         f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}"
