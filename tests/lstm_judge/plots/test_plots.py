@@ -663,11 +663,6 @@ def test_rounds_are_points_and_never_averaged():
     assert "4 rounds in sequence" in text_of(ordered)
     assert f"{4 * (SLOW + TWICE + 1)} of 1\u2009600 are outside 1.5 × IQR" in text_of(ordered)  # each by its round
     assert len(only(lines(ordered, label="outside 1.5 × IQR (box plot)")).get_xdata()) == 4 * (SLOW + TWICE + 1)
-    third = plots.trials_in_order(runs[0], round_number=2)
-    assert "round 2 of 4 rounds" in text_of(third)
-    assert len(only(lines(third, label="outside 1.5 × IQR (box plot)")).get_xdata()) == SLOW + TWICE + 1
-    with pytest.raises(UsageError, match="no round 9"):
-        plots.trials_in_order(runs[0], round_number=9)
 
 
 def test_arrivals_and_trials_distinguish_systems():
