@@ -1,8 +1,7 @@
 """Trials in the order of their calls, in µs, which shows periodic events and drift.
 
 With findings of `analysis.outliers`, trials are coloured by cluster and the levels of the segments
-are drawn as steps; without, trials outside 1.5 x IQR are coloured. Large numbers of bulk trials are
-thinned in the figure, but outliers and extremes are always kept.
+are drawn as steps; without, trials outside 1.5 x IQR are coloured.
 """
 
 from collections import Counter
@@ -27,9 +26,6 @@ OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
 LOG_FROM = 6
 
 DOT = {"linestyle": "none", "marker": ".", "markeredgewidth": 0}
-
-#: More bulk trials than this are thinned.
-DRAWN = 24_000
 
 #: More dots than this are an image in SVG and PDF files, which would be large otherwise.
 VECTORS = 2_000
@@ -226,34 +222,18 @@ def _mark_size(calls: Calls) -> float:
 
 
 def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
-    chosen = np.flatnonzero((calls.labels == kind.label) & ~calls.warm)
+    chosen = (calls.labels == kind.label) & ~calls.warm
     size = _mark_size(calls)
-    if kind.label == BULK:
-        chosen = chosen[thinned(calls.latency_us[chosen])]
-    else:
+    if kind.label != BULK:
         size += 1 if "marker" in kind.look else 2
     ax.plot(
         calls.place[chosen],
         calls.latency_us[chosen],
         **DOT | {"markersize": size} | kind.look,
-        rasterized=len(chosen) > VECTORS,
+        rasterized=bool(chosen.sum() > VECTORS),
         label=kind.name,
         zorder=2 if kind.label == BULK else 3,
     )
-
-
-def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:
-    """Indices of about `most` values that look like all: the extremes of each short run, and two
-    more."""
-    if len(values) <= most:
-        return np.arange(len(values))
-    length = -(-4 * len(values) // most)
-    full = len(values) // length * length
-    runs = values[:full].reshape(-1, length)
-    begins = np.arange(0, full, length)
-    extremes = [begins + runs.argmin(axis=1), begins + runs.argmax(axis=1)]
-    rest = np.arange(full, len(values))
-    return np.unique(np.concatenate([*extremes, begins, begins + length // 2, rest]))
 
 
 def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
