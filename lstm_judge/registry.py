@@ -108,7 +108,7 @@ PICTURES = defined(
         "precision": ("precisions",),
         "runtime": ("runtimes",),
         "scaling": ("batching", "draw_scaling", "fits", "growth", "inversions"),
-        "sweep": ("draw_sweep", "failures"),
+        "sweep": ("draw_sweep",),
         "tail": ("arrival_tails", "choose_tails", "replay_tails", "tails"),
         "trials": ("trials_in_order",),
         "version": ("versions",),
