@@ -24,7 +24,8 @@ from lstm_judge.outliers.outliers import explain_of
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.scaling import scaling
 from lstm_judge.statistics import causes, quantiles
-from lstm_judge.verdict.verdict import Question, judge
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import judge
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.shape import LstmShape
 from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, moving, plant, quick
@@ -210,7 +211,7 @@ def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             multiples = [round(cluster.multiplier, 1) for cluster in found.clusters]
             right += multiples == [1 + level for level in range(1, kinds.max() + 1)]
             deadline_us = 1.025 * MEDIAN_NS / 1e3 * (1 + int(kinds.max()))
-            met += judge([Round.of(latency_ns)], Question(deadline_us, "99.5")).verdict == Outcome.MET
+            met += judge([Round.of(latency_ns)], Question(deadline_us, "99.5")).outcome == Outcome.MET
         name = f"{kind}, rising by 5 %" if rising else kind
         yield f"| {name} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in (flat, right, met)) + " |"
 

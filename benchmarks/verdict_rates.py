@@ -34,8 +34,9 @@ from lstm_judge.statistics import bursts, processes, quantiles
 from lstm_judge.statistics.sequential import Evidence, outcome_of
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize.summarize import statistics_of
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_text
-from lstm_judge.verdict.verdict import Question, judge, judged_of
+from lstm_judge.verdict.verdict import judge, judged_of
 from lstm_trt.config.format import count
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import (
@@ -149,8 +150,8 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             question = Question(1000, "99.9", burst_length=length)
             rounds = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
             found = judged_of([(each, question, None) for each in rounds])
-            high = sum(each.miss_rate_high >= float(ALLOWED) for each in found)
-            low = sum(each.miss_rate_low <= float(ALLOWED) for each in found)
+            high = sum(each.bounds.miss_rate_high >= float(ALLOWED) for each in found)
+            low = sum(each.bounds.miss_rate_low <= float(ALLOWED) for each in found)
             wrong = sum(bool(list(contradictions(each))) for each in found)
             cells += [f"{100 * each / recordings:.1f}" for each in (high, low, wrong)]
         yield f"| {kind} | " + " | ".join(cells) + " |"
@@ -173,7 +174,7 @@ def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str
         cells = []
         for kind in (slow, rare, clusters):
             asked = [([Round.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
-            met = sum(each.verdict == Outcome.MET for each in judged_of(asked))
+            met = sum(each.outcome == Outcome.MET for each in judged_of(asked))
             cells.append(f"{100 * met / recordings:.1f}")
         yield f"| {n} | " + " | ".join(cells) + " |"
 
@@ -194,7 +195,7 @@ def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                 true_us = 100 * math.exp(0.05 * at)
                 answer = judge([Round.of(latency_ns)], Question(true_us, percentile))
                 found = {"summarize": (row[f"{name}_low"], row[f"{name}_high"])}
-                found["verdict"] = answer.percentile_low_us, answer.percentile_high_us
+                found["verdict"] = answer.bounds.percentile_low_us, answer.bounds.percentile_high_us
                 for kind, (low_us, high_us) in found.items():
                     inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)
         yield f"| {rho:g} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in inside.values()) + " |"
@@ -279,7 +280,7 @@ def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             another = processes.processes_of(timed, places, quantiles.share_of(99), CONFIDENCE)
             found.append(
                 [
-                    judge(rounds, Question(late_ns / 1e3)).verdict == Outcome.MET,
+                    judge(rounds, Question(late_ns / 1e3)).outcome == Outcome.MET,
                     np.mean(others[:, -1] > latency_ns.max()),
                     np.mean(misses <= another.worst_misses) < another.no_more_misses_share,
                     np.mean(percentiles_us <= another.percentile_bound_us) < processes.SHARE,
@@ -323,24 +324,23 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 
 def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table of new recordings, of the lengths that a verdict without enough evidence states."""
-    yield "| miss rate / allowed | decided by `trials_needed` | chance stated | decided by `trials_for_80_percent` |"
+    yield "| miss rate / allowed | decided by `trials` | chance stated | decided by `trials_for_80_percent` |"
     yield "| --- | --- | --- | --- |"
     for times in (0.1, 0.3, 0.5, 0.7, 0.9):
         rate = times * float(ALLOWED)
-        stated, decided = [], {"trials_needed": [], "trials_for_80_percent": []}
+        stated, decided = [], {"trials": [], "trials_for_80_percent": []}
         while len(stated) < recordings:
             latency_ns = np.where(rng.random(5000) < rate, 3e5, 1e5)
             verdict = judge([Round.of(latency_ns)], QUESTION)
-            if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_for_80_percent is None:
+            if verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE or verdict.new_recording.trials_for_80_percent is None:
                 continue
-            stated.append(verdict.trials_needed_chance)
+            stated.append(verdict.new_recording.chance)
             for name, outcomes in decided.items():
-                trials = getattr(verdict, name)
+                trials = getattr(verdict.new_recording, name)
                 misses = int(rng.binomial(trials, rate))
-                outcomes.append(QUESTION.decide(misses, trials) == Outcome.MET)
+                outcomes.append(quantiles.proves_below(misses, trials, QUESTION.allowed))
         shares = [
-            f"{100 * np.mean(each):.0f} %"
-            for each in (decided["trials_needed"], stated, decided["trials_for_80_percent"])
+            f"{100 * np.mean(each):.0f} %" for each in (decided["trials"], stated, decided["trials_for_80_percent"])
         ]
         yield f"| {times:g} | " + " | ".join(shares) + " |"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from lstm_judge import plots
 from lstm_judge.cli.common import conclude as print_conclusion
 from lstm_judge.read.runs import load
-from lstm_judge.verdict.verdict import Question
+from lstm_judge.verdict.question import Question
 from lstm_trt.cli.common import print_files, verdict_status
 from lstm_trt.config.configuration import Protocol
 

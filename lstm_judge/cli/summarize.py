@@ -4,7 +4,7 @@ import argparse
 
 from lstm_judge.cli import common
 from lstm_judge.summarize.summarize import summarize
-from lstm_judge.verdict.verdict import Question
+from lstm_judge.verdict.question import Question
 from lstm_trt.cli.common import deadline_argument, figure_arguments
 from lstm_trt.config.errors import UsageError
 

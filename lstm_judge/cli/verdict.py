@@ -3,7 +3,8 @@
 import argparse
 
 from lstm_judge.cli import common
-from lstm_judge.verdict.verdict import Question, verdict
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import verdict
 from lstm_trt.cli.common import deadline_argument, figure_arguments
 
 EXAMPLE = """lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95

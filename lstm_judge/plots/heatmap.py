@@ -27,7 +27,9 @@ from lstm_judge.plots.points import AXIS_NAMES, Point
 from lstm_judge.plots.style import Picture, number, whole
 from lstm_judge.read.runs import as_runs
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
-from lstm_judge.verdict.verdict import Question, Verdict, evidence_percentile, judge
+from lstm_judge.verdict.answer import Verdict
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import evidence_percentile, judge
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import short_number
 
@@ -391,7 +393,7 @@ def _proven(
         verdict = judge(point.group.rounds, question, point.group.until)
         cells.append(_bound(cell, verdict))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
-        outcomes[verdict.verdict] += 1
+        outcomes[verdict.outcome] += 1
 
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
     several = []
@@ -401,7 +403,8 @@ def _proven(
     reading = [f"Exact upper bound of {of}, at {100 * confidence:g} % confidence."]
     if percentile is None and lengths:
         reading.append(
-            "This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove."
+            "This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can"
+            " prove."
         )
     in_numbers = []
     if any(cell.text.startswith(">") for cell in cells):
@@ -415,16 +418,16 @@ def _proven(
 
 def _bound(cell: Cell, verdict: Verdict) -> Cell:
     """A cell with the upper bound that a verdict rests on."""
-    bound_us = verdict.percentile_high_us
+    bound_us = verdict.bounds.percentile_high_us
     text = short(verdict.max_us if bound_us is None else bound_us)
     hatch = cell.hatch
-    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and not hatch:
+    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and not hatch:
         hatch = HATCH_EVIDENCE
     return replace(
         cell,
         value=verdict.max_us if bound_us is None else bound_us,
         text=f">{text}" if bound_us is None else text,
-        bold=verdict.verdict == Outcome.MISSED,
+        bold=verdict.outcome == Outcome.MISSED,
         hatch=hatch,
     )
 

@@ -38,8 +38,9 @@ from lstm_judge.read.numbers import percent_certified
 from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_judge.verdict.answer import Verdict
 from lstm_judge.verdict.text import sentence
-from lstm_judge.verdict.verdict import Verdict, evidence_percentile
+from lstm_judge.verdict.verdict import evidence_percentile
 from lstm_trt.config.format import percent_number, short_number
 
 TABLE_LINE_IN = 0.182
@@ -83,7 +84,7 @@ def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) 
     group without trials gives a page with verdict and reason only.
     """
     name = data.one_group(runs).name or "this recording"
-    title = f"Does {name} meet a deadline of {number(verdict.deadline_us)} µs?"
+    title = f"Does {name} meet a deadline of {number(verdict.question.deadline_us)} µs?"
     return _page(as_runs(runs), title, verdict_rows(verdict), outliers, verdict)
 
 
@@ -108,7 +109,7 @@ def _page(
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
     summary = outliers_line(outliers, "Findings") if outliers else ""
-    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else summary
+    summary = f"{verdict.outcome}: {' '.join(reasons)}" if verdict else summary
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     read = ", ".join(f"{name} {value}" for name, value in runs.how.items())  # of a table
@@ -118,12 +119,14 @@ def _page(
     ):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
-            _band(parts[0], verdict.verdict, reasons, heights_in[0])
+            _band(parts[0], verdict.outcome, reasons, heights_in[0])
         if calls:
             left, right = parts[-2].subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
             draw_tail(left, group, outliers, verdict)
             draw_table(right, rows, heights_in[-2])
-            draw_order(parts[-1], calls, verdict.deadline_us if verdict else None, outliers)
+            draw_order(
+                parts[-1], calls, verdict.question.deadline_us if verdict else None, outliers
+            )
     return picture
 
 
@@ -220,24 +223,24 @@ def verdict_rows(verdict: Verdict) -> Rows:
     rows += [("Miss rate", ""), ("measured", percent(statistics.p_miss))]
     again = statistics.p_miss_after_miss
     rows.append(("after a miss", "–" if again is None else percent(again)))
-    confidence = f"{100 * verdict.confidence:g} %"
-    rows += [(f"lower bound, {confidence}", percent(verdict.miss_rate_low))]
-    rows += [(f"upper bound, {confidence}", percent(verdict.miss_rate_high))]
-    rows.append(("allowed", f"{short_number(100 - verdict.percentile)} %"))
+    confidence = f"{100 * verdict.question.confidence:g} %"
+    rows += [(f"lower bound, {confidence}", percent(verdict.bounds.miss_rate_low))]
+    rows += [(f"upper bound, {confidence}", percent(verdict.bounds.miss_rate_high))]
+    rows.append(("allowed", f"{short_number(100 - verdict.question.percentile)} %"))
     rows += [("Maximum", ""), ("after warm-up", f"{number(verdict.max_us)} µs")]
     rows.append(("including warm-up", f"{number(verdict.max_with_warmup_us)} µs"))
-    by_round = [max_us for max_us in verdict.max_us_rounds if max_us is not None]
+    by_round = [each.max_us for each in verdict.rounds if each.max_us is not None]
     if len(by_round) > 1:
         low, high = min(by_round), max(by_round)
         rows.append(("by round", f"{number(low)} to {number(high)} µs"))
     rows += [
         ("Evidence", ""),
-        ("proven within deadline", f"{percent_certified(verdict.certifies)} %"),
+        ("proven within deadline", f"{percent_certified(verdict.bounds.certifies)} %"),
     ]
-    if verdict.effective_n < n:
-        rows.append(("effective sample size", whole(verdict.effective_n)))
-    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
-        rows.append(("new trials needed", whole(verdict.trials_needed)))
+    if verdict.effective.n < n:
+        rows.append(("effective sample size", whole(verdict.effective.n)))
+    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and verdict.new_recording.trials is not None:
+        rows.append(("new trials needed", whole(verdict.new_recording.trials)))
     if verdict.drift:
         rows.append(("drift of the bulk", f"{100 * verdict.drift:+.2g} %"))
     return rows
@@ -335,11 +338,16 @@ def draw_verdicts(
     workloads = {group.configuration.workload for group in recorded}
     first, axes = verdicts[0], map_axes(recorded) if workloads else ()
     if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) > 1:
-        question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
+        question = {
+            "deadline_us": first.question.deadline_us,
+            "confidence": first.question.confidence,
+        }
         margins = partial(heat_map, recorded, *axes, value=BOUND, **question)
-        requested = short_number(first.percentile)
+        requested = short_number(first.question.percentile)
         pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))
-        if {evidence_percentile(group.n, first.confidence) for group in recorded if group.n} - {
+        if {
+            evidence_percentile(group.n, first.question.confidence) for group in recorded if group.n
+        } - {
             requested,
             None,
         }:
@@ -349,7 +357,7 @@ def draw_verdicts(
 
 def _urgency(verdict: Verdict) -> tuple:
     """Sort key: MISSED, NOT ENOUGH EVIDENCE, MET; within each the largest maximum first."""
-    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(
+    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.outcome), -(
         verdict.max_us or 0.0
     )
 

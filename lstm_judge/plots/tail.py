@@ -27,7 +27,7 @@ from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.replay.replay import replay_group, waiting_ns
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
 from lstm_judge.statistics.trials import Trials, timed_rounds
-from lstm_judge.verdict.verdict import Verdict
+from lstm_judge.verdict.answer import Verdict
 from lstm_trt.config.configuration import ARRIVALS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import as_list
@@ -340,9 +340,9 @@ def draw_tail(
     ax, rounds = part.subplots(), data.trials_of(group)
     pooled = Trials.of(*timed_rounds(group.rounds))
     n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
-    confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
-    effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
-    allowed = 1 - verdict.percentile / 100 if verdict else 2.0
+    confidence = verdict.question.confidence if verdict else DEFAULT_CONFIDENCE
+    effective_share = min(1.0, verdict.effective.n / verdict.n) if verdict else 1.0
+    allowed = 1 - verdict.question.percentile / 100 if verdict else 2.0
     evidence = min(evidence_share(n * effective_share, confidence), 1.0)
     control = control_us(group)
     label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
@@ -352,7 +352,7 @@ def draw_tail(
     if control is not None:
         moved = pooled.median_us + control - np.median(control)
         edges.append(float(moved.max()))
-    latency_axis(ax, edges, verdict.deadline_us if verdict else None)
+    latency_axis(ax, edges, verdict.question.deadline_us if verdict else None)
     _band(ax, pooled.ordered_us, confidence, effective_share)
     evidence_lines(
         ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n"
@@ -361,7 +361,7 @@ def draw_tail(
     if verdict:
         label = f"allowed: {short_number(100 * allowed)} %"
         ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
-        handles = _deadline(ax, verdict.deadline_us, allowed)
+        handles = _deadline(ax, verdict.question.deadline_us, allowed)
     if control is not None:
         draw_line(ax, np.sort(moved), "empty step: excess over its median", CONTROL)
     clusters = outliers.clusters if outliers else ()

@@ -200,11 +200,11 @@ def _pictures(report: Any) -> Iterator[Picture]:
     if chosen:
         yield tails(
             [*chosen.values()][:MOST_CURVES],
-            deadline_us=report.verdicts[0].deadline_us,
+            deadline_us=report.verdicts[0].question.deadline_us,
             relative=False,
         )
     if len({row.precision for row in report.rows if row.parity_error is not None}) > 1:
-        yield precisions(report.runs, deadline_us=report.verdicts[0].deadline_us)
+        yield precisions(report.runs, deadline_us=report.verdicts[0].question.deadline_us)
 
 
 def _image(report: Any, picture: Picture) -> Markup:
@@ -235,7 +235,7 @@ def _data(report: Any) -> dict[str, Any]:
         "stops": list(map(short_number, report.stops_us)),
         "times": [with_micro(latency(stop_us)) for stop_us in report.stops_us],
         "systems": list(report.systems.values()),
-        "given": report.stops_us.index(report.verdicts[0].deadline_us),
+        "given": report.stops_us.index(report.verdicts[0].question.deadline_us),
         "bytes": packed.shape[1],
         "verdicts": b64encode(packed.tobytes()).decode(),
         "names": list(CLASSES),

@@ -23,7 +23,7 @@ def page(report: Any) -> str:
                 "not-enough-evidence",
                 sentence(verdict),
             ),
-        }.get(verdict.verdict)
+        }.get(verdict.outcome)
         if group.failure is not None:
             found = ("error", group.failure.stage or "failed", group.failure.reason)
         cases.append(

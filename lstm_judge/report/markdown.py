@@ -30,7 +30,7 @@ def page(report: Any) -> str:
     ]
     if report.comparisons:
         lines += _first_rows(report, "Compared with the baseline, SLOWER first", *report.compared)
-    percentile = f"p{short_number(report.verdicts[0].percentile)}"
+    percentile = f"p{short_number(report.verdicts[0].question.percentile)}"
     header = [
         "network",
         "verdict",
@@ -63,8 +63,8 @@ def _near(report: Any) -> list[int]:
     for place, verdict in enumerate(report.verdicts):
         distance = math.inf
         if verdict.percentile_us:
-            distance = abs(math.log(verdict.percentile_us / verdict.deadline_us))
-        decided = verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE
+            distance = abs(math.log(verdict.percentile_us / verdict.question.deadline_us))
+        decided = verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE
         if not decided or distance <= math.log(NEAR):
             keys[place] = (decided, distance)
     return sorted(keys, key=keys.__getitem__)
@@ -73,7 +73,11 @@ def _near(report: Any) -> list[int]:
 def _row(report: Any, place: int) -> list[str]:
     verdict = report.verdicts[place]
     times = map(microseconds, (verdict.percentile_us, verdict.max_us))
-    needed = verdict.trials_needed if report.outcome(place) == Outcome.NOT_ENOUGH_EVIDENCE else None
+    needed = (
+        verdict.new_recording.trials
+        if report.outcome(place) == Outcome.NOT_ENOUGH_EVIDENCE
+        else None
+    )
     numbers = map(value_text, (verdict.misses, verdict.n, needed))
     return [report.runs[place].name, report.outcome(place), *times, *numbers, report.remark(place)]
 

@@ -1,6 +1,8 @@
 """What a report says: verdicts, the largest network of each system that meets the deadline, and
 what they rest on."""
 
+from __future__ import annotations
+
 import platform
 import re
 import time
@@ -25,6 +27,7 @@ from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize import summarize as summary
 from lstm_judge.verdict import verdict as deadline
+from lstm_judge.verdict.question import Question
 from lstm_trt.config.errors import file_errors, one_of, printable
 from lstm_trt.config.format import count, latency, listed, short_number, value_text
 from lstm_trt.store.files import write_whole
@@ -115,7 +118,7 @@ class Report:
         later, pairs = pairing.later_recording(group, self.runs), self.verdicts.items()
         status = [f"selected from {tested}" if tested > 1 else "the only one tested"]
         status += [
-            f"a later recording of it: {found.verdict}" for each, found in pairs if each is later
+            f"a later recording of it: {found.outcome}" for each, found in pairs if each is later
         ]
         return (
             f"{group.configuration.name} ({', '.join(status)}{', not confirmed' * (later is None)})"
@@ -123,16 +126,16 @@ class Report:
 
     @property
     def title(self) -> str:
-        return f"Which networks answer within {latency(self.verdicts[0].deadline_us)}?"
+        return f"Which networks answer within {latency(self.verdicts[0].question.deadline_us)}?"
 
     def outcome(self, place: int) -> str:
         """One of `NAMES`: the verdict on a configuration at the deadline."""
-        return str(self.verdicts[place].verdict) if self.runs[place].n else NAMES[FAILED]
+        return str(self.verdicts[place].outcome) if self.runs[place].n else NAMES[FAILED]
 
     def remark(self, place: int) -> str:
         """What MET assumes, or why a configuration is not MET."""
         verdict = self.verdicts[place]
-        assumed = verdict.assumed_burst_length
+        assumed = verdict.bursts.assumed_length
         return (
             f"assumes that {bursts.assumption(assumed)}" if assumed else "; ".join(verdict.reasons)
         )
@@ -237,15 +240,17 @@ class Report:
         """In sentences what meets the deadline, on which machine, how sure, under which assumption,
         what is lacking."""
         first = self.verdicts[0]
-        confidence = f"{short_number(100 * first.confidence)} % confidence"
-        within = f"within {short_number(first.deadline_us)} us, at {confidence}"
+        confidence = f"{short_number(100 * first.question.confidence)} % confidence"
+        within = f"within {short_number(first.question.deadline_us)} us, at {confidence}"
         lines = [
-            self._verdicts_text(f"{short_number(first.percentile)} % of calls answer {within}")
+            self._verdicts_text(
+                f"{short_number(first.question.percentile)} % of calls answer {within}"
+            )
         ]
         weak = (
-            each for each in self.verdicts if each.n and each.verdict == Outcome.NOT_ENOUGH_EVIDENCE
+            each for each in self.verdicts if each.n and each.outcome == Outcome.NOT_ENOUGH_EVIDENCE
         )
-        if needed := sorted(filter(None, (each.trials_needed for each in weak))):
+        if needed := sorted(filter(None, (each.new_recording.trials for each in weak))):
             trials = " to ".join(map(str, dict.fromkeys((needed[0], needed[-1]))))
             lines.append(
                 f"For {len(needed)} of these a new recording of {trials} trials would decide."
@@ -254,7 +259,7 @@ class Report:
         if len(self.verdicts) > 1:
             alone = f"Each verdict holds at {confidence} for its configuration alone"
             lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
-        if assumed := list(filter(None, (each.assumed_burst_length for each in self.verdicts))):
+        if assumed := list(filter(None, (each.bursts.assumed_length for each in self.verdicts))):
             least = bursts.assumption(min(assumed))
             lines.append(
                 f"MET assumes that {least} (its remark states it for each), and that nothing else changes."
@@ -309,7 +314,7 @@ def report(
     bytes. Raises `UsageError` if an argument is out of range, and what `verdict` and `compare`
     raise.
     """
-    question = deadline.Question(
+    question = Question(
         deadline_us, percentile, confidence, **bursts
     )  # refused before reading files
     shares = shares_of(percentiles)

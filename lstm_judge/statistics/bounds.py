@@ -23,25 +23,28 @@ import numpy as np
 from lstm_judge.statistics import bursts, quantiles, sequential
 from lstm_judge.statistics.sequential import Evidence
 from lstm_judge.statistics.trials import Trials
+from lstm_trt.config.fields import JsonFields
 
 #: A rate is searched to this share of it, and to this number where no allowed rate is proven.
 PRECISION, SMALLEST = 1e-7, 1e-12
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """One-sided bounds of a verdict; None for a percentile that has no bound at this number of
-    trials.
+class Bounds(JsonFields):
+    """One-sided bounds of a verdict, each at its confidence.
 
-    `exceeds_max_high`: upper bound of the rate of calls that take longer than the longest that was
-    seen.
+    Those of the percentile are None where no number of misses would prove MET, or MISSED, at this
+    number of trials; all are None without trials. `certifies`: the highest percentile that these
+    trials prove to meet the deadline. `max_certifies`: the share in % of calls that they prove not
+    to exceed the longest that was seen.
     """
 
-    miss_rate_low: float
-    miss_rate_high: float
-    exceeds_max_high: float
-    percentile_low_us: float | None
-    percentile_high_us: float | None
+    percentile_low_us: float | None = None
+    percentile_high_us: float | None = None
+    miss_rate_low: float | None = None
+    miss_rate_high: float | None = None
+    certifies: float | None = None
+    max_certifies: float | None = None
 
 
 def searched(
@@ -119,12 +122,14 @@ class FixedTests:
         miss."""
         least, most = pooled.bounds
         fewest, largest = fewest_misses(self), most_misses(self)
+        miss_rate_high = self.rate_high(misses)
         return Bounds(
-            self.rate_low(certain),
-            self.rate_high(misses),
-            self.rate_high(0),
-            None if fewest is None else exceeded_us(least, fewest - 1),
-            None if largest is None else exceeded_us(most, largest),
+            percentile_low_us=None if fewest is None else exceeded_us(least, fewest - 1),
+            percentile_high_us=None if largest is None else exceeded_us(most, largest),
+            miss_rate_low=self.rate_low(certain),
+            miss_rate_high=miss_rate_high,
+            certifies=100 * (1 - miss_rate_high),
+            max_certifies=100 * (1 - self.rate_high(0)),
         )
 
 
@@ -218,13 +223,17 @@ class SequentialTests:
         low_us = exceeded_us(pooled.bounds[0], fewest) if fewest < n else None
         highs_us = [self.percentile_high_us(*each) for each in zip(self.rounds, timed, strict=True)]
         known_us = [high_us for high_us in highs_us if high_us is not None]
+        rates_high = [self.rate_high(each, each.misses) for each in self.rounds]
+        miss_rate_high = max(misses / n, *rates_high)
+        without_misses = [replace(each, until_ok=(each.n, 0), misses=0) for each in self.rounds]
+        exceeds_max_high = max(self.rate_high(each, 0) for each in without_misses)
         return Bounds(
-            min(low, misses / n),
-            max(misses / n, *(self.rate_high(each, each.misses) for each in self.rounds)),
-            max(
-                self.rate_high(replace(each, until_ok=(each.n, 0), misses=0), 0)
-                for each in self.rounds
-            ),
-            low_us,
-            max(percentile_us, *known_us) if len(known_us) == len(timed) else None,
+            percentile_low_us=low_us,
+            percentile_high_us=max(percentile_us, *known_us)
+            if len(known_us) == len(timed)
+            else None,
+            miss_rate_low=min(low, misses / n),
+            miss_rate_high=miss_rate_high,
+            certifies=100 * (1 - miss_rate_high),
+            max_certifies=100 * (1 - exceeds_max_high),
         )

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_judge.statistics import quantiles
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.libraries import special
 
 if TYPE_CHECKING:
@@ -121,14 +122,15 @@ def _positive(pairs: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True)
-class SlowCalls:
+class SlowCalls(JsonFields):
     """How the slowest calls come, whether they miss or not.
 
-    `above_ns`: they take longer than this. `length`: their `autocorrelation_time`, the number of
+    `above_us`: they take longer than this: their 99.5th percentile, or what all but the 60 slowest
+    calls do not exceed. `length`: their `autocorrelation_time`, the number of
     calls that count as one; `length_low`: its lower bound at 95 %.
     """
 
-    above_ns: float
+    above_us: float
     length: float
     length_low: float
 
@@ -171,10 +173,10 @@ def slow_calls(timed: Sequence[Trials], pooled_ns: quantiles.Ordered) -> SlowCal
         if len(part)
     ]
     if len(each) < 2:
-        return SlowCalls(threshold, time, 1.0)
+        return SlowCalls(threshold / 1e3, time, 1.0)
     error = float(np.std(each, ddof=1)) / math.sqrt(len(each))
     return SlowCalls(
-        threshold, time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error)
+        threshold / 1e3, time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error)
     )
 
 

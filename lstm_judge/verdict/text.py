@@ -8,7 +8,9 @@ from lstm_judge.read import numbers
 from lstm_judge.statistics import bursts
 from lstm_judge.statistics.excess import PARTS, Excess
 from lstm_judge.statistics.processes import SHARE
-from lstm_judge.verdict.verdict import FirmStatistics, Verdict, Verdicts
+from lstm_judge.verdict.answer import Verdict
+from lstm_judge.verdict.firm import FirmStatistics
+from lstm_judge.verdict.verdict import Verdicts
 from lstm_trt.config import format as fmt
 
 
@@ -48,20 +50,20 @@ def _names(verdicts: Verdicts) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for outcome in (Outcome.MET, Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE):
         for group, verdict in verdicts.items():
-            if verdict.verdict == outcome:
+            if verdict.outcome == outcome:
                 found.setdefault(_fared(verdict), []).append(group.name)
     return found
 
 
 def _fared(verdict: Verdict) -> str:
     """What a configuration did about the deadline."""
-    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE:
-        return "met it" if verdict.verdict == Outcome.MET else "missed it"
+    if verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
+        return "met it" if verdict.outcome == Outcome.MET else "missed it"
     if not verdict.n:
         return "failed"
     few = (
-        verdict.trials_needed is not None
-        and verdict.verdict_if_effective == Outcome.NOT_ENOUGH_EVIDENCE
+        verdict.new_recording.trials is not None
+        and verdict.effective.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     )
     return "had too few trials to say" if few else "stayed undecided"
 
@@ -73,7 +75,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         Outcome.MISSED: ": fewer than",
         Outcome.NOT_ENOUGH_EVIDENCE: " for",
     }
-    first = f"{verdict.verdict}{means[verdict.verdict]} {question(verdict)}{_these(verdict)}"
+    first = f"{verdict.outcome}{means[verdict.outcome]} {question(verdict)}{_these(verdict)}"
     lines = [first + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
@@ -84,8 +86,8 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         _misses(verdict),
         *_margin(verdict),
         *_excess(verdict.miss_excess),
-        f"at least {numbers.percent_certified(verdict.certifies)} % of calls meet the deadline, {proven}",
-        f"at least {numbers.percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum, {proven}"
+        f"at least {numbers.percent_certified(verdict.bounds.certifies)} % of calls meet the deadline, {proven}",
+        f"at least {numbers.percent_certified(verdict.bounds.max_certifies)} % of calls do not exceed the maximum, {proven}"
         + _next_maximum(verdict),
         _bounds(verdict),
         *_processes(verdict),
@@ -94,12 +96,10 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
         *(f"because {reason}" for reason in verdict.reasons),
         *_order(verdict),
     ]
-    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
-        decided = (
-            f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"
-        )
+    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and verdict.new_recording.trials is not None:
+        decided = f"at this rate of misses MET would be decided after {verdict.new_recording.trials} trials"
         record = f"{_recommendation(verdict)}{_chances(verdict)}; do not append to this recording"
-        lines.append(decided if verdict.until_decided else record)
+        lines.append(decided if verdict.evidence else record)
     return "\n  ".join(lines)
 
 
@@ -107,46 +107,44 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     """The verdict on one line, for lists of configurations."""
     end = f"  {name}" if name else ""
     if verdict.n == 0:
-        return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
+        return f"{verdict.outcome:19}  {'; '.join(verdict.reasons)}{end}"
     text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}{_these(verdict)}"
-    if verdict.verdict == Outcome.MET:
+    if verdict.outcome == Outcome.MET:
         text += f", assuming that {_assumed(verdict)}"
     else:
-        text += f", proven for {numbers.percent_certified(verdict.certifies)} % of calls"
+        text += f", proven for {numbers.percent_certified(verdict.bounds.certifies)} % of calls"
     if verdict.miss_excess and verdict.miss_excess.mostly:
         text += f", the excess of misses is mostly {PARTS[verdict.miss_excess.mostly][0]}"
-    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
+    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
         text += (
             f", {_recommendation(verdict)}"
-            if verdict.trials_needed
+            if verdict.new_recording.trials
             else ", too many misses to prove it"
         )
-    return f"{verdict.verdict:19}  {text}{end}"
+    return f"{verdict.outcome:19}  {text}{end}"
 
 
 def sentence(verdict: Verdict) -> str:
     """The verdict in one or two sentences, for figures."""
     percentile, deadline_us = (
-        fmt.short_number(verdict.percentile),
-        fmt.short_number(verdict.deadline_us),
+        fmt.short_number(verdict.question.percentile),
+        fmt.short_number(verdict.question.deadline_us),
     )
     confidence = f"{_confidence(verdict)} confidence{_these(verdict)}"
     if verdict.n == 0:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
     observed = f"{_missed(verdict)}, maximum {fmt.microseconds(verdict.max_us)} us"
-    if verdict.verdict == Outcome.MET:
+    if verdict.outcome == Outcome.MET:
         met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
         return f"{met}, assuming that {_assumed(verdict)}: {observed}."
-    if verdict.verdict == Outcome.MISSED:
-        late = (
-            f"at least {numbers.percent_at_least(verdict.miss_rate_low)} of calls miss the deadline"
-        )
+    if verdict.outcome == Outcome.MISSED:
+        late = f"at least {numbers.percent_at_least(verdict.bounds.miss_rate_low)} of calls miss the deadline"
         exceeds = f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}"
         return f"{exceeds}: {observed}; {late}, {_allowed(verdict)} are allowed."
     first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
     record = (
         f" A new recording of {_trials_needed(verdict)} can prove it."
-        if verdict.trials_needed
+        if verdict.new_recording.trials
         else ""
     )
     return f"{first} Reason: {'; '.join(verdict.reasons)}.{record}"
@@ -155,11 +153,11 @@ def sentence(verdict: Verdict) -> str:
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
     of_bursts = (
-        f", bursts of misses up to {_calls(verdict.burst_length)}"
-        if verdict.burst_length > 1
+        f", bursts of misses up to {_calls(verdict.question.burst_length)}"
+        if verdict.question.burst_length > 1
         else ""
     )
-    within = f"{fmt.short_number(verdict.percentile)} % of calls within {fmt.short_number(verdict.deadline_us)} us"
+    within = f"{fmt.short_number(verdict.question.percentile)} % of calls within {fmt.short_number(verdict.question.deadline_us)} us"
     return f"{within}, at {_confidence(verdict)} confidence{of_bursts}"
 
 
@@ -169,7 +167,7 @@ def _calls(length: float) -> str:
 
 def _assumed(verdict: Verdict) -> str:
     """What MET assumes about bursts of misses."""
-    return bursts.assumption(verdict.assumed_burst_length or 1)
+    return bursts.assumption(verdict.bursts.assumed_length or 1)
 
 
 def _next_maximum(verdict: Verdict) -> str:
@@ -184,49 +182,49 @@ def _bounds(verdict: Verdict) -> str:
     """What the bounds assume about bursts of misses, and as how many independent trials they count
     all."""
     text = "all bounds hold if misses come singly"
-    if verdict.burst_length > 1:
-        burst = f"a burst of at most {_calls(verdict.burst_length)}"
+    if verdict.question.burst_length > 1:
+        burst = f"a burst of at most {_calls(verdict.question.burst_length)}"
         text = f"all bounds hold if a miss lies, averaged over misses, in {burst}"
-    if verdict.until_decided:
+    if verdict.evidence:
         return f"{text}, however often the recording was looked at: beyond them the e-value decides"
-    independent = verdict.n / verdict.tau
-    if verdict.effective_n == verdict.n == independent:
+    independent = verdict.n / verdict.bursts.tau
+    if verdict.effective.n == verdict.n == independent:
         return text
-    return f"{text}; the upper bounds count {verdict.n} trials as {verdict.effective_n}, the lower as {independent:.0f}"
+    return f"{text}; the upper bounds count {verdict.n} trials as {verdict.effective.n}, the lower as {independent:.0f}"
 
 
 def _assumption(verdict: Verdict) -> list[str]:
-    if verdict.verdict != Outcome.MET:
+    if verdict.outcome != Outcome.MET:
         return []
     lines = [f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"]
     if verdict.misses == 0:
         lines[0] += "; no miss was seen"
-    if verdict.slow_burst_length is not None:
-        alone = verdict.slow_burst_length < bursts.BY_CHANCE
+    if verdict.bursts.slow is not None:
+        alone = verdict.bursts.slow.length < bursts.BY_CHANCE
         come = (
             "come singly"
             if alone
-            else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
+            else f"come in bursts that count as {_calls(verdict.bursts.slow.length)} each"
         )
-        above = f"calls above {fmt.microseconds(verdict.slow_above_us)} us"
+        above = f"calls above {fmt.microseconds(verdict.bursts.slow.above_us)} us"
         lines.append(f"for comparison: {above}, most of which meet the deadline, {come}")
-        if verdict.slow_longer:
+        if verdict.bursts.slow_longer:
             lines[-1] += (
-                f", longer than the {_calls(verdict.assumed_burst_length or 1)} for which MET holds"
+                f", longer than the {_calls(verdict.bursts.assumed_length or 1)} for which MET holds"
             )
     return lines
 
 
 def _evidence(verdict: Verdict) -> list[str]:
     """What decides a recording that ended when it was decided."""
-    if verdict.log_e_met is None or verdict.log_e_missed is None:
+    if verdict.evidence is None:
         return []
-    logs = (verdict.log_e_met, verdict.log_e_missed)
+    logs = (verdict.evidence.log_met, verdict.evidence.log_missed)
     met, missed = (
         "below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}" for log in logs
     )
     return [
-        f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.confidence):.3g} decides"
+        f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.question.confidence):.3g} decides"
     ]
 
 
@@ -240,7 +238,7 @@ def _processes(verdict: Verdict) -> list[str]:
     found = verdict.processes
     if found is None:
         return []
-    name = f"p{fmt.short_number(verdict.percentile)}"
+    name = f"p{fmt.short_number(verdict.question.percentile)}"
     low_us, high_us = map(fmt.microseconds, (found.percentile_low_us, found.percentile_high_us))
     no_more = f"at least {numbers.percent_at_least(found.no_more_misses_share)} of processes have no more misses"
     worst = f"than the worst of these ({found.worst_misses} of {found.trials})"
@@ -262,20 +260,20 @@ def _maximum(verdict: Verdict) -> str:
     text = f"max {most}{fmt.microseconds(verdict.max_us)} us in n = {verdict.n} trials"
     text += f" (with warm-up {fmt.microseconds(verdict.max_with_warmup_us)} us)"
     if len(verdict.rounds) > 1:
-        text += "; by round " + " ".join(map(fmt.microseconds, verdict.max_us_rounds))
+        text += "; by round " + " ".join(fmt.microseconds(each.max_us) for each in verdict.rounds)
     return text
 
 
 def _percentile(verdict: Verdict) -> str:
     low_us, high_us, none = (
-        verdict.percentile_low_us,
-        verdict.percentile_high_us,
+        verdict.bounds.percentile_low_us,
+        verdict.bounds.percentile_high_us,
         f"bound at n = {verdict.n}",
     )
     low = f"no lower {none}" if low_us is None else f"at least {fmt.microseconds(low_us)} us"
     high = f"no upper {none}" if high_us is None else f"at most {fmt.microseconds(high_us)} us"
-    measured = f"p{fmt.short_number(verdict.percentile)} {fmt.microseconds(verdict.percentile_us)} us, {low}, {high}"
-    deadline = f"deadline {fmt.short_number(verdict.deadline_us)} us"
+    measured = f"p{fmt.short_number(verdict.question.percentile)} {fmt.microseconds(verdict.percentile_us)} us, {low}, {high}"
+    deadline = f"deadline {fmt.short_number(verdict.question.deadline_us)} us"
     return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
 
 
@@ -290,18 +288,18 @@ def _misses(verdict: Verdict) -> str:
     if verdict.misses:
         certain = f"{fmt.percent(verdict.certain_misses / verdict.n)} to "
         text += certain if verdict.certain_misses < verdict.misses else ""
-        low = numbers.percent_at_least(verdict.miss_rate_low)
+        low = numbers.percent_at_least(verdict.bounds.miss_rate_low)
         text += f"{fmt.percent(verdict.misses / verdict.n)}, at least {low}, "
     bound = "one-sided bounds" if verdict.misses else "one-sided bound"
-    text += f"at most {numbers.percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
+    text += f"at most {numbers.percent_at_most(verdict.bounds.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
     return f"{text}; allowed {_allowed(verdict)}"
 
 
 def _margin(verdict: Verdict) -> list[str]:
     """That a large margin proves nothing, where no call missed and that does not suffice."""
-    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.misses or verdict.max_us is None:
+    if verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE or verdict.misses or verdict.max_us is None:
         return []
-    share = f"{100 * verdict.max_us / verdict.deadline_us:.3g} %"
+    share = f"{100 * verdict.max_us / verdict.question.deadline_us:.3g} %"
     return [
         f"the longest call took {share} of the deadline; a margin is no evidence of calls that were not seen"
     ]
@@ -329,13 +327,15 @@ def _dependence(verdict: Verdict) -> str:
     index = f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" * (
         found.extremal_index < 1
     )
-    sizes = f"{fmt.count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
+    sizes = f"{fmt.count(verdict.n, 'trial')}, effective sample size {verdict.effective.n}"
     text = f"dependence: {found.how}{index}; {sizes}"
     if verdict.misses:
-        text += f" ({fmt.count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
-    if verdict.verdict_if_effective == verdict.verdict_if_independent:
+        text += f" ({fmt.count(verdict.misses, 'miss')}, effectively {verdict.effective.misses})"
+    if verdict.effective.outcome == verdict.effective.outcome_if_independent:
         return f"{text}: this does not change the verdict"
-    return f"{text}: {verdict.verdict_if_effective} instead of {verdict.verdict_if_independent}"
+    return (
+        f"{text}: {verdict.effective.outcome} instead of {verdict.effective.outcome_if_independent}"
+    )
 
 
 def _order(verdict: Verdict) -> list[str]:
@@ -380,30 +380,30 @@ def _firm(firm: FirmStatistics) -> str:
 
 def _recommendation(verdict: Verdict) -> str:
     text = f"record {_trials_needed(verdict, 'new ')}"
-    if verdict.trials_needed == verdict.trials_needed_if_independent:
+    if verdict.new_recording.trials == verdict.new_recording.trials_if_independent:
         return text
-    return f"{text} ({verdict.trials_needed_if_independent} if slow calls did not come in bursts)"
+    return f"{text} ({verdict.new_recording.trials_if_independent} if slow calls did not come in bursts)"
 
 
 def _chances(verdict: Verdict) -> str:
     """How likely the new trials decide it, and how many are likely to."""
-    if verdict.trials_needed_chance is None:
+    if verdict.new_recording.chance is None:
         return ""
-    text = f": they prove MET with a chance of {100 * verdict.trials_needed_chance:.0f} %"
-    if verdict.trials_for_80_percent is not None:
-        return f"{text}, {verdict.trials_for_80_percent} with 80 %"
+    text = f": they prove MET with a chance of {100 * verdict.new_recording.chance:.0f} %"
+    if verdict.new_recording.trials_for_80_percent is not None:
+        return f"{text}, {verdict.new_recording.trials_for_80_percent} with 80 %"
     return f"{text}, and no number of trials is likely to" if verdict.misses else text
 
 
 def _trials_needed(verdict: Verdict, kind: str = "") -> str:
     """The number of trials needed; "in a steady state" if their number was not what prevented MET."""
-    steady = " in a steady state" if verdict.verdict_if_effective == Outcome.MET else ""
-    return f"{verdict.trials_needed} {kind}trials{steady}"
+    steady = " in a steady state" if verdict.effective.outcome == Outcome.MET else ""
+    return f"{verdict.new_recording.trials} {kind}trials{steady}"
 
 
 def _confidence(verdict: Verdict) -> str:
-    return f"{fmt.short_number(100 * verdict.confidence)} %"
+    return f"{fmt.short_number(100 * verdict.question.confidence)} %"
 
 
 def _allowed(verdict: Verdict) -> str:
-    return f"{100 - verdict.percentile:.9g} %"
+    return f"{100 - verdict.question.percentile:.9g} %"

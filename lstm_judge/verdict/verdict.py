@@ -20,8 +20,7 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -39,15 +38,25 @@ from lstm_judge.read.whole import Bins
 from lstm_judge.statistics import bursts, quantiles, sequential
 from lstm_judge.statistics.bounds import Bounds, FixedTests, SequentialTests
 from lstm_judge.statistics.dependence import LEVEL_TRIALS, Dependence, Places, assess
-from lstm_judge.statistics.excess import Excess, Spent
+from lstm_judge.statistics.excess import Spent
 from lstm_judge.statistics.parallel import computed
-from lstm_judge.statistics.processes import Processes, processes_of
-from lstm_judge.statistics.segments import SAME_LEVEL, Levels, Segments, not_judged, segments_of
+from lstm_judge.statistics.processes import processes_of
+from lstm_judge.statistics.segments import SAME_LEVEL, Segments, not_judged, segments_of
 from lstm_judge.statistics.sequential import Evidence, limit_ns
 from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_judge.verdict.answer import (
+    Bursts,
+    Effective,
+    EValues,
+    NewRecording,
+    Verdict,
+    VerdictRound,
+)
+from lstm_judge.verdict.decide import by_count
+from lstm_judge.verdict.firm import firm_statistics
+from lstm_judge.verdict.question import Question
 from lstm_trt import registry
-from lstm_trt.config.errors import UsageError, check_number
-from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, microseconds, short_number
 from lstm_trt.config.libraries import pd, special
 
@@ -64,134 +73,6 @@ FAR_FROM_SLOW = 2
 #: Chance of deciding with the length that is recommended. Above this number of misses that may
 #: occur, their law is that of their rate.
 LIKELY, MANY_MISSES = 0.8, 100_000
-
-#: Window lengths k of the (m,k)-firm statistics, in trials.
-FIRM_WINDOWS = (10, 100, 1000)
-
-
-@dataclass(frozen=True)
-class FirmStatistics(JsonFields):
-    """(m,k)-firm statistics: at most m misses in any k consecutive trials.
-
-    `worst_in`: k -> m, None if no round has k trials. `p_miss_after_miss`: share of misses among
-    the trials that follow a miss, None if there are none. Windows and runs do not cross rounds.
-    Trials on both sides of rows marked as warm-up (after each block) count as consecutive.
-    """
-
-    worst_in: dict[int, int | None]
-    longest_run: int
-    p_miss: float
-    p_miss_after_miss: float | None
-
-
-def longest_run(places: np.ndarray) -> int:
-    """Length of the longest run of consecutive numbers in an ascending array."""
-    ends = np.flatnonzero(np.diff(places, append=np.inf) > 1)
-    return int(np.diff(ends, prepend=-1).max(initial=0))
-
-
-def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmStatistics:
-    """(m,k)-firm statistics; `misses`: ascending indices of the misses of each round, `sizes`:
-    trials of each round.
-
-    A round that is shorter than a window counts as one window.
-    """
-    worst_in = {}
-    for window in FIRM_WINDOWS:
-        counts = [np.searchsorted(late, late + window) - np.arange(len(late)) for late in misses]
-        worst_in[window] = (
-            int(np.concatenate(counts).max(initial=0)) if max(sizes) >= window else None
-        )
-    after = sum(
-        int(np.count_nonzero(late < size - 1)) for late, size in zip(misses, sizes, strict=True)
-    )
-    followed = sum(int(np.count_nonzero(np.diff(late) == 1)) for late in misses)
-    p_miss = sum(map(len, misses)) / sum(sizes)
-    return FirmStatistics(
-        worst_in, max(map(longest_run, misses)), p_miss, followed / after if after else None
-    )
-
-
-@dataclass
-class Question:
-    """What is tested; raises `UsageError` if a field is out of range.
-
-    `burst_length`: MET must hold for bursts of misses of up to this length in calls, averaged over
-    misses (see `bursts.py`); or `burst_ms`, their duration, which is divided by the mean time from
-    call to call.
-    """
-
-    deadline_us: float
-    percentile: str | float = "99.9"
-    confidence: float = quantiles.DEFAULT_CONFIDENCE
-    burst_length: float = 1.0
-    burst_ms: float | None = None
-
-    def __post_init__(self) -> None:
-        with suppress(TypeError, ValueError):
-            self.deadline_us = float(self.deadline_us)
-        check_number(
-            "the deadline must be a positive time in us", self.deadline_us, lambda us: us > 0
-        )
-        self.share = quantiles.share_of(self.percentile)
-        quantiles.check_confidence(self.confidence)
-        check_number(
-            "the length of bursts must be at least 1 call",
-            self.burst_length,
-            lambda calls: calls >= 1,
-        )
-        if self.burst_ms is not None:
-            check_number(
-                "the length of bursts must be a positive time in ms",
-                self.burst_ms,
-                lambda ms: ms > 0,
-            )
-        if self.burst_ms is not None and self.burst_length != 1:
-            raise UsageError("give the length of bursts in calls or in ms, not both")
-
-    @property
-    def test(self) -> tuple[Fraction, float]:
-        """Allowed miss rate and confidence, as the tests in `quantiles` and `bursts` take them."""
-        return 1 - self.share, self.confidence
-
-    @property
-    def stated(self) -> dict[str, Any]:
-        """What a verdict states of the question: deadline in us, percentile and confidence."""
-        return {
-            "deadline_us": self.deadline_us,
-            "percentile": float(100 * self.share),
-            "confidence": self.confidence,
-        }
-
-    def decide(self, misses: int, n: int, certain: int | None = None) -> Outcome:
-        """The verdict on independent trials; `certain`: the number of misses that are, if it is not
-        all."""
-        if quantiles.proves_below(misses, n, *self.test):
-            return Outcome.MET
-        certain = misses if certain is None else certain
-        return (
-            Outcome.MISSED
-            if quantiles.proves_above(certain, n, *self.test)
-            else Outcome.NOT_ENOUGH_EVIDENCE
-        )
-
-
-@dataclass(frozen=True)
-class VerdictRound(JsonFields):
-    """Statistics of one process. `drift`: last level over first, minus 1 (see `segments.py`).
-
-    `steady_state`, `drift` and `segments` are None if they are not judged, `levels` also unless
-    trials alternate between several; `max_us` is None if it is above the range of a histogram.
-    """
-
-    round: int
-    n: int
-    misses: int
-    max_us: float | None
-    steady_state: str | None = None
-    drift: float | None = None
-    segments: int | None = None
-    levels: Levels | None = None
 
 
 def rounds_of(
@@ -212,7 +93,7 @@ def rounds_of(
     ascending indices of the trials that may be above the deadline; `courses`: the segments of the
     trials of each process that are in memory, None if not judged.
     """
-    allowed, confidence = question.test
+    allowed, confidence = _test(question)
     later = sum(len(course.segments) - 1 for course in courses if course)
 
     def alone(part: str, missed: int, n: int, tests: int) -> list[str]:
@@ -255,124 +136,18 @@ def rounds_of(
     return tuple(stated), reasons
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict(JsonFields):
-    """The verdict for one configuration, all rounds together; JSON values by `as_dict`.
-
-    `n` and `misses` count the trials after warm-up. `percentile_us` is the measured percentile (an
-    order statistic). `percentile_low_us`, `percentile_high_us`, `miss_rate_low` and
-    `miss_rate_high` are one-sided bounds, each at the confidence: the tests of the verdict,
-    inverted (`bounds.py`). The upper ones are within the deadline, and the allowed rate, if MET is
-    proven, the lower ones beyond it if MISSED is. A bound of the percentile is None where no number
-    of misses would prove that. `certifies` is the highest percentile that these trials prove to
-    meet the deadline, `max_certifies` the share in % of calls that they prove not to exceed the
-    observed maximum. `trials_needed` is the length of a new recording that would prove MET, given
-    the observed miss rate and dependence (only that of misses if there are too few trials to
-    distinguish a drift from bursts); `trials_needed_if_independent` ignores the dependence. Both
-    are None if the miss rate is not below the allowed rate, the length is above 1e9, or the
-    configuration failed. Such a recording may have more misses than expected:
-    `trials_needed_chance` is the chance that it proves MET, given the observed misses
-    (beta-binomial law with the prior of Jeffreys), and `trials_for_80_percent` the length that
-    proves it with a chance of 80 % at the miss rate (misses + 1/2) / n, None if that is not below
-    the allowed rate. Misses of a burst count as one for both. Both are None unless the verdict is
-    NOT ENOUGH EVIDENCE. `verdict_if_independent` uses n trials, `verdict_if_effective` the
-    effective sample size; both ignore drift. `reasons`: what prevents MET, as text; never empty if
-    the verdict is NOT ENOUGH EVIDENCE.
-
-    `burst_length`: MET and the bounds were tested for bursts of misses of up to this length in
-    calls, averaged over misses, or of geometric lengths of this mean (`bursts.py`).
-    `assumed_burst_length`: the longest for which these trials prove MET; None unless the verdict is
-    MET. `effective_n` and `effective_misses`: as how many trials and misses these count for MET and
-    the upper bounds. `tau`: the number of misses that count as one, so that `independent_misses` =
-    misses / tau in n / tau trials decide MISSED and the lower bounds. `slow_burst_length` and
-    `slow_burst_length_low`: the same time of the calls above `slow_above_us` (their
-    99.5th percentile, or what all but the 60 slowest do not exceed), whether they miss or not, and its lower bound at
-    95 %; None unless the misses prove MET, or for fewer than 20 such calls or 240 trials. `slow_longer`: whether that
-    is longer than what MET holds for.
-
-    `miss_excess`: what the misses spent more time on than the other calls; None unless MISSED and
-    measured. `until_decided`: whether the recording ended when it was decided (`sequential.py`).
-    `log_e_met` and `log_e_missed`: natural logarithms of the e-values of the round with the least,
-    and of all rounds together; None otherwise.
-
-    `processes`: what these processes say about another one; None for one process, for processes of
-    unequal length, and in a recording that ended when it was decided. All other numbers are of
-    these processes together.
-
-    `known_to`: a "bin" of a histogram, which has no order, or a "step" of a clock that shows 0;
-    else None. Then `misses` counts the calls that may miss, of which `certain_misses` do, and
-    `max_us` is the most that the longest may have taken. `not_judged`: why drift, and of a
-    histogram dependence and (m,k), are not; None if they are.
-    """
-
-    verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
-    n: int = 0
-    misses: int = 0
-    certain_misses: int = 0
-    deadline_us: float
-    percentile: float
-    confidence: float
-    max_us: float | None = None
-    max_with_warmup_us: float | None = None
-    percentile_us: float | None = None
-    percentile_low_us: float | None = None
-    percentile_high_us: float | None = None
-    certifies: float | None = None
-    max_certifies: float | None = None
-    miss_rate_low: float | None = None
-    miss_rate_high: float | None = None
-    trials_needed: int | None = None
-    trials_needed_if_independent: int | None = None
-    trials_needed_chance: float | None = None
-    trials_for_80_percent: int | None = None
-    verdict_if_independent: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
-    verdict_if_effective: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
-    effective_n: int = 0
-    effective_misses: int = 0
-    burst_length: float = 1.0
-    assumed_burst_length: float | None = None
-    tau: float = 1.0
-    independent_misses: float = 0.0
-    slow_above_us: float | None = None
-    slow_burst_length: float | None = None
-    slow_burst_length_low: float | None = None
-    slow_longer: bool = False
-    miss_excess: Excess | None = None
-    until_decided: bool = False
-    log_e_met: float | None = None
-    log_e_missed: float | None = None
-    processes: Processes | None = None
-    dependence: Dependence = field(default_factory=Dependence)
-    firm_statistics: FirmStatistics | None = None
-    known_to: str | None = None
-    not_judged: str | None = None
-    rounds: tuple[VerdictRound, ...] = ()
-    reasons: tuple[str, ...]
-
-    @property
-    def max_us_rounds(self) -> tuple[float | None, ...]:
-        return tuple(part.max_us for part in self.rounds)
-
-    @property
-    def drift(self) -> float | None:
-        """The drift of the largest absolute value among the rounds."""
-        return max(
-            (part.drift for part in self.rounds if part.drift is not None), key=abs, default=None
-        )
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        more = {"max_us_rounds": list(self.max_us_rounds), "drift": self.drift}
-        return {**super().as_dict(), **more, "extremal_index": self.dependence.extremal_index}
+def _test(question: Question) -> tuple[Fraction, float]:
+    """Allowed miss rate and confidence, as the tests in `quantiles` and `bursts` take them."""
+    return question.allowed, question.confidence
 
 
-class Verdicts(Answers):
+class Verdicts(Answers[Verdict]):
     """Verdicts of configurations; `exit_status` is 1 if any is MISSED, else 3 if any lacks
     evidence, else 0."""
 
     @property
     def exit_status(self) -> int:
-        return min({EXIT_STATUS[answer.verdict] for answer in self.answers} - {0}, default=0)
+        return min({EXIT_STATUS[answer.outcome] for answer in self.answers} - {0}, default=0)
 
     @property
     def conclusion(self) -> str:
@@ -390,7 +165,7 @@ class Verdicts(Answers):
         met = {
             place: self.runs[place].configuration
             for place in chosen
-            if self[place].verdict == Outcome.MET
+            if self[place].outcome == Outcome.MET
         }
         sizes = {place: known and size_of(known.workload, by) for place, known in met.items()}
         sized = [place for place, size in sizes.items() if size is not None]
@@ -409,14 +184,16 @@ class Verdicts(Answers):
         return frame.sort_values("max_us", ascending=False, na_position="last", ignore_index=True)
 
     def _row(self, answer: Verdict) -> dict:
-        lacking = answer.verdict == Outcome.NOT_ENOUGH_EVIDENCE
+        high = answer.bounds.miss_rate_high
+        lacking = answer.outcome == Outcome.NOT_ENOUGH_EVIDENCE
         return {
-            **{name: getattr(answer, name) for name in ("verdict", "max_us", "n", "misses")},
-            "miss_rate_upper_percent": None
-            if answer.miss_rate_high is None
-            else 100 * answer.miss_rate_high,
-            "effective_n": answer.effective_n,
-            "trials_needed": answer.trials_needed if lacking else None,
+            "verdict": answer.outcome,
+            "max_us": answer.max_us,
+            "n": answer.n,
+            "misses": answer.misses,
+            "miss_rate_upper_percent": None if high is None else 100 * high,
+            "effective_n": answer.effective.n,
+            "trials_needed": answer.new_recording.trials if lacking else None,
             "because": "; ".join(answer.reasons),
         }
 
@@ -516,10 +293,10 @@ def judge(rounds: Sequence[Round], question: Question, until: float | None = Non
 
 def _explained(verdict: Verdict, rounds: Sequence[Round]) -> Verdict:
     """The verdict, if it is MISSED with what the misses spent more time on."""
-    if verdict.verdict != Outcome.MISSED or verdict.known_to:
+    if verdict.outcome != Outcome.MISSED or verdict.known_to:
         return verdict
     rounds = timed_rounds(rounds)
-    late = [round_.timed_ns > limit_ns(verdict.deadline_us) for round_ in rounds]
+    late = [round_.timed_ns > limit_ns(verdict.question.deadline_us) for round_ in rounds]
     return replace(verdict, miss_excess=Spent(rounds).excess(late, [~each for each in late]))
 
 
@@ -614,19 +391,19 @@ class _Measured:
     @cached_property
     def trials_if_independent(self) -> int | None:
         """Length of a new recording that would prove MET, if all trials were independent."""
-        return quantiles.trials_for_share(self.missed, self.n, *self.question.test)
+        return quantiles.trials_for_share(self.missed, self.n, *_test(self.question))
 
     @cached_property
     def independent_verdict(self) -> Outcome:
         """The verdict if all trials were independent."""
-        return self.question.decide(self.missed, self.n, self.certain)
+        return by_count(self.question, self.missed, self.n, self.certain)
 
     @cached_property
     def effective_verdict(self) -> Outcome:
         """That at the effective sample size, which can only deny MET."""
         if (
             self.independent_verdict == Outcome.MET
-            and self.question.decide(*self.effective) != Outcome.MET
+            and by_count(self.question, *self.effective) != Outcome.MET
         ):
             return Outcome.NOT_ENOUGH_EVIDENCE
         return self.independent_verdict
@@ -639,7 +416,7 @@ class _Measured:
             )
         _, effective_n = self.effective
         tests = FixedTests(
-            *self.question.test, self.question.burst_length, self.n, effective_n, self.tau
+            *_test(self.question), self.question.burst_length, self.n, effective_n, self.tau
         )
         return tests.bounds(self.missed, self.certain, self.pooled)
 
@@ -700,8 +477,8 @@ def _met(found: _Measured) -> _Met:
     question, n, reasons = found.question, found.n, []
     assumed = question.burst_length
     if not found.evidence:
-        assumed = bursts.longest_assumed(found.missed, n, *question.test)
-        if not bursts.proves_below(found.missed, n, *question.test, question.burst_length):
+        assumed = bursts.longest_assumed(found.missed, n, *_test(question))
+        if not bursts.proves_below(found.missed, n, *_test(question), question.burst_length):
             long = f"bursts of misses of {short_number(question.burst_length)} calls, averaged over misses"
             reasons.append(f"{count(found.missed, 'miss')} in {n} trials do not exclude {long}")
         if found.effective_verdict != Outcome.MET:
@@ -711,7 +488,7 @@ def _met(found: _Measured) -> _Met:
     slow = bursts.slow_calls(found.timed, found.pooled.ordered_ns) if found.ordered else None
     met = _Met(assumed, slow, reasons)
     if slow and met.slow_longer and _near(slow, question, found.pooled):
-        above = f"slow calls, above {microseconds(slow.above_ns / 1e3)} us,"
+        above = f"slow calls, above {microseconds(slow.above_us)} us,"
         length = f"at least {slow.length_low:.3g} calls on average"
         reasons.append(
             f"{above} come in bursts of {length}, longer than the {assumed:.3g} for which MET holds"
@@ -722,14 +499,14 @@ def _met(found: _Measured) -> _Met:
 def _near(slow: bursts.SlowCalls, question: Question, pooled: Trials) -> bool:
     """Whether the deadline is less than `FAR_FROM_SLOW` times as far from the median as slow calls
     are."""
-    median_ns = 1e3 * pooled.median_us
-    return 1e3 * question.deadline_us - median_ns < FAR_FROM_SLOW * (slow.above_ns - median_ns)
+    median_us = pooled.median_us
+    return question.deadline_us - median_us < FAR_FROM_SLOW * (slow.above_us - median_us)
 
 
 def _few_bursts(found: _Measured) -> list[str]:
     """Why so many misses are not MISSED, if they come in too few bursts."""
     misses, n = found.certain / found.tau, found.n / found.tau
-    if found.evidence or quantiles.proves_above(misses, n, *found.question.test):
+    if found.evidence or quantiles.proves_above(misses, n, *_test(found.question)):
         return []
     counted = f"{found.missed / found.tau:.3g} in {n:.0f} trials"
     many = f"{found.missed} in {found.n} trials"
@@ -792,19 +569,18 @@ def _judged(
             planned = _Planned(question, missed, n, found.dependence.factor, tau)
             likely = planned.trials_for(LIKELY)
             chance = trials_needed and planned.chance(trials_needed)
-    bounds = found.bounds
     effective_misses, effective_n = found.effective
-    slow = met.slow if met else None
     firm = None
     if found.ordered and found.certain == missed:
         firm = firm_statistics(found.misses, [process.n for process in timed])
     most_ns = found.pooled.bounds[1].ordered_ns
     return Verdict(
-        verdict=verdict,
+        outcome=verdict,
+        question=question,
+        reasons=tuple(reasons),
         n=n,
         misses=missed,
         certain_misses=found.certain,
-        **question.stated,
         max_us=quantiles.finite(float(most_ns[-1]) / 1e3),
         max_with_warmup_us=quantiles.finite(
             max(round_.edge(1).most_ns for round_ in found.rounds) / 1e3
@@ -812,31 +588,23 @@ def _judged(
         percentile_us=quantiles.finite(
             quantiles.percentile(found.pooled.ordered_ns, question.share) / 1e3
         ),
-        percentile_low_us=bounds.percentile_low_us,
-        percentile_high_us=bounds.percentile_high_us,
-        certifies=100 * (1 - bounds.miss_rate_high),
-        max_certifies=100 * (1 - bounds.exceeds_max_high),
-        miss_rate_low=bounds.miss_rate_low,
-        miss_rate_high=bounds.miss_rate_high,
-        trials_needed=trials_needed,
-        trials_needed_if_independent=needed,
-        trials_needed_chance=chance,
-        trials_for_80_percent=likely,
-        verdict_if_independent=found.independent_verdict,
-        verdict_if_effective=found.effective_verdict,
-        effective_n=effective_n,
-        effective_misses=effective_misses,
-        burst_length=question.burst_length,
-        assumed_burst_length=met.assumed if met and verdict == Outcome.MET else None,
-        until_decided=bool(evidence),
-        log_e_met=min((seen.log_met for seen in evidence), default=None),
-        log_e_missed=sequential.pooled(evidence).log_missed if evidence else None,
-        tau=tau,
-        independent_misses=missed / tau,
-        slow_above_us=slow.above_ns / 1e3 if slow else None,
-        slow_burst_length=slow.length if slow else None,
-        slow_burst_length_low=slow.length_low if slow else None,
-        slow_longer=met is not None and met.slow_longer,
+        bounds=found.bounds,
+        effective=Effective(
+            effective_n, effective_misses, found.effective_verdict, found.independent_verdict
+        ),
+        bursts=Bursts(
+            tau=tau,
+            independent_misses=missed / tau,
+            assumed_length=met.assumed if met and verdict == Outcome.MET else None,
+            slow=met.slow if met else None,
+            slow_longer=met is not None and met.slow_longer,
+        ),
+        new_recording=NewRecording(trials_needed, needed, chance, likely),
+        evidence=EValues(
+            min(seen.log_met for seen in evidence), sequential.pooled(evidence).log_missed
+        )
+        if evidence
+        else None,
         processes=None
         if evidence
         else processes_of(timed, found.misses, question.share, question.confidence),
@@ -845,7 +613,6 @@ def _judged(
         known_to=("step" if found.ordered else "bin") if found.pooled.edges else None,
         not_judged=why,
         rounds=found.stated,
-        reasons=tuple(reasons),
     )
 
 
@@ -867,15 +634,15 @@ def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome
         for deadline_us in deadlines_us:
             misses, certain = misses_of(timed, deadline_us)
             missed = sum(map(len, misses))
-            outcome = question.decide(missed, n, certain)
+            outcome = by_count(question, missed, n, certain)
             if before == (missed, certain) and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
                 outcome = found[-1]
             elif until is not None or outcome == Outcome.MET:
                 here = replace(question, deadline_us=deadline_us)
-                outcome = _judged((kept, here, until), timed, courses, why).verdict
+                outcome = _judged((kept, here, until), timed, courses, why).outcome
             elif outcome == Outcome.MISSED:
                 tau = bursts.autocorrelation_time(misses, [process.n for process in timed])
-                proven = quantiles.proves_above(certain / tau, n / tau, *question.test)
+                proven = quantiles.proves_above(certain / tau, n / tau, *_test(question))
                 outcome = outcome if proven else Outcome.NOT_ENOUGH_EVIDENCE
             found.append(outcome)
             before = missed, certain
@@ -886,7 +653,7 @@ def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome
 def failed(reason: object, question: Question) -> Verdict:
     """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason; more
     would not help."""
-    return Verdict(**question.stated, reasons=(str(reason),))
+    return Verdict(question=question, reasons=(str(reason),))
 
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
@@ -927,16 +694,16 @@ def _trials_needed(
     trials = _repeated(question, needed, timed, misses)
     if trials is None or question.burst_length == 1:
         return trials
-    tested = (*question.test, question.burst_length)
+    tested = (*_test(question), question.burst_length)
     return _settled(trials, missed, n, lambda expected: bursts.trials_for(expected, *tested))
 
 
 def _trials_for(question: Question, misses: int, factor: float) -> int:
     """Minimum number of trials in which so many misses prove MET; above 1e9 if none does."""
-    effective = quantiles.trials_for(math.ceil(factor * misses - 1e-9), *question.test)
+    effective = quantiles.trials_for(math.ceil(factor * misses - 1e-9), *_test(question))
     trials = math.ceil(effective / factor)
     if question.burst_length > 1:
-        trials = max(trials, bursts.trials_for(misses, *question.test, question.burst_length))
+        trials = max(trials, bursts.trials_for(misses, *_test(question), question.burst_length))
     return trials
 
 
@@ -1031,7 +798,9 @@ def _repeated(
     times = -(-least // n)
     while times * n <= quantiles.LONGEST:
         dependence = assess(timed, misses, float(1 - question.share), times)
-        if quantiles.proves_below(*dependence.effective(times * missed, times * n), *question.test):
+        if quantiles.proves_below(
+            *dependence.effective(times * missed, times * n), *_test(question)
+        ):
             return times * n
         times += max(1, times // 10)
     return None

@@ -82,11 +82,11 @@ def test_only_the_first_newer_recording_of_the_same_configuration_confirms(tmp_p
         with pytest.raises(UsageError, match=r"not confirmed yet: .*lstm-trt record "):
             found(not_fresh)
     late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
-    assert found(clean)[0].verdict == "MET"
+    assert found(clean)[0].outcome == "MET"
     undecided = confirm(group, 1000, "99.99", data=tmp_path / "4")  # that recording is too short for this percentile
-    assert undecided[0].verdict == "NOT ENOUGH EVIDENCE"
+    assert undecided[0].outcome == "NOT ENOUGH EVIDENCE"
     again = found(late, clean)
-    assert again[0].misses == 100 and again[0].verdict != "MET"
+    assert again[0].misses == 100 and again[0].outcome != "MET"
     assert again.runs[0].rounds[0].started_unix_ns == 2000
     with pytest.raises(UsageError, match="not confirmed yet"):
         confirm(group, *question, data=tmp_path / "nothing")
@@ -157,7 +157,7 @@ def test_recording_again_here(tmp_path, monkeypatch):
     chosen = largest_that_meets([group], 1e6, "75")
     assert chosen is group
     again = confirm(chosen, 1e6, "75", record=True, out=tmp_path / "confirm")
-    assert again[0].verdict == "MET" and again.runs[0].n == 400
+    assert again[0].outcome == "MET" and again.runs[0].n == 400
     assert again.runs[0].rounds[0].started_unix_ns > group.rounds[0].started_unix_ns
     assert confirm(chosen, 1e6, "75", record=True, out=tmp_path / "confirm")[0].n == 400
     assert len(list((tmp_path / "confirm").glob("*.parquet"))) == 1  # the first one counts

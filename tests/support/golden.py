@@ -71,7 +71,10 @@ PATHS = {
     "replay": columns.REPLAY,
     "scaling": columns.SCALING,
 }
-GONE: dict[str, set[str]] = {}
+GONE: dict[str, set[str]] = {
+    # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
+    "verdict": {"max_us_rounds", "drift", "until_decided"},
+}
 
 
 def as_before(golden: object, found: object, command: str) -> object:

@@ -11,6 +11,8 @@ import numpy as np
 from lstm_judge.outliers.outliers import Outliers, explain_of, quick_of
 from lstm_judge.read.rounds import Round
 from lstm_judge.verdict import verdict as deadline
+from lstm_judge.verdict.answer import Verdict
+from lstm_judge.verdict.question import Question
 
 MEDIAN_NS = 100_000.0
 NORMAL = np.vectorize(NormalDist().inv_cdf)
@@ -145,9 +147,9 @@ def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.nda
     return lfilter([1], [1, -rho], noise)
 
 
-def judge(rounds, *question, **lengths) -> deadline.Verdict:
+def judge(rounds, *question, **lengths) -> Verdict:
     """The verdict on a `Question` with these fields."""
-    return deadline.judge(rounds, deadline.Question(*question, **lengths))
+    return deadline.judge(rounds, Question(*question, **lengths))
 
 
 def explain(rounds) -> Outliers:

@@ -122,10 +122,10 @@ def test_the_verdict_on_clean_trials_from_elsewhere(tmp_path, answer, run, n, ve
     path = put(tmp_path / "times.csv", {"latency_us": body(n)})
     command = ("verdict", path, "--deadline-us", 1000, "--percentile", 99.9, "--confidence", 0.95)
     found, exited = answer(*command)
-    assert (found["verdict"], exited, found["n"], found["misses"]) == (verdict, status, n, 0)
-    assert (found["deadline_us"], found["percentile"], found["confidence"]) == (1000, 99.9, 0.95)
+    assert (found["outcome"], exited, found["n"], found["misses"]) == (verdict, status, n, 0)
+    assert found["question"] == {"deadline_us": 1000, "percentile": 99.9, "confidence": 0.95, "burst_length": 1}
     assert (found["group"], found["unit"], found["column"], found["warnings"]) == ({}, "us", "latency_us", [])
-    assert {"max_us", "trials_needed", "miss_rate_low", "miss_rate_high", "effective_n"} <= found.keys()
+    assert {"max_us", "bounds", "effective", "new_recording"} <= found.keys()
     exited, out, err = run(*command)
     assert out.startswith(verdict) and exited == status and err == ""
 
@@ -147,7 +147,7 @@ def test_a_missed_deadline(tmp_path, answer):
     for place in range(0, 1000, 50):
         times[place] = "1200.5"
     found, status = answer("verdict", put(tmp_path / "t.csv", {"latency_us": times}), "--deadline-us", 1000)
-    assert (found["verdict"], found["misses"], found["max_us"], status) == ("MISSED", 20, 1200.5, 1)
+    assert (found["outcome"], found["misses"], found["max_us"], status) == ("MISSED", 20, 1200.5, 1)
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("ns", 1000), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
@@ -159,7 +159,7 @@ def test_a_time_at_the_deadline_is_no_miss_in_any_unit(tmp_path, answer, unit, s
         path = put(tmp_path / "t.csv", {"took": times})
         for question in (("--deadline-us", deadline), ("--deadline-ms", in_ms)):
             found, _ = answer("verdict", path, "--column", "took", "--unit", unit, *question)
-            assert (found["misses"], found["deadline_us"]) == (1, deadline), (question, unit)
+            assert (found["misses"], found["question"]["deadline_us"]) == (1, deadline), (question, unit)
 
 
 def test_many_configurations_get_a_verdict_each(tmp_path, answer, run):
@@ -170,7 +170,7 @@ def test_many_configurations_get_a_verdict_each(tmp_path, answer, run):
     }
     path = put(tmp_path / "t.csv", columns)
     found, status = answer("verdict", path, "--deadline-us", 1000, "--group-by", "model", "batch")
-    assert [(row["group"], row["verdict"]) for row in found] == [
+    assert [(row["group"], row["outcome"]) for row in found] == [
         ({"model": "good", "batch": 1}, "MET"),
         ({"model": "few", "batch": 1}, "NOT ENOUGH EVIDENCE"),
         ({"model": "late", "batch": 1}, "MISSED"),
@@ -190,13 +190,13 @@ def test_the_verdict_on_recordings_of_this_lab(tmp_path, answer, run):
     files.write(planted(8, rows=3100), tmp_path)
     files.write_failure(schema.Failure(planted(9).configuration, 0, "memory", "too large"), tmp_path)
     found, status = answer("verdict", tmp_path, "--deadline-us", 20)
-    assert [(row["verdict"], row["n"]) for row in found] == [("MET", 3097), ("NOT ENOUGH EVIDENCE", 0)] and status == 3
+    assert [(row["outcome"], row["n"]) for row in found] == [("MET", 3097), ("NOT ENOUGH EVIDENCE", 0)] and status == 3
     assert found[0]["group"]["hidden"] == 8 and "too large" in str(found[1]["reasons"])
     assert "failed at memory" in run("verdict", tmp_path, "--deadline-us", 20)[1]
     found, status = answer("verdict", next(tmp_path.glob("*.parquet")), "--deadline-us", 20)
-    assert (found["verdict"], found["group"], status) == ("MET", {}, 0)
+    assert (found["outcome"], found["group"], status) == ("MET", {}, 0)
     found, status = answer("verdict", next(tmp_path.glob("*.failure.json")), "--deadline-us", 20)
-    assert (found["verdict"], found["n"], status) == ("NOT ENOUGH EVIDENCE", 0, 3)
+    assert (found["outcome"], found["n"], status) == ("NOT ENOUGH EVIDENCE", 0, 3)
 
 
 def test_a_folder_of_one_configuration_is_a_list_too(tmp_path, answer):

@@ -21,8 +21,9 @@ from lstm_judge.read.runs import Runs, as_runs, load
 from lstm_judge.statistics.causes import Cause
 from lstm_judge.statistics.quantiles import count_outliers
 from lstm_judge.statistics.trials import Trials
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import sentence
-from lstm_judge.verdict.verdict import Question, Verdicts, failed
+from lstm_judge.verdict.verdict import Verdicts, failed
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
@@ -88,7 +89,7 @@ def levels(figure) -> dict[str, float]:
 )
 def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
     verdict, figure = page(group(round_(1000, late)), 150)
-    assert verdict.verdict == expected
+    assert verdict.outcome == expected
     band = figure.subfigs[1].subfigs[0]
     badge, beside = band.texts
     assert badge.get_text().replace("\n", " ") == expected
@@ -151,9 +152,9 @@ def band_at(figure, latency_us: float) -> tuple[float, float]:
 def test_the_band_at_the_deadline_is_the_verdict(late):
     """MET where its upper edge lies below what is allowed, MISSED where its lower edge lies above."""
     verdict, figure = page(group(round_(1000, late)), 150)
-    assert verdict.effective_n == 1000  # shuffled: independent
+    assert verdict.effective.n == 1000  # shuffled: independent
     low, high = band_at(figure, 150)
-    assert verdict.verdict == ("MET" if high <= 0.01 else "MISSED" if low > 0.01 else "NOT ENOUGH EVIDENCE")
+    assert verdict.outcome == ("MET" if high <= 0.01 else "MISSED" if low > 0.01 else "NOT ENOUGH EVIDENCE")
 
 
 def test_dependence_takes_back_no_missed():
@@ -161,7 +162,7 @@ def test_dependence_takes_back_no_missed():
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     latency[np.arange(3000) % 100 < 10] *= 2
     verdict, figure = page(group(Round.of(latency)), 150)
-    assert verdict.verdict == "MISSED" and verdict.effective_n < 600
+    assert verdict.outcome == "MISSED" and verdict.effective.n < 600
     low, high = band_at(figure, 150)
     assert 0.01 < low < 0.1 < high
 
@@ -172,8 +173,8 @@ def test_misses_in_bursts_widen_the_band():
         latency[start : start + 4] = 2e5
     burst = group(Round.of(latency))
     verdict, figure = page(burst, 150)
-    assert verdict.effective_n < 3000
-    assert (1 - levels(figure)["evidence"]) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
+    assert verdict.effective.n < 3000
+    assert (1 - levels(figure)["evidence"]) ** verdict.effective.n == pytest.approx(0.05, rel=0.01)
     assert "no evidence below, effective n = " in text_of(figure) and dict(table_rows(figure))["effective sample size"]
 
 
@@ -285,8 +286,8 @@ def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
             continue
         verdict = judge(recorded.rounds, 150, "99")
         assert not text.get_text().startswith(">")
-        assert (float(text.get_text()) <= 150) == (verdict.verdict == "MET")
-        assert verdict_of(text, patch) == verdict.verdict
+        assert (float(text.get_text()) <= 150) == (verdict.outcome == "MET")
+        assert verdict_of(text, patch) == verdict.outcome
     hatches = {patch.get_hatch() for _, patch in found.values()}
     assert len(hatches) == 3 and failed_hatch  # none, too little evidence, failed
     assert "NOT ENOUGH EVIDENCE" in text_of(figure) and "failed at the named stage" in text_of(figure)
@@ -301,7 +302,7 @@ def test_the_bound_is_the_order_statistic_of_the_exact_test(misses):
     verdict = judge(groups[0].rounds, deadline, "99")
     assert verdict.misses == misses
     (shown,) = {verdict_of(*cell) for cell in cells(bounds(groups, deadline, "99").axes[0]).values()}
-    assert shown == verdict.verdict == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
+    assert shown == verdict.outcome == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
 
 
 def test_what_so_many_trials_cannot_prove_is_not_a_number():

@@ -175,7 +175,7 @@ def test_a_histogram_of_cyclictest_with_and_without_its_overflow(tmp_path):
     path = put(tmp_path / "h.txt", cyclictest_histogram(counts, "00006 00000"))
     assert "--counts" in refusal(path, unit="us")
     (answer,) = verdict(load(path, unit="us", counts="thread 0"), 900, "99")
-    assert (answer.n, answer.misses, answer.certain_misses, answer.verdict) == (3000, 6, 6, "MET")
+    assert (answer.n, answer.misses, answer.certain_misses, answer.outcome) == (3000, 6, 6, "MET")
     assert load(path, unit="us", counts="thread 1")[0].n == 150
     for options in ({}, {"counts": "thread 0"}):
         message = refusal(put(path, cyclictest_histogram(counts, None)), unit="us", **options)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import lstm_trt as lab
+from lstm_judge import columns
 from lstm_judge.plots.box import box_plots, violins
 from lstm_judge.plots.style import Picture, whole
 from lstm_judge.plots.tail import exceedance
@@ -71,8 +72,8 @@ def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
     middle = Trials.of(*group.rounds).statistic("median_us")
     for deadline_us, percentile in ((1.5 * middle, "99"), (1.5 * middle, "99.9"), (middle, "90"), (3 * middle, "99")):
         (verdict,), (expected,) = (lab.verdict(each, deadline_us, percentile) for each in (found, known))
-        plain, planned = verdict.as_dict(), expected.as_dict()
-        assert not differences({name: planned[name] for name in OF_ALL}, {name: plain[name] for name in OF_ALL})
+        flat, planned = (columns.row(each.as_dict(), OF_ALL, columns.VERDICT) for each in (verdict, expected))
+        assert not differences(planned, flat)
 
 
 def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):

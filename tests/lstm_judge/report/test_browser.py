@@ -99,7 +99,7 @@ def test_each_colour_at_each_deadline_is_the_verdict_of_the_command(opened, runs
         verdicts, colours = lab.verdict(runs, deadline_us, "99"), move(opened, stop)
         assert len(colours) == len(runs)
         for place, (group, verdict) in enumerate(verdicts.items()):
-            assert VERDICTS.get(colours[place], "failed") == ("failed" if group.failure else verdict.verdict)
+            assert VERDICTS.get(colours[place], "failed") == ("failed" if group.failure else verdict.outcome)
     move(opened, data["given"])
 
 
@@ -134,7 +134,7 @@ def test_every_number_of_verdicts_follows_the_slider(opened, runs):
         deadline_us = float(data["stops"][stop])
         move(opened, stop)
         verdicts = lab.verdict(runs, deadline_us, "99")
-        expected = Counter(str(each.verdict) if each.n else "failed" for each in verdicts)
+        expected = Counter(str(each.outcome) if each.n else "failed" for each in verdicts)
         for part, found in numbers_of_verdicts(opened).items():
             assert +found == expected, (part, deadline_us)
         for heading in (texts(opened, "h1")[0], opened.title):
@@ -311,7 +311,7 @@ def test_recordings_of_the_repository(name, tmp_path):
         data = json.loads(texts(driver, "script")[0])
         for stop in (data["given"], 20, 45):
             verdicts, colours = lab.verdict(runs, float(data["stops"][stop]), "99"), move(driver, stop)
-            assert [VERDICTS[colours[place]] for place in range(len(runs))] == [each.verdict for each in verdicts]
+            assert [VERDICTS[colours[place]] for place in range(len(runs))] == [each.outcome for each in verdicts]
         find(driver, ".map a")[0].click()
         assert find(driver, "aside svg") and base64.b64decode(driver.print_page()).startswith(b"%PDF")
         assert not driver.get_log("browser") and not requested(driver)

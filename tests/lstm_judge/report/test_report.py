@@ -16,7 +16,8 @@ import pytest
 import lstm_trt as lab
 from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.report import html, junit, markdown
-from lstm_judge.verdict.verdict import Question, judge
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import judge
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import files
 from lstm_trt.store.locks import folder_lock
@@ -84,8 +85,8 @@ def hostile_report(hostile):
 
 def test_the_answer_is_that_of_verdict(runs, report):
     verdicts = lab.verdict(runs, *QUESTION)
-    assert [each.verdict for each in report.verdicts] == [each.verdict for each in verdicts]
-    counts = [sum(each.verdict == outcome for each in verdicts if each.n) for outcome in Outcome]
+    assert [each.outcome for each in report.verdicts] == [each.outcome for each in verdicts]
+    counts = [sum(each.outcome == outcome for each in verdicts if each.n) for outcome in Outcome]
     assert list(report.counts.values()) == [*counts, 2] and min(counts) > 0  # one of each runtime failed
     header, rows = report.overview
     for column, (name, number) in enumerate(report.counts.items(), start=1):
@@ -142,7 +143,7 @@ def test_the_verdicts_in_the_page_are_those_of_judge_at_each_deadline(runs, repo
         for stop, deadline_us in enumerate(map(float, data["stops"])):
             name = data["names"][packed[place * data["bytes"] + stop // 4] >> 2 * (stop % 4) & 3]
             question = Question(deadline_us, "99")
-            assert name == ("failed" if group.failure else judge(group.rounds, question).verdict), (place, deadline_us)
+            assert name == ("failed" if group.failure else judge(group.rounds, question).outcome), (place, deadline_us)
 
 
 def test_curves_are_order_statistics(runs, page):
@@ -226,9 +227,9 @@ def test_the_example_says_what_the_recordings_say():
     kinds = dict(zip(Outcome, "mxn", strict=True))
     for place, each in enumerate(verdicts):
         (row,) = [text for attributes, text in example.all("tr") if attributes.get("id") == f"r{place}"]
-        assert str(each.verdict) in row
+        assert str(each.outcome) in row
     for outcome, kind in kinds.items():
-        number = sum(each.verdict == outcome for each in verdicts)
+        number = sum(each.outcome == outcome for each in verdicts)
         assert len(example.all("td", **{"class": kind, "title": str(outcome)})) == number > 0
         assert str(number) in (ROOT / "README.md").read_text().split("![A report: ")[1].split(";")[0]
 
@@ -241,8 +242,8 @@ def test_junit_has_a_case_per_configuration(runs, report):
     for group, verdict in report.verdicts.items():
         found = [(each.tag, each.attrib["type"]) for each in kinds[group.name]]
         expected = [("error", "build")] if group.failure else []
-        if not group.failure and verdict.verdict != Outcome.MET:
-            expected = [("failure", "missed" if verdict.verdict == Outcome.MISSED else "not-enough-evidence")]
+        if not group.failure and verdict.outcome != Outcome.MET:
+            expected = [("failure", "missed" if verdict.outcome == Outcome.MISSED else "not-enough-evidence")]
         assert found == expected
     assert {case.attrib["classname"] for case in cases} == {"slow.fp32", "fast.fp32", "fast.fp16"}
     assert int(suite.attrib["failures"]) == len(suite.findall("*/failure")) and suite.attrib["errors"] == "2"
@@ -287,9 +288,9 @@ def test_markdown_shows_the_undecided_then_those_near_the_deadline(runs, report)
         shown = {row[0]: row[1] for row in rows}
         for name, verdict in by_name.items():
             near = verdict.n > 0 and 1 / 2 <= verdict.percentile_us / deadline_us <= 2
-            assert (name in shown) == (near or verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE), (name, deadline_us)
+            assert (name in shown) == (near or verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE), (name, deadline_us)
             if name in shown:
-                assert shown[name] == (verdict.verdict if verdict.n else "failed")
+                assert shown[name] == (verdict.outcome if verdict.n else "failed")
         ratios = [abs(math.log(float(row[2]) / deadline_us)) for row in rows if row[1] in (Outcome.MET, Outcome.MISSED)]
         assert ratios == sorted(ratios)
 

@@ -15,8 +15,9 @@ from lstm_judge.statistics.bounds import FixedTests, fewest_misses, most_misses
 from lstm_judge.statistics.dependence import independent_n
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.summarize.summarize import statistics_of
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_text
-from lstm_judge.verdict.verdict import Question, judged_of
+from lstm_judge.verdict.verdict import judged_of
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import autoregressive, check_rate, even, judge
@@ -160,11 +161,11 @@ def test_a_slow_level_is_seen_in_the_slowest_calls_and_denies_met_near_the_deadl
     recordings = [[Round.of(slow_level(rng, 10_000))] for _ in range(runs)]
     true_us = 100 * np.exp(0.02 * 2**0.5 * 3.0902)
     found = judged_of([(rounds, Question(true_us, "99.9"), None) for rounds in recordings])
-    check_rate(sum(answer.verdict == Outcome.MET for answer in found), runs, 0.05)
+    check_rate(sum(answer.outcome == Outcome.MET for answer in found), runs, 0.05)
     far = judged_of([(rounds, Question(1000, "99.9"), None) for rounds in recordings])
-    check_rate(sum(answer.verdict != Outcome.MET or not answer.slow_longer for answer in far), runs, 0.1)
+    check_rate(sum(answer.outcome != Outcome.MET or not answer.bursts.slow_longer for answer in far), runs, 0.1)
     for answer in far:
-        assert answer.slow_longer == ("for which MET holds" in verdict_text(answer))
+        assert answer.bursts.slow_longer == ("for which MET holds" in verdict_text(answer))
 
 
 def test_the_next_maximum_is_left_open_where_the_level_changed():

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy import special
 
+from lstm_judge.outcomes import Outcome
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics import bursts, quantiles
-from lstm_judge.verdict.verdict import Outcome, verdict
+from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.errors import UsageError
 from tests.conftest import sampled
 from tests.lstm_judge.read.test_rounds import put
@@ -48,7 +49,7 @@ def share_missed(rng, kind: str, n: int, times: float) -> int:
         tau = bursts.autocorrelation_time([misses], [n])
         missed = quantiles.proves_above(len(misses) / tau, n / tau, ALLOWED)
         if judged < JUDGED:
-            assert missed == (judge(recorded(rng, n, misses), DEADLINE_US).verdict == Outcome.MISSED)
+            assert missed == (judge(recorded(rng, n, misses), DEADLINE_US).outcome == Outcome.MISSED)
             judged += 1
         found += missed
     return found
@@ -105,7 +106,7 @@ def test_met_at_a_given_length_of_bursts_where_single_misses_are_rare(rng):
     found = 0
     for _ in range(recordings):
         misses = KINDS["independent"](rng, n, 0.1 * float(ALLOWED))
-        found += judge(recorded(rng, n, misses), DEADLINE_US, burst_length=20).verdict == Outcome.MET
+        found += judge(recorded(rng, n, misses), DEADLINE_US, burst_length=20).outcome == Outcome.MET
     assert found >= 86  # 97 % in 400 recordings
 
 
@@ -122,10 +123,10 @@ def test_without_pairs_of_misses_every_verdict_is_the_binomial_one():
     for n, k in ((3000, 0), (3000, 1), (20_000, 8), (20_000, 12), (20_000, 45), (50_000, 30), (50_000, 80)):
         misses = np.linspace(0, n - 1, k + 2)[1:-1].astype(int)
         found = judge(recorded(np.random.default_rng(k), n, misses), DEADLINE_US)
-        assert found.tau == 1 and found.independent_misses == k
-        assert found.miss_rate_low == quantiles.rate_bounds(k, n)[0]
-        if found.verdict_if_effective == found.verdict_if_independent:
-            assert found.verdict == found.verdict_if_independent
+        assert found.bursts.tau == 1 and found.bursts.independent_misses == k
+        assert found.bounds.miss_rate_low == quantiles.rate_bounds(k, n)[0]
+        if found.effective.outcome == found.effective.outcome_if_independent:
+            assert found.outcome == found.effective.outcome_if_independent
 
 
 def test_the_autocorrelation_time_of_planted_bursts(rng):
@@ -145,9 +146,9 @@ def test_the_autocorrelation_time_of_planted_bursts(rng):
 def test_many_misses_in_one_burst_are_no_proof():
     rng = np.random.default_rng(1)
     found = judge(recorded(rng, 10_000, np.arange(5000, 5025)), DEADLINE_US)
-    assert found.verdict_if_independent == Outcome.MISSED and found.verdict == Outcome.NOT_ENOUGH_EVIDENCE
-    assert found.tau > 10 and found.independent_misses == pytest.approx(25 / found.tau)
-    assert found.miss_rate_low < 0.001 < quantiles.rate_bounds(25, 10_000)[0]
+    assert found.effective.outcome_if_independent == Outcome.MISSED and found.outcome == Outcome.NOT_ENOUGH_EVIDENCE
+    assert found.bursts.tau > 10 and found.bursts.independent_misses == pytest.approx(25 / found.bursts.tau)
+    assert found.bounds.miss_rate_low < 0.001 < quantiles.rate_bounds(25, 10_000)[0]
     assert any(reason.startswith("misses come in bursts: 25 in 10000 trials count as") for reason in found.reasons)
 
 
@@ -214,22 +215,22 @@ def test_a_recording_of_the_suggested_length_is_enough():
     for k, n in ((0, 5000), (2, 20_000), (10, 60_000)):
         misses = np.linspace(0, n - 1, k + 2)[1:-1].astype(int)
         found = judge(recorded(np.random.default_rng(k), n, misses), DEADLINE_US, burst_length=20)
-        assert found.verdict == Outcome.NOT_ENOUGH_EVIDENCE and "20 calls, averaged over misses" in "; ".join(
+        assert found.outcome == Outcome.NOT_ENOUGH_EVIDENCE and "20 calls, averaged over misses" in "; ".join(
             found.reasons
         )
-        needed = found.trials_needed
+        needed = found.new_recording.trials
         assert bursts.proves_below(-(-needed * k // n), needed, ALLOWED, 0.95, 20)
         assert not bursts.proves_below(-(-(needed - 1) * k // n), needed - 1, ALLOWED, 0.95, 20)
     assert judge(
         recorded(np.random.default_rng(0), 60_000, np.array([], int)), DEADLINE_US, burst_length=20
-    ).verdict == (Outcome.MET)
+    ).outcome == (Outcome.MET)
 
 
 def test_each_met_states_what_it_assumes(rng):
     found = judge(recorded(rng, 20_000, np.array([], int)), DEADLINE_US)
-    assert found.verdict == Outcome.MET and found.burst_length == 1
-    assert found.assumed_burst_length == pytest.approx(6.676, abs=0.01)
-    assert judge(recorded(rng, 200, np.array([], int)), DEADLINE_US).assumed_burst_length is None
+    assert found.outcome == Outcome.MET and found.question.burst_length == 1
+    assert found.bursts.assumed_length == pytest.approx(6.676, abs=0.01)
+    assert judge(recorded(rng, 200, np.array([], int)), DEADLINE_US).bursts.assumed_length is None
 
 
 def test_slow_calls_below_the_deadline_count_only_near_it():
@@ -241,19 +242,19 @@ def test_slow_calls_below_the_deadline_count_only_near_it():
     rounds[0].latency_ns[places] = 5e5 + rng.random(len(places))
     for deadline_us, near in ((800.0, True), (1000.0, False)):
         found = judge(rounds, deadline_us)
-        assert found.slow_burst_length > found.slow_burst_length_low > 10 and found.slow_longer
+        assert found.bursts.slow.length > found.bursts.slow.length_low > 10 and found.bursts.slow_longer
         assert any(reason.startswith("slow calls, above") for reason in found.reasons) == near
     single = recorded(rng, 100_000, np.array([], int))
-    assert judge(single, DEADLINE_US, burst_length=4).verdict == Outcome.MET
-    assert judge(single, DEADLINE_US).slow_burst_length < 1.5 and not judge(single, DEADLINE_US).slow_longer
+    assert judge(single, DEADLINE_US, burst_length=4).outcome == Outcome.MET
+    assert judge(single, DEADLINE_US).bursts.slow.length < 1.5 and not judge(single, DEADLINE_US).bursts.slow_longer
 
 
 def test_a_length_in_milliseconds_is_divided_by_the_time_of_a_call(lab, refused, tmp_path, rng):
     path = put(tmp_path / "times.csv", {"latency_us": rng.gamma(50, 2.0, 20_000).round(3)})
     found = verdict(path, DEADLINE_US, burst_ms=0.5)
-    assert found[0].burst_length == pytest.approx(5, rel=0.05)
+    assert found[0].question.burst_length == pytest.approx(5, rel=0.05)
     done = lab("verdict", path, "--deadline-us", DEADLINE_US, "--burst-ms", 0.5, "--format", "json")
-    assert done.returncode == 0 and json.loads(done.stdout)["burst_length"] == found[0].burst_length
+    assert done.returncode == 0 and json.loads(done.stdout)["question"] == found[0].question.as_dict()
     text = lab("verdict", path, "--deadline-us", DEADLINE_US).stdout
     assert "assumes that a miss lies, averaged over misses, in a burst of at most 6.68 calls (E[L^2] / E[L]" in text
     for flags, message in (

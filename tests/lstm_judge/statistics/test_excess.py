@@ -12,8 +12,9 @@ from lstm_judge.outliers.text import outliers_text
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics import excess as parts
 from lstm_judge.statistics.excess import Spent
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_line, verdict_text
-from lstm_judge.verdict.verdict import Question, judge
+from lstm_judge.verdict.verdict import judge
 from tests.support.planted_latencies import explain
 
 RAN = {"times": 41, "shortest_ns": 12_000, "longest_ns": 310_000, "total_ns": 2_000_000}
@@ -103,7 +104,7 @@ def test_recordings_of_earlier_versions_say_nothing():
     assert found.slowest is found.control is None and found.switches == ()
     assert "Time of slow calls" not in outliers_text(found)
     verdict = judge([before], Question(150))
-    assert verdict.verdict == "MISSED" and verdict.miss_excess is None
+    assert verdict.outcome == "MISSED" and verdict.miss_excess is None
 
 
 def test_counters_are_stated_where_they_were_higher():

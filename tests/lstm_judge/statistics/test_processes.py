@@ -13,8 +13,9 @@ from scipy.special import ndtr
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics.processes import SHARE, processes_of, tolerance_factor
 from lstm_judge.statistics.trials import Trials
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import sentence, verdict_line, verdict_text
-from lstm_judge.verdict.verdict import Question, judge
+from lstm_judge.verdict.verdict import judge
 from tests.support.planted_latencies import check_rate, even
 from tests.support.planted_misses import process_latencies
 

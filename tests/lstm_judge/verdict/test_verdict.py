@@ -18,21 +18,22 @@ import pytest
 from scipy import stats
 
 import lstm_trt as lab
+from lstm_judge import columns
 from lstm_judge.read.numbers import percent_certified
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import Runs
 from lstm_judge.statistics import dependence
 from lstm_judge.statistics.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_judge.statistics.trials import Trials
+from lstm_judge.verdict.answer import Verdict
+from lstm_judge.verdict.firm import firm_statistics
+from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import names_text, sentence, verdict_line, verdict_text
 from lstm_judge.verdict.verdict import (
     EXIT_STATUS,
-    Question,
-    Verdict,
     Verdicts,
     evidence_percentile,
     failed,
-    firm_statistics,
     judge as judge_question,
     judged_of,
     outcomes_of,
@@ -73,9 +74,9 @@ def spread(n: int, misses: int) -> list[int]:
 
 def test_2994_clean_trials_do_not_certify_p999_and_2995_do():
     for latency_ns in (even(2995, 0.05), np.full(2995, 1e5)):
-        assert judge(of(latency_ns), 1000).verdict == MET
+        assert judge(of(latency_ns), 1000).outcome == MET
         short = judge(of(latency_ns[:-1]), 1000)
-        assert short.verdict == NOT_ENOUGH and short.trials_needed == 2995
+        assert short.outcome == NOT_ENOUGH and short.new_recording.trials == 2995
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_2994_clean_trials_do_not_certify_p999_and_2995_do():
 def test_clean_trials_needed_are_those_of_the_table(percentile, confidence, n):
     for trials, expected in ((n - 1, NOT_ENOUGH), (n, MET)):
         verdict = judge(of(np.full(trials, 1e5)), 100, percentile, confidence)
-        assert (verdict.verdict, verdict.trials_needed, verdict.effective_n) == (expected, n, trials)
+        assert (verdict.outcome, verdict.new_recording.trials, verdict.effective.n) == (expected, n, trials)
 
 
 @pytest.mark.parametrize("misses", [0, 1, 2, 4])
@@ -97,14 +98,14 @@ def test_new_trials_decide_as_often_as_is_said(percentile, n, misses):
     rate = (misses + 0.5) / n
 
     def most_misses(trials: int) -> int:
-        return next(count for count in range(trials) if question.decide(count, trials) != MET) - 1
+        return next(count for count in range(trials) if not proves_below(count, trials, question.allowed)) - 1
 
-    if verdict.verdict != NOT_ENOUGH or verdict.trials_needed is None:
-        assert verdict.trials_needed_chance is verdict.trials_for_80_percent is None
+    if verdict.outcome != NOT_ENOUGH or verdict.new_recording.trials is None:
+        assert verdict.new_recording.chance is verdict.new_recording.trials_for_80_percent is None
         return
-    law = stats.betabinom(verdict.trials_needed, misses + 0.5, n - misses + 0.5)
-    assert verdict.trials_needed_chance == pytest.approx(law.cdf(most_misses(verdict.trials_needed)), rel=1e-6)
-    likely = verdict.trials_for_80_percent
+    law = stats.betabinom(verdict.new_recording.trials, misses + 0.5, n - misses + 0.5)
+    assert verdict.new_recording.chance == pytest.approx(law.cdf(most_misses(verdict.new_recording.trials)), rel=1e-6)
+    likely = verdict.new_recording.trials_for_80_percent
     if rate >= float(1 - share_of(percentile)):
         assert likely is None
         return
@@ -114,14 +115,17 @@ def test_new_trials_decide_as_often_as_is_said(percentile, n, misses):
 
 def test_at_nearly_the_allowed_rate_no_number_of_trials_is_likely_to_decide():
     verdict, text = judged(with_misses(6000, spread(6000, 5)), 200)
-    assert verdict.verdict == NOT_ENOUGH and verdict.trials_needed is not None
-    assert 0.4 < verdict.trials_needed_chance < 0.6 and verdict.trials_for_80_percent > 4 * verdict.trials_needed
+    assert verdict.outcome == NOT_ENOUGH and verdict.new_recording.trials is not None
+    assert (
+        0.4 < verdict.new_recording.chance < 0.6
+        and verdict.new_recording.trials_for_80_percent > 4 * verdict.new_recording.trials
+    )
     near, text = judged(with_misses(10_000, spread(10_000, 9)), 200)
-    assert near.trials_for_80_percent > 2e6
+    assert near.new_recording.trials_for_80_percent > 2e6
     closer, text = judged(with_misses(100_000, spread(100_000, 99)), 200)
-    assert closer.trials_needed is not None and closer.trials_for_80_percent > 2e8
+    assert closer.new_recording.trials is not None and closer.new_recording.trials_for_80_percent > 2e8
     short, text = judged(with_misses(1500, spread(1500, 1)), 200)
-    assert short.trials_needed is not None and short.trials_for_80_percent is None
+    assert short.new_recording.trials is not None and short.new_recording.trials_for_80_percent is None
     assert "and no number of trials is likely to; do not append" in text
 
 
@@ -141,8 +145,8 @@ def test_the_outcome_is_that_of_scipys_tests(percentile, n):
         p_met = stats.quantile_test(latency_ns, q=200e3, p=float(percentile) / 100, alternative="less").pvalue
         low = stats.binomtest(misses, n, 0.5, alternative="greater").proportion_ci(0.95, "exact").low
         expected = MET if p_met <= 0.05 else MISSED if low > allowed else NOT_ENOUGH
-        assert verdict.verdict == expected, misses
-        assert verdict.misses == misses and verdict.effective_n == n
+        assert verdict.outcome == expected, misses
+        assert verdict.misses == misses and verdict.effective.n == n
         seen.add(expected)
     assert seen == {MET, MISSED, NOT_ENOUGH}
 
@@ -157,9 +161,9 @@ def test_a_latency_of_exactly_the_deadline_is_no_miss(rng):
 
 def test_missed_by_the_exact_lower_bound():
     verdict = judge(of(with_misses(3000, spread(3000, 8))), 200)
-    assert verdict.verdict == MISSED and verdict.miss_rate_low > 0.001 and verdict.trials_needed is None
+    assert verdict.outcome == MISSED and verdict.bounds.miss_rate_low > 0.001 and verdict.new_recording.trials is None
     verdict = judge(of(with_misses(3000, spread(3000, 6))), 200)
-    assert verdict.verdict == NOT_ENOUGH and verdict.miss_rate_low <= 0.001
+    assert verdict.outcome == NOT_ENOUGH and verdict.bounds.miss_rate_low <= 0.001
     assert "not below the allowed rate" in verdict.reasons[0] and "record" not in verdict_text(verdict)
 
 
@@ -168,23 +172,23 @@ def test_the_measured_percentile_stands_between_its_bounds():
     latency_ns = 1e5 + np.arange(3000)[np.argsort(np.arange(3000) * 7 % 3000)]  # distinct, in no order
     ranks = interval_ranks(3000, share_of("99"), 2 * 0.95 - 1)
     verdict = judge(of(latency_ns), 200, "99")
-    found = [verdict.percentile_low_us, verdict.percentile_us, verdict.percentile_high_us]
+    found = [verdict.bounds.percentile_low_us, verdict.percentile_us, verdict.bounds.percentile_high_us]
     assert found == pytest.approx([(1e5 + rank - 1) / 1e3 for rank in (ranks[0], 2970, ranks[1])], rel=1e-12)
-    assert verdict.effective_n == 3000
-    for deadline_us in (verdict.percentile_high_us, np.nextafter(verdict.percentile_high_us, 0) - 1e-6):
-        met = judge(of(latency_ns), float(deadline_us), "99").verdict_if_independent == MET
-        assert met == (deadline_us == verdict.percentile_high_us)
+    assert verdict.effective.n == 3000
+    for deadline_us in (verdict.bounds.percentile_high_us, np.nextafter(verdict.bounds.percentile_high_us, 0) - 1e-6):
+        met = judge(of(latency_ns), float(deadline_us), "99").effective.outcome_if_independent == MET
+        assert met == (deadline_us == verdict.bounds.percentile_high_us)
     short = judge(of(latency_ns[:100]), 200, "99.9")
-    assert short.percentile_high_us is None and "no upper bound at n = 100" in verdict_text(short)
+    assert short.bounds.percentile_high_us is None and "no upper bound at n = 100" in verdict_text(short)
 
 
 def test_what_the_trials_certify():
     verdict = judge(of(np.full(1000, 1e5)), 200)
-    assert verdict.certifies == verdict.max_certifies == 100 * (1 - rate_bounds(0, 1000)[1])
-    assert percent_certified(verdict.certifies) == "99.7"
+    assert verdict.bounds.certifies == verdict.bounds.max_certifies == 100 * (1 - rate_bounds(0, 1000)[1])
+    assert percent_certified(verdict.bounds.certifies) == "99.7"
     verdict = judge(of(with_misses(10_000, spread(10_000, 3))), 200)
-    assert verdict.certifies == pytest.approx(100 * (1 - rate_bounds(3, 10_000)[1]))
-    assert proves_below(3, 10_000, 1 - Fraction(percent_certified(verdict.certifies)) / 100)
+    assert verdict.bounds.certifies == pytest.approx(100 * (1 - rate_bounds(3, 10_000)[1]))
+    assert proves_below(3, 10_000, 1 - Fraction(percent_certified(verdict.bounds.certifies)) / 100)
 
 
 @pytest.mark.parametrize("n", [2, 10, 59, 299, 300, 1000, 2995, 2996, 3000, 29_956, 100_000, 299_572, 10**6])
@@ -210,7 +214,7 @@ def test_rounds_are_pooled_and_warm_up_stands_beside():
     rounds = [Round(latency_ns, np.arange(1010) < 10, round=0), *of(np.full(2000, 1.5e5))]
     verdict = judge(rounds, 200)
     assert (verdict.n, verdict.misses, verdict.max_us, verdict.max_with_warmup_us) == (3000, 1, 300, 900)
-    assert verdict.max_us_rounds == (300, 150)
+    assert [each.max_us for each in verdict.rounds] == [300, 150]
     assert "max 300.0 us in n = 3000 trials (with warm-up 900.0 us); by round 300.0 150.0" in verdict_text(verdict)
 
 
@@ -299,8 +303,8 @@ def mets(make, n: int, percentile: str, runs: int, rng: np.random.Generator, lea
         ).factor
         if proves_below(math.ceil(misses * factor - 1e-9), math.floor(n * factor + 1e-9), allowed):
             verdict = judge(of(latency_ns), deadline_us, percentile)  # drift may still hold it back
-            assert (verdict.verdict_if_effective, verdict.misses) == (MET, misses)
-            found += [misses] * (verdict.verdict == MET)
+            assert (verdict.effective.outcome, verdict.misses) == (MET, misses)
+            found += [misses] * (verdict.outcome == MET)
     return found
 
 
@@ -358,8 +362,8 @@ def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
         question = Question(1e9, percentile)
         verdicts = judged_of([(of(BODIES[body](rng, n)), question, None) for _ in range(runs)])
-        check_rate(sum(verdict.verdict != MET for verdict in verdicts), runs, 1e-3)
-        assert all(verdict.effective_n == n for verdict in verdicts if verdict.verdict == MET)
+        check_rate(sum(verdict.outcome != MET for verdict in verdicts), runs, 1e-3)
+        assert all(verdict.effective.n == n for verdict in verdicts if verdict.outcome == MET)
 
 
 def test_chance_is_exact_for_neighbours_and_bounded_for_wider_windows():
@@ -389,28 +393,32 @@ def test_the_extremal_index_of_a_moving_maximum_is_found(k, rng):
     verdicts = [judge(of(moving_maximum(rng, 200_000, 0.001, k)[0]), 1e9) for _ in range(9)]
     assert 0.6 / k <= np.mean([verdict.dependence.extremal_index for verdict in verdicts]) <= 1.15 / k
     for verdict in verdicts:
-        assert verdict.effective_n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
+        assert verdict.effective.n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
 
 
 def test_dependence_goes_from_met_to_not_enough_and_nowhere_else():
     latency_ns, _ = autoregressive(np.random.default_rng(5), 10_000, 0.001, 0.95)
     ordered = np.sort(latency_ns)
     far = judge(of(latency_ns), 1e4)
-    assert (far.verdict, far.verdict_if_independent, far.trials_needed_if_independent) == (NOT_ENOUGH, MET, 2995)
-    assert far.effective_n < 2995 and far.trials_needed == math.ceil(2995 / far.dependence.factor) > 10_000
-    assert "bursts" in far.reasons[0] and far.certifies < 99.9
+    assert (far.outcome, far.effective.outcome_if_independent, far.new_recording.trials_if_independent) == (
+        NOT_ENOUGH,
+        MET,
+        2995,
+    )
+    assert far.effective.n < 2995 and far.new_recording.trials == math.ceil(2995 / far.dependence.factor) > 10_000
+    assert "bursts" in far.reasons[0] and far.bounds.certifies < 99.9
     text = verdict_text(far)
-    assert "NOT ENOUGH EVIDENCE instead of MET" in text and f"record {far.trials_needed} new trials" in text
+    assert "NOT ENOUGH EVIDENCE instead of MET" in text and f"record {far.new_recording.trials} new trials" in text
     missed = judge(of(latency_ns), ordered[-40] / 1e3)
-    assert missed.verdict == missed.verdict_if_independent == MISSED and missed.effective_n < 10_000
-    assert judge(of(latency_ns), 1e4, "90").verdict == MET
+    assert missed.outcome == missed.effective.outcome_if_independent == MISSED and missed.effective.n < 10_000
+    assert judge(of(latency_ns), 1e4, "90").outcome == MET
 
 
 def test_misses_in_one_burst_reduce_the_effective_sample_size():
     apart, together = spread(10_000, 4), range(5000, 5004)
-    assert judge(of(with_misses(10_000, apart)), 200).verdict == MET
+    assert judge(of(with_misses(10_000, apart)), 200).outcome == MET
     verdict = judge(of(with_misses(10_000, together)), 200)
-    assert (verdict.verdict, verdict.verdict_if_independent) == (NOT_ENOUGH, MET)
+    assert (verdict.outcome, verdict.effective.outcome_if_independent) == (NOT_ENOUGH, MET)
     assert verdict.dependence.at_deadline and "3 of the 4 misses" in verdict.reasons[0]
 
 
@@ -420,10 +428,10 @@ def test_the_longer_recording_asked_for_does_certify():
         start = int(place * (n - 10))
         latency_ns = with_misses(n, range(start, start + misses))
         verdict = judge(of(latency_ns), 200, "99.9")
-        fresh = verdict.trials_needed
+        fresh = verdict.new_recording.trials
         assert fresh >= trials_for_share(misses, n, Fraction(1, 1000))
         assert str(fresh) in verdict_text(verdict) and "come in bursts" in " ".join(verdict.reasons)
-        assert judge(of(np.tile(latency_ns, fresh // n)), 200, "99.9").verdict == MET  # the same bursts, repeated
+        assert judge(of(np.tile(latency_ns, fresh // n)), 200, "99.9").outcome == MET  # the same bursts, repeated
         # The bound of the length of bursts of so few misses alone would demand more than five times as many.
         assert verdict.dependence.factor * fresh < 5000
 
@@ -437,16 +445,16 @@ def test_the_longer_recording_asked_for_does_certify():
 def test_a_short_recording_far_below_the_deadline_needs_the_trials_of_a_clean_one(n, shape):
     latency_ns = even(n) * shape(np.arange(n) / n)
     verdict = judge(of(latency_ns), 1000)
-    assert (verdict.verdict, verdict.trials_needed) == (NOT_ENOUGH, 2995)
+    assert (verdict.outcome, verdict.new_recording.trials) == (NOT_ENOUGH, 2995)
     assert verdict.reasons == (f"{n} trials without a miss are too few: 2995 are needed",)
 
 
 def test_trials_are_never_demanded_without_a_reason():
     for answer in lab.verdict(ROOT / "data" / "epyc" / "deadline", 1000):
-        assert (answer.verdict == NOT_ENOUGH) == bool(answer.reasons)
-        if answer.verdict == NOT_ENOUGH and answer.trials_needed is not None:
-            assert answer.trials_needed >= answer.trials_needed_if_independent
-            assert answer.trials_needed > answer.n or answer.verdict_if_effective == MET
+        assert (answer.outcome == NOT_ENOUGH) == bool(answer.reasons)
+        if answer.outcome == NOT_ENOUGH and answer.new_recording.trials is not None:
+            assert answer.new_recording.trials >= answer.new_recording.trials_if_independent
+            assert answer.new_recording.trials > answer.n or answer.effective.outcome == MET
 
 
 def test_several_verdicts_state_the_question_once():
@@ -459,17 +467,17 @@ def test_misses_of_one_round_are_not_those_of_all():
     places = spread(10_000, 12)
     rounds = [np.full(10_000, 1e5), with_misses(10_000, places), np.full(10_000, 1e5)]
     verdict = judge(of(*rounds), 200)
-    assert (verdict.verdict, verdict.verdict_if_independent) == (NOT_ENOUGH, MET)
+    assert (verdict.outcome, verdict.effective.outcome_if_independent) == (NOT_ENOUGH, MET)
     assert "12 of the 12 misses are in one of 3 rounds" in " ".join(verdict.reasons)
     mixed = [with_misses(10_000, places[part::3]) for part in range(3)]
-    assert judge(of(*mixed), 200).verdict == MET
+    assert judge(of(*mixed), 200).outcome == MET
 
 
 def test_rounds_of_different_medians_are_no_dependence(rng):
     runs, question = 100, Question(1e4)
     recordings = [of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))) for _ in range(runs)]
     verdicts = judged_of([(rounds, question, None) for rounds in recordings])
-    check_rate(sum(verdict.effective_n != 3000 for verdict in verdicts), runs, 1e-3)
+    check_rate(sum(verdict.effective.n != 3000 for verdict in verdicts), runs, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -496,7 +504,7 @@ def test_the_outcomes_at_many_deadlines_are_those_of_each(rng, rounds, until, as
     question = Question(1.0, "99", **asked)
     found, again = outcomes_of(2 * [((rounds, question, until), deadlines_us)])
     each = [replace(question, deadline_us=deadline_us) for deadline_us in deadlines_us]
-    assert found == again == [judge_question(rounds, one, until).verdict for one in each]
+    assert found == again == [judge_question(rounds, one, until).outcome for one in each]
     assert found[0] == MISSED and found[-1] in ((NOT_ENOUGH,) if every_us.size == 40 else (MET, NOT_ENOUGH))
 
 
@@ -507,10 +515,10 @@ def test_a_drift_far_below_the_deadline_keeps_met_and_is_shown():
     for n, percentile in ((3000, "99"), (10_000, "99.9"), (30_000, "99.9")):
         latency_ns = even(n) * np.linspace(1, 1.03, n)
         verdict = judge(of(latency_ns), 200, percentile)
-        assert verdict.verdict == MET and 0.015 < verdict.drift < 0.035
+        assert verdict.outcome == MET and 0.015 < verdict.drift < 0.035
         assert "drift of the bulk +" in verdict_text(verdict)
         step = even(n) * np.where(np.arange(n) < n // 2, 1, 1.2)
-        assert judge(of(step), 200, percentile).verdict == MET
+        assert judge(of(step), 200, percentile).outcome == MET
 
 
 def test_a_drift_that_ends_over_the_deadline_does_not_stay_met():
@@ -519,8 +527,8 @@ def test_a_drift_that_ends_over_the_deadline_does_not_stay_met():
             latency_ns = even(n) * rise
             deadline_us = float(np.sort(latency_ns)[-late - 1]) / 1e3
             verdict = judge(of(latency_ns), deadline_us, percentile)
-            assert verdict.misses == late and verdict.verdict_if_independent == MET
-            assert verdict.verdict == NOT_ENOUGH
+            assert verdict.misses == late and verdict.effective.outcome_if_independent == MET
+            assert verdict.outcome == NOT_ENOUGH
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0095, MET), (0.0105, NOT_ENOUGH)])
@@ -529,7 +537,7 @@ def test_a_drift_counts_from_the_allowed_miss_rate_on(share, expected):
     latency_ns = even(10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     deadline_us = float(np.quantile(latency_ns[6000:], 1 - share)) * 1.1 / 1e3
     verdict = judge(of(latency_ns), deadline_us, "99")
-    assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, expected, MET)
+    assert (verdict.misses, verdict.outcome, verdict.effective.outcome) == (0, expected, MET)
 
 
 @pytest.mark.parametrize(
@@ -544,7 +552,7 @@ def test_a_share_of_slow_calls_that_grows_is_a_drift_and_one_that_does_not_is_no
     latency_ns = even(n) * np.where(slow, 2, 1)
     latency_ns[np.flatnonzero(slow)[::150]] = 2.5e5
     verdict = judge(of(latency_ns), 230, "99.5")
-    assert (verdict.verdict, verdict.verdict_if_effective) == (expected, MET)
+    assert (verdict.outcome, verdict.effective.outcome) == (expected, MET)
     assert "2 levels in runs of" in verdict_text(verdict)
     assert any("if it continues" in reason for reason in verdict.reasons) == (expected == NOT_ENOUGH)
     (levels,) = [part["levels"] for part in verdict.as_dict()["rounds"]]
@@ -555,10 +563,10 @@ def test_a_share_of_slow_calls_that_grows_is_a_drift_and_one_that_does_not_is_no
 def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
     latency_ns = even(10_000) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)
-    assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
+    assert (verdict.misses, verdict.outcome, verdict.effective.outcome) == (0, NOT_ENOUGH, MET)
     assert "if it continues" in verdict.reasons[0] and "new trials in a steady state" in verdict_text(verdict)
-    assert judge(of(latency_ns), 140).verdict == MET
-    assert judge(of(latency_ns[::-1]), 125).verdict == MET  # it gets faster
+    assert judge(of(latency_ns), 140).outcome == MET
+    assert judge(of(latency_ns[::-1]), 125).outcome == MET  # it gets faster
     # The slow level may come again, as the slowest calls show.
     assert not any("drift" in reason for reason in judge(of(latency_ns[::-1]), 118).reasons)
 
@@ -568,27 +576,19 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
 
 def test_failures_statuses_and_json(rng):
     verdict = failed("failed at build: no such layer", Question(1000))
-    assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, None)
+    assert (verdict.outcome, verdict.n, verdict.max_us, verdict.new_recording.trials) == (NOT_ENOUGH, 0, None, None)
     for text in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
         assert "failed at build: no such layer" in text
     statuses = {(MET,): 0, (MET, NOT_ENOUGH): 3, (NOT_ENOUGH, MISSED, MET): 1}
     for names, status in statuses.items():
-        answers = tuple(replace(verdict, verdict=name) for name in names)
+        answers = tuple(replace(verdict, outcome=name) for name in names)
         assert Verdicts(Runs(()), answers).exit_status == status
     for answer in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
         again = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
-        names = {"verdict", "n", "misses", "deadline_us", "percentile", "confidence", "max_us", "trials_needed"}
-        names |= {
-            "miss_rate_low",
-            "miss_rate_high",
-            "effective_n",
-            "certifies",
-            "extremal_index",
-            "firm_statistics",
-            "drift",
-        }
-        assert names <= set(again) and again["percentile"] == 99.9
-    assert set(again["firm_statistics"]["worst_in"]) == {"10", "100", "1000"} and len(again["max_us_rounds"]) == 2
+        flat = columns.row(again, (*columns.VERDICT, "n", "max_us"), columns.VERDICT)  # no level is missing
+        assert (flat["verdict"], flat["n"], flat["percentile"]) == (answer.outcome, answer.n, 99.9)
+        assert len(repr(answer)) < 300 and "\n" not in repr(answer)
+    assert set(again["firm_statistics"]["worst_in"]) == {"10", "100", "1000"}
 
 
 def configured(*latencies_ns, hidden: int = 8) -> Group:
@@ -642,8 +642,11 @@ def test_a_conclusion_of_one_configuration_counts_nothing():
 def test_a_configuration_that_failed_needs_no_number_of_trials():
     verdicts = lab.verdict([configured(np.full(100, 1e5)), configured(hidden=16)], 200, "99")
     short, broken = verdicts
-    assert short.trials_needed == 299 and broken.trials_needed is broken.trials_needed_if_independent is None
-    assert [each["trials_needed"] for each in verdicts.as_dict()] == [299, None]
+    assert (
+        short.new_recording.trials == 299
+        and broken.new_recording.trials is broken.new_recording.trials_if_independent is None
+    )
+    assert [each["new_recording"]["trials"] for each in verdicts.as_dict()] == [299, None]
     assert verdicts.frame.set_index("network")["trials_needed"].dropna().to_dict() == {"8 units": 299}
 
 
@@ -651,7 +654,7 @@ def test_a_configuration_that_failed_needs_no_number_of_trials():
 def test_without_a_percentile_it_is_the_highest_that_each_recording_can_prove(lengths, percentile):
     groups = [configured(np.full(n, 1e5), hidden=8 + n) for n in lengths]
     found = provable([*groups, configured(hidden=16), configured(np.full(1, 1e5), hidden=17)], 200)
-    assert {each.percentile for each in found} == {percentile} and len(found) == len(lengths) + 1
+    assert {each.question.percentile for each in found} == {percentile} and len(found) == len(lengths) + 1
     assert provable([configured(np.full(1, 1e5))], 200) is None
 
 
@@ -694,7 +697,7 @@ def test_verdict_text():
     assert "record 2995 new trials: they prove MET with a chance of 50 %, 19439 with 80 %; do not append" in text
     assert "the longest call took 90 % of the deadline; a margin is no evidence of calls that were not seen" in text
     verdict, text = judged(with_misses(10**6, spread(10**6, 2)), 200)
-    assert verdict.verdict == MET and "2 misses in 1000000 trials: miss rate 0.00020 %" in text
+    assert verdict.outcome == MET and "2 misses in 1000000 trials: miss rate 0.00020 %" in text
     assert "1 in any 10, 1 in any 100, 1 in any 1000" in text and "longest run of misses 1" in text
     verdict, text = judged(with_misses(3000, spread(3000, 60)), 200)
     assert text.startswith("MISSED") and "do not append" not in text
@@ -734,5 +737,5 @@ def test_invalid_latencies_are_refused(latency_ns):
 def test_small_recordings_have_a_verdict(n, rng):
     for deadline_us, percentile in itertools.product((50, 100, 1000), ("50", "90", "99.9")):
         verdict = judge(of(lognormal(rng, n)), deadline_us, percentile)
-        assert verdict_text(verdict) and verdict.effective_n <= n
+        assert verdict_text(verdict) and verdict.effective.n <= n
         assert verdict.n == n
