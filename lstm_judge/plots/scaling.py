@@ -83,7 +83,7 @@ def draw_scaling(
 
 
 def _choose_system(findings: Findings, system: str | None) -> str:
-    """The given system, or the only one; raises `UsageError` if it is unknown or there are several."""
+    """The given system, or the only one; raises `UsageError` if it is unknown or one of several."""
     found = [name for name in findings.times.cells if system in (None, name)]
     if len(found) != 1:
         raise UsageError(f"choose one of these systems: {'; '.join(findings.times.cells)}")
@@ -213,7 +213,7 @@ def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
 
 
 def _straight(ax: Axes, slope: float, intercept: float, sizes: Sequence[int], **look: Any) -> None:
-    """Draw the positive part of a straight line over the sizes, which a logarithmic axis can show."""
+    """Draw a straight line over the sizes where it is positive, as a logarithmic axis can show."""
     xs = np.linspace(sizes[0], sizes[-1], 200)
     ys = intercept + slope * xs
     ax.plot(xs, np.where(ys > 0, ys, np.nan), **look)

@@ -241,11 +241,12 @@ def evidence_lines(
     calls them `name`."""
     apart: list[float] = []
     for n in sorted(lengths):
-        apart += [n] * (not apart or n > 1.2 * apart[-1])
+        if not apart or n > 1.2 * apart[-1]:
+            apart.append(n)
     look = {"color": GREY, "linewidth": 1.1, "linestyle": (0, (1, 1.5)), "zorder": 1.4}
     look["label"] = f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}"
     for n in apart:
-        ax.axhline(min(evidence_share(n, confidence), 1.0), **look)
+        ax.axhline(evidence_share(n, confidence), **look)
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -317,12 +318,9 @@ def _network(group: Group) -> str:
 
 def control_us(group: Group) -> np.ndarray | None:
     """Latencies of the control runs of all rounds, in µs; None if there are none."""
-    found = [
-        round_.control_ns
-        for round_ in group.rounds
-        if round_.control_ns is not None and len(round_.control_ns)
-    ]
-    return np.maximum(np.concatenate(found), 1) / 1000 if found else None
+    found = [round_.control_ns for round_ in group.rounds if round_.control_ns is not None]
+    together = np.concatenate([np.empty(0), *found])
+    return np.maximum(together, 1) / 1000 if len(together) else None
 
 
 def draw_tail(
@@ -337,37 +335,42 @@ def draw_tail(
     median of the group. A `verdict` gives deadline, allowed share and confidence, and its effective
     sample size widens the band upwards.
     """
-    ax, rounds = part.subplots(), data.trials_of(group)
+    ax = part.subplots()
+    rounds = data.trials_of(group)
     pooled = Trials.of(*timed_rounds(group.rounds))
-    n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
-    confidence = verdict.question.confidence if verdict else DEFAULT_CONFIDENCE
-    effective_share = min(1.0, verdict.effective.n / verdict.n) if verdict else 1.0
-    allowed = 1 - verdict.question.percentile / 100 if verdict else 2.0
-    evidence = min(evidence_share(n * effective_share, confidence), 1.0)
+    question = verdict.question if verdict else None
+    confidence = question.confidence if question else DEFAULT_CONFIDENCE
+    effective_n = min(pooled.n, verdict.effective.n) if verdict else pooled.n
+    ends = [pooled.statistic("min_us"), pooled.max_us]
+    least = min(1 / pooled.n, evidence_share(effective_n, confidence) / 2)
+    if question:
+        allowed = 1 - question.percentile / 100
+        least = min(least, allowed / 2)
     control = control_us(group)
-    label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
-    draw_line(ax, pooled.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
-    draw_rounds(ax, rounds)
-    share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
-        moved = pooled.median_us + control - np.median(control)
-        edges.append(float(moved.max()))
-    latency_axis(ax, edges, verdict.question.deadline_us if verdict else None)
-    _band(ax, pooled.ordered_us, confidence, effective_share)
-    evidence_lines(
-        ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n"
-    )
+        control = pooled.median_us + control - np.median(control)
+        ends.append(control.max())
+
+    look = {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"}
+    trials = count(pooled.n, "trial")
+    draw_line(ax, pooled.ordered_us, f"all {trials}" if len(rounds) > 1 else trials, look)
+    draw_rounds(ax, rounds)
+    share_axis(ax, least)
+    latency_axis(ax, ends, question.deadline_us if question else None)
+    _band(ax, pooled.ordered_us, confidence, effective_n / pooled.n)
+    smaller = effective_n < 0.995 * pooled.n
+    evidence_lines(ax, [effective_n], confidence, "effective n" if smaller else "n")
     handles = []
-    if verdict:
+    if question:
         label = f"allowed: {short_number(100 * allowed)} %"
         ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
-        handles = _deadline(ax, verdict.question.deadline_us, allowed)
+        handles = _deadline(ax, question.deadline_us, allowed)
     if control is not None:
-        draw_line(ax, np.sort(moved), "empty step: excess over its median", CONTROL)
+        draw_line(ax, np.sort(control), "empty step: excess over its median", CONTROL)
     clusters = outliers.clusters if outliers else ()
     for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
-        edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
-        ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
+        span = np.multiply((cluster.low, cluster.high), pooled.median_us)
+        ax.axvspan(*span, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
     _multiples(ax, pooled.median_us)
     style.legend_below(part, [*style.handles_of(ax), *handles], ncols=2, columnspacing=1.2)
 
@@ -378,23 +381,16 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
     Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent
     MET but does not revoke MISSED.
     """
-    value, above = exceedance(pooled_us)
-    value, above = (
-        np.r_[value, ax.get_xlim()[1]],
-        np.r_[above, 0],
-    )  # no trial lies beyond the maximum
     n = len(pooled_us)
-    rest = np.maximum(n - above, 1e-9)
-    share = effective_share
-    high = np.where(
-        above >= n, 1.0, special.betaincinv(above * share + 1, rest * share, confidence)
-    )
-    low = np.where(
-        above <= 0, 0.0, special.betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence)
-    )
-    label = f"exact bounds, {100 * confidence:g} % each"
-    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
-    ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
+    value, above = exceedance(pooled_us)
+    value = np.r_[value, ax.get_xlim()[1]]
+    above = np.r_[above, 0]  # no trial lies beyond the maximum
+    below = np.maximum(n - above, 1e-9)
+    high = special.betaincinv(effective_share * above + 1, effective_share * below, confidence)
+    low = special.betaincinv(np.maximum(above, 1e-9), below + 1, 1 - confidence)
+    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "step": "post"}
+    look["label"] = f"exact bounds, {100 * confidence:g} % each"
+    ax.fill_between(value, np.where(above, low, 1e-12), np.where(above < n, high, 1.0), **look)
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
