@@ -209,8 +209,11 @@ def summarize_groups(
             rows.append(_recorded(group, part, part[0].round if by_round else None, shares))
     if not clusters:
         return rows
-    judged = {place: part for place, part in recorded.items() if not not_judged(part)}
-    sizes = [sum(len(round_.latency_ns) for round_ in part) for part in judged.values()]
+    judged = {}
+    for place, part in recorded.items():
+        if not_judged(part) is None:
+            judged[place] = [Round.of(round_.timed_ns) for round_ in part]
+    sizes = [sum(round_.n for round_ in part) for part in judged.values()]
     found = computed(_clusters, list(judged.values()), sizes)
     for place, (of_row, steady_state) in zip(judged, found, strict=True):
         rows[place] = replace(rows[place], clusters=of_row, steady_state=steady_state)
@@ -218,7 +221,7 @@ def summarize_groups(
 
 
 def _clusters(rounds: Sequence[Round]) -> tuple[tuple[Cluster, ...], SteadyState]:
-    found = search_outliers([Round.of(round_.timed_ns) for round_ in rounds])
+    found = search_outliers(rounds)
     return found.clusters, found.steady_state
 
 
