@@ -24,7 +24,7 @@ from lstm_judge.plots.style import GREY, Picture, count, multiple, number, perce
 from lstm_judge.plots.trials import cluster_looks
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.replay.replay import replay_group, waiting_ns
+from lstm_judge.replay import replay_group, waiting_ns
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict
