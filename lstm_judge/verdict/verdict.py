@@ -223,17 +223,15 @@ def judged_of(asked: Asked) -> Verdict:
 
 
 def outcomes_at(asked: tuple[Asked, Sequence[float]]) -> list[Outcome]:
-    """The outcomes of `judge` at several deadlines in us.
-
-    What does not depend on the deadline is measured once.
-    """
+    """The outcomes of `judge` at several deadlines in us; what does not depend on the deadline is
+    measured once."""
     (rounds, question, until), deadlines_us = asked
     measured = measure(rounds, until)
-    found = []
+    outcomes = []
     for deadline_us in deadlines_us:
-        here = replace(question, deadline_us=deadline_us)
-        found.append(decide(measured.at(here)).outcome)
-    return found
+        seen = measured.at(replace(question, deadline_us=deadline_us))
+        outcomes.append(decide(seen).outcome)
+    return outcomes
 
 
 def verdict_of(seen: AtDeadline) -> Verdict:
@@ -250,7 +248,7 @@ def verdict_of(seen: AtDeadline) -> Verdict:
     evidence = processes = firm = None
     if seen.evidence:
         least = min(each.log_met for each in seen.evidence)
-        evidence = EValues(least, sequential.pooled(seen.evidence).log_missed)
+        evidence = EValues(least, sequential.log_missed(seen.evidence))
     else:
         processes = processes_of(seen.timed, seen.places, question.share, question.confidence)
     if measured.ordered and seen.certain == seen.misses:
