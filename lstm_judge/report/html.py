@@ -151,7 +151,7 @@ def _configurations(report: Report) -> Table:
     header = [*headings[:first], "verdict", *headings[first:], "remark"]
     legends = ["latencies in us after warm-up", *(columns[place].legend for place in kept)]
     if any(cell.endswith("*") for row in rows for cell in row[first:-1]):
-        legends.append("*: n too small for an upper bound")
+        legends.append(summary.STAR)
     return Table("r", "All configurations", header, rows, "; ".join(filter(None, legends)))
 
 
