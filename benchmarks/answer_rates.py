@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.suppor
 from lstm_judge.compare.answer import Question as ComparisonQuestion
 from lstm_judge.compare.compare import compare_groups
 from lstm_judge.outcomes import Change, Outcome, SteadyState
-from lstm_judge.outliers.outliers import explain_of
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.scaling import scaling
 from lstm_judge.statistics import causes, quantiles
@@ -29,7 +28,7 @@ from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.verdict import judge
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.shape import LstmShape
-from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, moving, plant, quick
+from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, explain, moving, plant, quick
 
 #: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.
 COMPARED = 3000
@@ -228,7 +227,7 @@ def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             latency_us = BODIES[body](rng, n) * call_us / MEDIAN_NS
             slow_us, _ = plant(rng, latency_us, ((2.0, 0.02),))
             read_ns = [np.round(each / step_us) * step_us * 1e3 for each in (latency_us, slow_us)]
-            plain, planted = explain_of([[Round.of(each)] for each in read_ns])
+            plain, planted = (explain([Round.of(each)]) for each in read_ns)
             wrong += bool(plain.clusters) or (plain.tail is not None and plain.tail.period_ms is not None)
             right += [round(cluster.multiplier, 1) for cluster in planted.clusters] in ([1.9], [2.0], [2.1])
         rates = " | ".join(f"{100 * each / recordings:.1f}" for each in (wrong, right))

@@ -42,7 +42,14 @@ VERDICT: dict[str, str] = {
     "extremal_index": "dependence.extremal_index",
 }
 
-OUTLIERS: dict[str, str] = {}
+OUTLIERS: dict[str, str] = {
+    "period_by": "events.period_by",
+    "causes_counted": "events.counted",
+    "slowest": "events.slowest",
+    "control": "events.control",
+    "switches": "events.switches",
+    "unexplained": "events.unexplained",
+}
 
 COMPARISON: dict[str, str] = {
     "median": "median.change",

@@ -13,10 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
-from lstm_judge.outliers.outliers import BULK, TAIL, Outliers
+from lstm_judge.outliers.answer import TAIL, Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_judge.read.rounds import Group
+from lstm_judge.statistics.causes import BULK
 from lstm_judge.statistics.quantiles import count_outliers, is_outlier
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_trt.config.errors import UsageError
@@ -45,7 +46,7 @@ class Calls:
 
     `outliers` is the number of timed trials outside 1.5 x IQR of their round, as in a box plot.
 
-    `place` is the position on the x axis, `labels` are those of `Outliers.labels`. `middles` maps
+    `place` is the position on the x axis, `labels` are those of `OutlierRound.labels`. `middles` maps
     the number of a round to its centre; `levels` has for each round (place, level in µs) at both
     ends of each segment. Of a long recording these are one of every `step` calls.
     """
@@ -122,9 +123,9 @@ def calls_of(
     kept = timed_rounds(group.rounds)
     if not kept:
         raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
-    if outliers is not None and len(outliers.labels) != len(kept):
+    if outliers is not None and len(outliers.rounds) != len(kept):
         raise UsageError(
-            f"the findings have {len(outliers.labels)} rounds, but {group.name} has {len(kept)}"
+            f"the findings have {len(outliers.rounds)} rounds, but {group.name} has {len(kept)}"
         )
     found = [
         (index, round_) for index, round_ in enumerate(kept) if round_number in (None, round_.round)
@@ -141,7 +142,7 @@ def calls_of(
         kinds = (
             np.where(is_outlier(round_.timed_ns), TAIL, BULK)
             if outliers is None
-            else outliers.labels[index]
+            else outliers.rounds[index].labels
         )
         if len(kinds) != n:
             raise UsageError(
@@ -155,7 +156,7 @@ def calls_of(
                 for segment in outliers.rounds[index].segments
                 for end in (segment.start, segment.stop - 1)
             ]
-            levels.append((places[-1][timed][ends], outliers.levels_ns[index][ends] / 1000))
+            levels.append((places[-1][timed][ends], outliers.rounds[index].level_ns[ends] / 1000))
     return Calls(
         np.concatenate(places),
         np.concatenate([round_.latency_ns for _, round_ in found]) / 1000,

@@ -133,16 +133,16 @@ def measure(rounds: Sequence[Round], until: float | None = None) -> Measured:
     timed = timed_rounds(rounds)
     if not timed:
         raise UsageError("there are no trials after warm-up")
-    trials = [Trials.of(each) for each in timed]
-    for each in trials:
-        of_calls = not isinstance(each.whole, Bins)
-        if of_calls and not (np.isfinite(each.latency_ns).all() and each.latency_ns.min() > 0):
-            raise UsageError("latencies must be finite and positive")
     why = not_judged(timed)
-    segments: Sequence[Segments | None] = [None] * len(timed)
-    if why is None:
-        segments = segments_of([each.latency_ns for each in trials])
-    found = [TimedRound(*each) for each in zip(timed, trials, segments, strict=True)]
+    found = []
+    for each in timed:
+        trials = Trials.of(each)
+        of_calls = not isinstance(trials.whole, Bins)
+        if of_calls and not (np.isfinite(trials.latency_ns).all() and trials.latency_ns.min() > 0):
+            raise UsageError("latencies must be finite and positive")
+        found.append(
+            TimedRound(each, trials, segments_of(trials.latency_ns) if why is None else None)
+        )
     return Measured(found, until, why)
 
 

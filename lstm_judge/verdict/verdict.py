@@ -204,7 +204,7 @@ def judge(rounds: Sequence[Round], question: Question, until: float | None = Non
     decides. Raises `UsageError` if there are no trials after warm-up, or a latency is not finite
     and positive.
     """
-    return with_excess(judged_of([(rounds, question, until)])[0], rounds)
+    return with_excess(judged_of((rounds, question, until)), rounds)
 
 
 def with_excess(verdict: Verdict, rounds: Sequence[Round]) -> Verdict:
@@ -216,22 +216,22 @@ def with_excess(verdict: Verdict, rounds: Sequence[Round]) -> Verdict:
     return replace(verdict, miss_excess=Spent(rounds).excess(late, [~each for each in late]))
 
 
-def judged_of(asked: list[Asked]) -> list[Verdict]:
-    """`judge` of several configurations, without `miss_excess`."""
-    return [verdict_of(measure(rounds, until).at(question)) for rounds, question, until in asked]
+def judged_of(asked: Asked) -> Verdict:
+    """`judge` without `miss_excess`."""
+    rounds, question, until = asked
+    return verdict_of(measure(rounds, until).at(question))
 
 
-def outcomes_at(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome]]:
-    """The outcomes of `judge` of several configurations, at several deadlines in us each.
-
-    What does not depend on the deadline is measured once.
-    """
-    found = []
-    for (rounds, question, until), deadlines_us in asked:
-        measured = measure(rounds, until)
-        asked_us = (replace(question, deadline_us=deadline_us) for deadline_us in deadlines_us)
-        found.append([decide(measured.at(each)).outcome for each in asked_us])
-    return found
+def outcomes_at(asked: tuple[Asked, Sequence[float]]) -> list[Outcome]:
+    """The outcomes of `judge` at several deadlines in us; what does not depend on the deadline is
+    measured once."""
+    (rounds, question, until), deadlines_us = asked
+    measured = measure(rounds, until)
+    outcomes = []
+    for deadline_us in deadlines_us:
+        seen = measured.at(replace(question, deadline_us=deadline_us))
+        outcomes.append(decide(seen).outcome)
+    return outcomes
 
 
 def verdict_of(seen: AtDeadline) -> Verdict:

@@ -75,6 +75,7 @@ GONE: dict[str, set[str]] = {
     "compare": {"clusters_gone", "clusters_new", "clusters_kept", "clusters_unclear"},
     # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
     "verdict": {"max_us_rounds", "drift", "until_decided"},
+    "outliers": {"segments"},  # each of `rounds` has its own
 }
 
 

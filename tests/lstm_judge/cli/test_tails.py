@@ -656,5 +656,5 @@ def test_pages_of_outliers_have_periods_and_causes_and_their_names_come_last(tmp
     status, out, err = run("outliers", path, "--group-by", "configuration", "--figures", tmp_path / "pages")
     assert status == 0 and len(out.splitlines()) == 10  # one line each: too many for the long form
     ((groups, findings, _),) = drawn
-    assert len(groups) == len(findings) == 10 and all(row.period_by is not None for row in findings)
+    assert len(groups) == len(findings) == 10 and all(row.events is not None for row in findings)
     assert len(list((tmp_path / "pages").glob("*.png"))) == len(err.splitlines()) == 10

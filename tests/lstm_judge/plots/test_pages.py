@@ -13,7 +13,8 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from lstm_judge import plots
-from lstm_judge.outliers.outliers import OutlierAnswers, causes_text, clusters_line, outliers
+from lstm_judge.outliers.outliers import OutlierAnswers, outliers
+from lstm_judge.outliers.text import causes_text, clusters_text
 from lstm_judge.plots import page as pages, style, tail, trials
 from lstm_judge.plots.style import apart, image_bytes, multiple, percent, sheet
 from lstm_judge.read.rounds import Group, NoTrials, Round
@@ -566,7 +567,7 @@ def test_findings_belong_to_the_trials_that_are_drawn():
     recorded, found = planted()
     figure = plots.trials_in_order(recorded, outliers=found)
     places = cluster_line(figure, found.clusters[0]).get_xdata()
-    assert list(places) == list(10 + np.flatnonzero(found.labels[0] == 0))
+    assert list(places) == list(10 + np.flatnonzero(found.rounds[0].labels == 0))
     (first,) = recorded.rounds
     shorter = replace(first, latency_ns=first.latency_ns[20:], warmup=first.warmup[20:])
     with pytest.raises(UsageError, match="2000 trials, but round 0 has 1990"):
@@ -644,7 +645,7 @@ def test_tables_of_verdicts_outliers_and_clusters():
     recorded, found = planted()
     answers = OutlierAnswers(as_runs([recorded]), (found,))
     (row,) = answers.frame.to_dict("records")
-    assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
+    assert row["outliers"] == found.outliers and row["clusters"] == clusters_text(found.clusters)
     clusters = answers.clusters
     assert clusters["trials"].tolist() == [cluster.count for cluster in found.clusters] and len(clusters) == 2
     assert clusters["percent"].tolist() == pytest.approx([100 * cluster.share for cluster in found.clusters])
@@ -658,11 +659,13 @@ def test_a_cause_of_few_slow_trials_is_stated_as_a_part():
     def text(share: float, by: str = "trial") -> str:
         cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
         part = SimpleNamespace(causes=(cause,), hint=None)
-        return causes_text(part, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+        return causes_text(part, SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))).replace(
+            "\u00a0", " "
+        )
 
     assert text(0.9) == "major page faults (odds ratio 12.0)"
     assert text(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
     assert "partly" not in text(0.2, "control")
-    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(causes_counted=("major_faults",))
+    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))
     assert causes_text(*nothing) == "unexplained"
-    assert causes_text(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"
+    assert causes_text(nothing[0], SimpleNamespace(events=SimpleNamespace(counted=()))) == "no events were counted"
