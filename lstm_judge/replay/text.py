@@ -17,8 +17,8 @@ def headline(replays: Replays) -> str:
     done = [replay for replay in replays if isinstance(replay, Replay)]
     if len(replays) == 1 or not done:
         return str(replays).partition("\n")[0]
-    period_us = done[0].period_us
-    return f"{count(len(done), 'configuration')} with a call due every {period_us:g} us ({rate(period_us)})"
+    due = f"a call due every {done[0].period_us:g} us ({rate(done[0].period_us)})"
+    return f"{count(len(done), 'configuration')} replayed with {due}"
 
 
 def replay_text(replay: Replay, name: str = "") -> str:

@@ -141,6 +141,7 @@ def test_the_sentence_of_several_configurations_says_their_results():
     groups = [group(name, *[us] * 5000) for name, us in (("a", 50.0), ("b", 60.0), ("c", 500.0))]
     assert "of 3 configurations 2 met it, 1 missed it" in verdict(groups, 100, "99").sentence
     assert "median 50.0 to 500.0 us, maximum 500.0 us" in summarize(groups).sentence
+    assert outliers(groups).sentence.startswith("3 configurations: 0 with clusters")
     assert "median 3 AMBIGUOUS; tail 3 AMBIGUOUS" in compare(groups, groups).sentence
 
 
