@@ -24,7 +24,7 @@ from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.quantiles import Percentile, shares_of
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
-from lstm_judge.verdict.verdict import longest_run
+from lstm_judge.verdict.firm import longest_run
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, microseconds, percent
@@ -228,6 +228,15 @@ NOT_INCLUDED = (
 def text(replays: Replays) -> str:
     """A table for each configuration, and what a replay does not include."""
     return "\n\n".join([*replays.texts(replay_text), NOT_INCLUDED])
+
+
+def headline(replays: Replays) -> str:
+    """The answer in one line: what was replayed."""
+    done = [replay for replay in replays if isinstance(replay, Replay)]
+    if len(replays) == 1 or not done:
+        return str(replays).partition("\n")[0]
+    due = f"a call due every {done[0].period_us:g} us ({rate(done[0].period_us)})"
+    return f"{count(len(done), 'configuration')} replayed with {due}"
 
 
 def replay_text(replay: Replay, name: str = "") -> str:
