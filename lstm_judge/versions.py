@@ -147,9 +147,11 @@ class Answer:
         protocol, device = self.configuration.protocol, self.configuration.options.device
         caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
         rows = summarize_groups(self.groups.values())
-        shown = summary.text(
-            [replace(row, runtime=f"{self.library} {row.runtime_version}") for row in rows]
-        )
+        named = []
+        for row in rows:
+            runtime = f"{self.library} {row.configuration['runtime_version']}"
+            named.append(replace(row, configuration={**row.configuration, "runtime": runtime}))
+        shown = summary.text(named)
         blocks = [f"{caption}\n{shown}"]
         missing = {
             row["version"]: row["failure"] or "not recorded"

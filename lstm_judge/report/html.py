@@ -203,7 +203,8 @@ def _pictures(report: Any) -> Iterator[Picture]:
             deadline_us=report.verdicts[0].question.deadline_us,
             relative=False,
         )
-    if len({row.precision for row in report.rows if row.parity_error is not None}) > 1:
+    checked = [row for row in report.rows if row.facts["parity_error"] is not None]
+    if len({row.configuration["precision"] for row in checked}) > 1:
         yield precisions(report.runs, deadline_us=report.verdicts[0].question.deadline_us)
 
 

@@ -27,7 +27,15 @@ def page(report: Any) -> str:
         if group.failure is not None:
             found = ("error", group.failure.stage or "failed", group.failure.reason)
         cases.append(
-            (".".join(filter(None, (row.configuration["runtime"], row.configuration["precision"]))) or "table", group.name, found, "")
+            (
+                ".".join(
+                    filter(None, (row.configuration["runtime"], row.configuration["precision"]))
+                )
+                or "table",
+                group.name,
+                found,
+                "",
+            )
         )
     header, rows = report.compared if report.comparisons else ([], [])
     for row in rows:

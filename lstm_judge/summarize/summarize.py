@@ -66,7 +66,7 @@ class Floor(JsonFields):
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow(JsonFields):
-    """One configuration, or one of its rounds; `columns.SUMMARY` has the place of each column here.
+    """One configuration, or one of its rounds; `columns.SUMMARY` has the places of its columns.
 
     `group` distinguishes the row from others of its source. `configuration`: by column, None for
     what is not known, such as the shape and runtime of a table from elsewhere. `statistics`: by
@@ -120,41 +120,37 @@ class SummaryRow(JsonFields):
             del cluster["period_ms"], cluster["hint"], cluster["causes"]
         return {**found, "status": self.status}
 
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Its values in CSV and frames, by column."""
+        paths = dict(columns.SUMMARY)
+        for key in self.asked:
+            paths |= columns.percentile_columns(key)
+        return columns.row(self.as_dict(), paths, paths)
 
-@dataclass(frozen=True, eq=False, repr=False)
+
 class Summary(Answers[SummaryRow]):
     """Rows of configurations, or of their rounds; `str` gives the text table, `frame` the columns
     of `columns.SUMMARY` and the percentiles that were asked for."""
-
-    @property
-    def _columns(self) -> dict[str, str]:
-        """Columns of CSV and frames, and their places in the JSON."""
-        paths = dict(columns.SUMMARY)
-        for key in dict.fromkeys(key for row in self.answers for key in row.asked):
-            paths |= columns.percentile_columns(key)
-        return paths
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
         return [{**row.as_dict(), "warnings": list(self.warnings)} for row in self.answers]
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        paths = self._columns
-        for row in self.answers:
-            yield columns.row(row.as_dict(), paths, paths)
+        return (row.flat for row in self.answers)
 
     def csv_text(self) -> str:
         """CSV with a header; lists of values per round are separated by spaces, other structures
         are JSON."""
-        rows = []
-        for row in self._rows():
+        rows = list(self._rows())
+        for row in rows:
+            for name in ("median_us_rounds", "max_us_rounds"):
+                row[name] = " ".join(map(str, row[name]))
             for name, value in row.items():
-                if name in ("median_us_rounds", "max_us_rounds"):
-                    row[name] = " ".join(map(str, value))
-                elif isinstance(value, list | dict):
+                if isinstance(value, list | dict):
                     row[name] = json.dumps(value)
-            rows.append(row)
-        return csv_text(pd.DataFrame(rows, columns=list(self._columns), dtype=object))
+        return csv_text(pd.DataFrame(rows, dtype=object))
 
 
 def summarize(

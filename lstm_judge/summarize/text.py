@@ -229,7 +229,7 @@ def _percentile(key: str) -> Callable[[SummaryRow], str]:
 
 
 def _us(name: str) -> Callable[[SummaryRow], str]:
-    """The text of a statistic in us, with a star if the maximum is above the range of a histogram."""
+    """The text of a statistic in us; a star if the maximum is above the range of a histogram."""
 
     def cell(row: SummaryRow) -> str:
         star = "*" if row.statistics["max_us"] is None else ""

@@ -28,7 +28,7 @@ def test_trials_of_a_table_are_groups_as_recordings_are(tmp_path):
 def test_a_summary_of_this_lab_is_a_table_of_times(tmp_path):
     for hidden in (8, 16, 32):
         files.write(planted(hidden), tmp_path)
-    rows = [row.as_dict() for row in summarize(load(tmp_path))]
+    rows = [row.flat for row in summarize(load(tmp_path))]
     with (tmp_path / "summary.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
