@@ -147,11 +147,18 @@ class Answer:
         protocol, device = self.configuration.protocol, self.configuration.options.device
         caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
         rows = summarize_groups(self.groups.values())
-        named = []
-        for row in rows:
-            runtime = f"{self.library} {row.configuration['runtime_version']}"
-            named.append(replace(row, configuration={**row.configuration, "runtime": runtime}))
-        shown = summary.text(named)
+        shown = summary.text(
+            [
+                replace(
+                    row,
+                    configuration={
+                        **row.configuration,
+                        "runtime": f"{self.library} {row.configuration['runtime_version']}",
+                    },
+                )
+                for row in rows
+            ]
+        )
         blocks = [f"{caption}\n{shown}"]
         missing = {
             row["version"]: row["failure"] or "not recorded"
