@@ -17,9 +17,9 @@ from lstm_judge.compare.pairing import (
     Pair,
     control_ratio,
     differences,
+    on_both_sides,
     pair,
     recorded_first,
-    shared,
 )
 from lstm_judge.read.labels import can_alternate, record_both_command
 from lstm_judge.read.rounds import Group
@@ -134,7 +134,7 @@ def compare_groups(a: Group, b: Group, question: Question) -> Comparison:
         misses=misses,
         a=_side(sides[0]),
         b=_side(sides[1]),
-        reasons=(*_on_both_sides(a, b), *(result.reason for result in results)),
+        reasons=(*on_both_sides(a, b), *(result.reason for result in results)),
         differences=tuple(differences(a, b)),
         command=_command(a, b, sides, question, rounds_needed),
         rounds_needed=rounds_needed,
@@ -161,15 +161,6 @@ def _side(processes: tuple[Trials, ...]) -> Side:
         n=sum(process.n for process in processes),
         max_us=max(process.max_us for process in processes),
     )
-
-
-def _on_both_sides(a: Group, b: Group) -> list[str]:
-    count = shared(a, b)
-    if count == len(a.rounds) == len(b.rounds):
-        return ["A and B are the same recording"]
-    if count == 0:
-        return []
-    return [f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"]
 
 
 def _command(

@@ -188,13 +188,18 @@ def control_ratio(a: Group, b: Group) -> float:
     return in_b / in_a if in_a > 0 and in_b > 0 else 1.0
 
 
-def shared(a: Group, b: Group) -> int:
-    """Number of recordings that are on both sides."""
-    of_a, of_b = (
+def on_both_sides(a: Group, b: Group) -> list[str]:
+    """A line if recordings are on both sides."""
+    recorded_a, recorded_b = (
         [(each.started_unix_ns, each.latency_ns.tobytes()) for each in side.rounds]
         for side in (a, b)
     )
-    return sum(recording in of_b for recording in of_a)
+    if recorded_a == recorded_b:
+        return ["A and B are the same recording"]
+    number = sum(recording in recorded_b for recording in recorded_a)
+    if number == 0:
+        return []
+    return [f"{number} of the recordings {'is' if number == 1 else 'are'} on both sides"]
 
 
 def _values_of(side: Group) -> dict[str, set[str]]:

@@ -288,11 +288,13 @@ def _recorded(
     )
 
 
-def _failed(group: Group) -> SummaryRow:
-    failure = NoTrials(None, "no trials after warm-up") if group.failure is None else group.failure
-    configuration = _configured(group.configuration)
+def _failed(group: Group, number: int | None = None) -> SummaryRow:
     return SummaryRow(
-        group=group.group, machine=group.machine, configuration=configuration, failure=failure
+        group=group.group,
+        machine=group.machine,
+        round=number,
+        configuration=_configured(group.configuration),
+        failure=group.failure or NoTrials(None, "no trials after warm-up"),
     )
 
 
@@ -301,18 +303,10 @@ def _failed_rounds(runs: Runs) -> list[SummaryRow]:
     last = {}
     for item in runs.recordings:
         if isinstance(item, Failure):
-            identity, machine, _ = group_key(item)
-            last[identity, machine, item.round] = item
-    rows = []
-    for (_, machine, number), item in last.items():
-        configuration = item.configuration
-        rows.append(
-            SummaryRow(
-                group=configuration.workload.group_fields(configuration.mode),
-                machine=machine,
-                round=number,
-                configuration=_configured(configuration),
-                failure=NoTrials(item.stage, item.reason),
-            )
-        )
-    return rows
+            configuration = item.configuration
+            fields = configuration.workload.group_fields(configuration.mode)
+            failure = NoTrials(item.stage, item.reason)
+            key = group_key(item)
+            group = Group("", (), fields, configuration, failure, key)
+            last[key[:2], item.round] = _failed(group, item.round)
+    return list(last.values())

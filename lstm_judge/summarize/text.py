@@ -42,9 +42,13 @@ def text(rows: Rows) -> str:
     their group instead of a shape.
     """
     _, columns, lines = shown(rows)
-    headings = [column.heading for column in columns]
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
-    body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
+    body = table(
+        [column.heading for column in columns],
+        lines,
+        left=("clusters",),
+        drop=[column.heading for column in dropped],
+    )
     return "\n".join([*legend(rows), body])
 
 
