@@ -55,11 +55,10 @@ def percentile_change(
         for side in sides
     )
     ratios = np.sort(np.divide.outer(b_ns, a_ns).ravel())
-    ratio = Ratio(_middle(ratios), *_bounds(ratios, ratios, sides, question))
+    middle = _middle(ratios)
+    ratio = Ratio(middle, *_bounds(ratios, ratios, sides, question))
     if min(map(len, sides)) < quantiles.ROUNDS:
-        change, reason = _in_few_rounds(
-            sides, (a_ns, b_ns), ratio.estimate, share, question, machine
-        )
+        change, reason = _in_few_rounds(sides, (a_ns, b_ns), middle, share, question, machine)
     else:
         kinds = (Change.FASTER, Change.SLOWER)
         change, reason = _decided(ratio.low, ratio.high, sides, question, question.effect, *kinds)

@@ -8,7 +8,9 @@ from lstm_judge.compare.answer import (
     Comparison,
     Comparisons,
     ComparisonSeries,
+    MissRates,
     NotCompared,
+    PercentileChange,
     Question,
     Side,
 )
@@ -122,7 +124,7 @@ def compare_groups(a: Group, b: Group, question: Question) -> Comparison:
     machine = control_ratio(a, b)
     median = percentile_change(sides, "median", quantiles.MEDIAN, question, machine)
     tail = tail_change(sides, question, machine)
-    results = [median, tail]
+    results: list[PercentileChange | MissRates] = [median, tail]
     misses = None
     if question.deadline_us is not None:
         misses = miss_rates(sides, float(question.deadline_us), question)

@@ -84,10 +84,10 @@ def pair(a: Runs, b: Runs) -> Pairs:
     fixed, free = _fixed_and_free(side_a, side_b)
     major = [name for name in free if name not in _MINOR]
     of_a, of_b = _by(side_a, major), _by(side_b, major)
-    if of_a is None or of_b is None:
+    if len(of_a) < len(a) or len(of_b) < len(b):
         of_a, of_b = _by(side_a, free), _by(side_b, free)
     for runs, by_key in ((a, of_a), (b, of_b)):
-        if by_key is None:
+        if len(by_key) < len(runs):
             fields = ", ".join(free) if free else "no field"
             alike = f"{runs.source} has several configurations that {fields} cannot distinguish"
             raise UsageError(
@@ -134,10 +134,9 @@ def _fixed_and_free(
     return fixed, free
 
 
-def _by(side: Sequence[Identified], names: Sequence[str]) -> dict[tuple, Identified] | None:
-    """The groups by their values of these fields; None if two groups have the same values."""
-    keyed = {tuple(repr(each.fields[name]) for name in names): each for each in side}
-    return keyed if len(keyed) == len(side) else None
+def _by(side: Sequence[Identified], names: Sequence[str]) -> dict[tuple, Identified]:
+    """The groups by their values of these fields; fewer than there are if some have the same."""
+    return {tuple(repr(each.fields[name]) for name in names): each for each in side}
 
 
 #: Prefix of package versions; a package that only one side has loaded is not a difference.
