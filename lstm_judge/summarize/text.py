@@ -49,7 +49,7 @@ def text(rows: Rows) -> str:
         left=("clusters",),
         drop=[column.heading for column in dropped],
     )
-    return "\n".join([*legend(rows), body])
+    return "\n".join([*_legend(rows, columns, lines), body])
 
 
 def headline(rows: Rows) -> str:
@@ -67,6 +67,10 @@ def headline(rows: Rows) -> str:
 def legend(rows: Rows) -> list[str]:
     """What the columns mean: up to the percentiles, and the others."""
     _, columns, lines = shown(rows)
+    return _legend(rows, columns, lines)
+
+
+def _legend(rows: Rows, columns: Sequence[Column], lines: Sequence[list[str]]) -> list[str]:
     counts = [column.heading for column in columns].index("outliers")
     legends = [column.legend for column in columns]
     if any("*" in cell for cells in lines for cell in cells):
