@@ -105,6 +105,9 @@ class SummaryRow(JsonFields):
     facts: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(FACTS))
     failure: NoTrials | None = None
 
+    def __repr__(self) -> str:
+        return f"<SummaryRow: {self.group}, {self.n} trials, {self.status}>"
+
     @property
     def status(self) -> str:
         """`ok` or `failed`."""

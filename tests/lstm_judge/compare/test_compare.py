@@ -453,6 +453,7 @@ def test_different_machines_versions_and_options_are_named():
 
 def test_text_and_json():
     result = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
+    assert repr(result) == "<Comparison: AMBIGUOUS, AMBIGUOUS>"
     lines = comparison_text(result, "before", "after").splitlines()
     assert lines[0] == "median AMBIGUOUS, tail AMBIGUOUS: B (after) compared with A (before)"
     assert lines[1].split() == ["us", "A", "B", "B", "/", "A"]

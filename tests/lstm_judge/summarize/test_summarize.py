@@ -262,6 +262,7 @@ def test_what_was_measured_elsewhere_has_no_shape():
     latency[::50] *= 1.5
     (row,) = summarize_groups([elsewhere("model a", latency, model="a", batch=4)])
     assert set(row.configuration.values()) == {None}
+    assert repr(row) == "<SummaryRow: {'model': 'a', 'batch': 4}, 2000 trials, ok>"
     assert row.group == {"model": "a", "batch": 4} and row.status == "ok" and row.n == 2000
     assert row.percentiles["median"].us == pytest.approx(percentile(np.sort(latency), Fraction("0.5")))
     assert row.steady_state == "flat"
