@@ -337,7 +337,7 @@ def _round_column(table: Table, keys: Sequence[str]) -> str | None:
 def _causes(
     table: Table, given: Sequence[str] | None, taken: set, warnings: list[str]
 ) -> dict[str, np.ndarray]:
-    """The columns of counts per trial: those `given`, else those with names that recordings have."""
+    """The columns of counts per trial: those `given`, else those named as in recordings."""
     if given is None:
         named = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
         names = [name for name in named if table.array(name).null_count < table.data.num_rows]

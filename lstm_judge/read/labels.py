@@ -26,7 +26,7 @@ def telling(*tells: Tells, of: Mapping[str, About] = FIELDS) -> tuple[str, ...]:
 
 
 def flat(configuration: Configuration) -> dict[str, object]:
-    """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
+    """All fields of a configuration in one dictionary; None for unused ones of the protocol."""
     return {
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(Configuration)},
@@ -171,12 +171,11 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
-    """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
-    return (
-        shlex.join(words)
-        + (f" --rounds {rounds}" if rounds else "")
-        + f" --out {shlex.quote(str(out))}"
-    )
+    """These words, `--rounds` (a number or a shell variable) and `--out` as a shell command."""
+    line = shlex.join(words)
+    if rounds:
+        line += f" --rounds {rounds}"
+    return f"{line} --out {shlex.quote(str(out))}"
 
 
 #: Measures of size for "largest", and their names in texts.
