@@ -253,10 +253,13 @@ def below_floor(groups: Iterable[Group]) -> list[str]:
             below[group.name] = share
     if not below:
         return []
-    faster = f"{count(len(below), 'configuration')} faster than the arithmetic of the network"
-    bound = f"a median of {min(below.values()):.2g} of the roofline bound or more"
-    why = "lengths, constants or weights of 0 may be why"
-    return [f"{faster} ({bound}): {listed(list(below), 3)}; {why}"]
+    return [
+        (
+            f"{count(len(below), 'configuration')} faster than the arithmetic of the network (a"
+            f" median of {min(below.values()):.2g} of the roofline bound or more):"
+            f" {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"
+        )
+    ]
 
 
 def facts_of(rounds: Sequence[Round]) -> dict[str, Any]:

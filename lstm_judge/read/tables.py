@@ -145,8 +145,10 @@ class Table:
 
     def _refuse_several(self, alike: Sequence[str]) -> None:
         if len(alike) > 1:
-            several = f"{self.where} has {len(alike)} columns named {_shown(alike[0])}"
-            raise UsageError(f"{several}: drop or rename all but one")
+            raise UsageError(
+                f"{self.where} has {len(alike)} columns named {_shown(alike[0])}: drop or"
+                " rename all but one"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -238,8 +240,10 @@ class Table:
             wrong = f"{_shown(cell)!r}, not a number"
             if name:
                 wrong = f"{_shown(name)} is {wrong}"
-            remedy = "write it in decimal, with a point and without separators of thousands"
-            raise UsageError(f"{self.where}, {self.place(row)}: {wrong}: {remedy}") from None
+            raise UsageError(
+                f"{self.where}, {self.place(row)}: {wrong}: write it in decimal, with a"
+                " point and without separators of thousands"
+            ) from None
 
     def counts_rows(self, name: str) -> bool:
         """Whether a column is a running number of the rows: 0, 1, 2, ... or 1, 2, 3, ..."""
@@ -310,14 +314,16 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
         return found[0]
     summaries = [name for name in times if has_word(name, _AGGREGATES)]
     if summaries and set(found) <= set(summaries):
-        of_these = f"but {listed_names(summaries)}, that is"
-        raise aggregates(f"{table.where} has no column of single times, {of_these}")
+        raise aggregates(
+            f"{table.where} has no column of single times, but {listed_names(summaries)}, that is"
+        )
     has = "no column that is known to hold the times"
     if found:
         has = f"several columns that may hold the times ({listed_names(found)})"
-    remedy = "use --column with its name or its place from 1, or --rename NAME=latency_us"
-    columns = f"its columns are {listed_names(table.names)}"
-    raise UsageError(f"{table.where} has {has}: {remedy}; {columns}")
+    raise UsageError(
+        f"{table.where} has {has}: use --column with its name or its place from 1, or --rename"
+        f" NAME=latency_us; its columns are {listed_names(table.names)}"
+    )
 
 
 #: Names of columns of start times, in order of preference: of recordings (intended, actual),
@@ -339,8 +345,10 @@ def refuse_aggregates(table: Table, name: str) -> None:
         if other != name and has_word(other, _AGGREGATED_BY):
             raise aggregates(f"{table.where} has a column {_shown(other)}, so its rows are")
     if split_unit(name)[0] != "latency" and table.counts_rows(name):
-        counts = f"{_shown(name) or 'the file'} counts the rows, it has no times"
-        raise UsageError(f"{table.where}: {counts}: use --column")
+        raise UsageError(
+            f"{table.where}: {_shown(name) or 'the file'} counts the rows, it has no"
+            " times: use --column"
+        )
 
 
 #: Kinds of invalid times, and what to do about them.
@@ -368,8 +376,10 @@ def times(table: Table, name: str, allowed: Collection[str] = ()) -> np.ndarray:
             if name:
                 of_all += f" in {_shown(name)}"
             first = table.place(int(np.argmax(wrong)))
-            found = f"{of_all}, {np.count_nonzero(wrong)} {kind}, the first in {first}"
-            raise UsageError(f"{table.where}: {found}: {remedy}")
+            raise UsageError(
+                f"{table.where}: {of_all}, {np.count_nonzero(wrong)} {kind}, the first in"
+                f" {first}: {remedy}"
+            )
     return values
 
 
@@ -406,8 +416,10 @@ def read_tables(
     recorded = [file for file, table in tables.items() if table is None]
     found = [table for table in tables.values() if table is not None]
     if recorded and found:
-        mixed = f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table"
-        raise UsageError(f"{mixed}: analyze them separately, or compare them with lstm-trt compare")
+        raise UsageError(
+            f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table:"
+            " analyze them separately, or compare them with lstm-trt compare"
+        )
     return found or None
 
 
@@ -426,13 +438,15 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
         return [path]
     tables = [file for file in files if _suffix(file) in SUFFIXES]
     if not tables:
-        kinds = f"no recordings and no tables ({', '.join(SUFFIXES)}; also .gz)"
-        remedy = f"record with: lstm-trt record --out {path} ..."
-        raise StoreError(f"{path} contains {kinds}; {remedy}")
+        raise StoreError(
+            f"{path} contains no recordings and no tables ({', '.join(SUFFIXES)}; also"
+            f" .gz); record with: lstm-trt record --out {path} ..."
+        )
     others = [file.name for file in files if file not in tables]
     if others:
-        unread = f"{count(len(others), 'file')} not read, unknown suffix"
-        warnings.append(f"{path}: {unread}: {listed_names(others)}")
+        warnings.append(
+            f"{path}: {count(len(others), 'file')} not read, unknown suffix: {listed_names(others)}"
+        )
     return tables
 
 
@@ -503,8 +517,10 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
         with invalid, gzip.open(io.BytesIO(content)) as file:
             content = file.read(LARGEST_BYTES + 1)
     if len(content) > LARGEST_BYTES and (compressed or where == STANDARD_INPUT_NAME):
-        more = f"{where} holds more than {bytes_text(LARGEST_BYTES)}"
-        raise UsageError(f"{more}: split the table, or save it as Parquet")
+        raise UsageError(
+            f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or"
+            " save it as Parquet"
+        )
     if content.startswith(_NPY):
         return _of_npy(where, content)
     if not content.strip():
@@ -514,8 +530,10 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        unknown = f"{where} is not a UTF-8 text, Parquet, JSON or .npy file"
-        raise UsageError(f"{unknown}: save the table as CSV (UTF-8)")
+        raise UsageError(
+            f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save the table as"
+            " CSV (UTF-8)"
+        )
     brackets = text.lstrip().startswith(("[", "{")) and suffix not in (".csv", ".tsv")
     if brackets or suffix in (".json", ".jsonl"):
         return _of_json(where, text)
@@ -579,8 +597,9 @@ def _check_width(where: str, columns: int, rows: int = 1) -> None:
         size = f"{columns} columns"
         if rows > 1:
             size += f" and {rows} rows"
-        too_many = f"{where} has {size}, too many to be read"
-        raise UsageError(f"{too_many}: keep the columns that are needed")
+        raise UsageError(
+            f"{where} has {size}, too many to be read: keep the columns that are needed"
+        )
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -612,8 +631,10 @@ def _of_json(where: str, text: str) -> Table:
     elif isinstance(value, list) and value:
         columns = {"": value}
     if not columns:
-        expected = "a list of objects with a time each (as of trtexec --exportTimes)"
-        raise UsageError(f"{where} is JSON, but not {expected}")
+        raise UsageError(
+            f"{where} is JSON, but not a list of objects with a time each (as of trtexec"
+            " --exportTimes)"
+        )
     _check_width(where, len(columns))
     with refused(f"{where} has a text that is not Unicode", UnicodeError):
         return _table(where, _of_columns(columns))
@@ -629,8 +650,9 @@ def _columns_of_objects(where: str, rows: Sequence[Any]) -> dict[str, list]:
     """The columns of a list of objects, None for what one lacks."""
     for place, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            other = f"{_shown(row)!r} is not an object, unlike other rows"
-            raise UsageError(f"{where}, row {place}: {other}")
+            raise UsageError(
+                f"{where}, row {place}: {_shown(row)!r} is not an object, unlike other rows"
+            )
     names = dict.fromkeys(itertools.chain(*rows))
     _check_width(where, len(names), len(rows))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -672,9 +694,9 @@ def _has_heading(where: str, cells: Sequence[str], column: str | None) -> bool:
         return not numbers[int(column) - 1]
     place = cells.index(column) if column in cells else 0
     if numbers[place] if column in cells else all(numbers):
-        headless = f"{where} has no heading, it starts with {_shown(', '.join(cells))!r}"
         raise UsageError(
-            f"{headless}: use --column with the place of the times, such as --column {place + 1}"
+            f"{where} has no heading, it starts with {_shown(', '.join(cells))!r}: use"
+            f" --column with the place of the times, such as --column {place + 1}"
         )
     return True
 
@@ -718,13 +740,16 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, headin
             raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
         row = ragged[0]
         columns = count(row.expected_columns, "column")
-        cells = f"{count(row.actual_columns, 'cell')} in a table with {columns}"
-        remedy = "quote cells that contain a separator, and close all quotes"
-        raise UsageError(f"{where}, line {places[row.number - 1]}: {cells}: {remedy}") from None
+        raise UsageError(
+            f"{where}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')}"
+            f" in a table with {columns}: quote cells that contain a separator, and close"
+            " all quotes"
+        ) from None
     rows = places[1:] if heading else places
     if data.num_rows != len(rows):
-        either = "a quote is not closed, or a cell contains a line break"
-        raise UsageError(f"{where} is not valid CSV: {either}")
+        raise UsageError(
+            f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break"
+        )
     if not heading:
         data = data.rename_columns([f"column {place}" for place in range(1, data.num_columns + 1)])
     return _table(where, data, rows)

@@ -56,8 +56,11 @@ def columns_of_json(where: str, value: dict[str, Any]) -> dict[str, list] | None
         )
         times_s = (found.get("times") or found.get("data")) if isinstance(found, dict) else None
         if not isinstance(times_s, list) or found.get("iterations", 1) != 1:
-            once = "pytest-benchmark times each call with benchmark.pedantic(..., iterations=1)"
-            raise aggregates(f"{where} has no single times of {name}, but", f"write them; {once}")
+            raise aggregates(
+                f"{where} has no single times of {name}, but",
+                "write them; pytest-benchmark times each call with benchmark.pedantic(...,"
+                " iterations=1)",
+            )
         columns["name"] += [str(name)] * len(times_s)
         columns["latency_s"] += times_s
     return columns
