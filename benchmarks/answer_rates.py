@@ -18,7 +18,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_judge.compare import compare
+from lstm_judge.compare.answer import Question as ComparisonQuestion
+from lstm_judge.compare.compare import compare_groups
 from lstm_judge.outcomes import Change, Outcome, SteadyState
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.scaling import scaling
@@ -54,7 +55,7 @@ def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread:
 
 def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table for comparisons of miss rates."""
-    question = compare.Question(deadline_us=1000)
+    question = ComparisonQuestion(deadline_us=1000)
     yield (
         "| processes a side, miss rate of A, spread of processes | "
         + " | ".join(f"B / A {times:g}" for times in TIMES)
@@ -64,8 +65,8 @@ def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     for rounds, rate, spread in itertools.product((5, 10), (0.001, 0.01), (0.0, 0.3, 1.0)):
         cells = []
         for times in TIMES:
-            asked = [(*missing_groups(rng, (rate, times * rate), spread, rounds), question) for _ in range(recordings)]
-            found = Counter(each.misses.change for each in (compare.compared(pair, clusters=False) for pair in asked))
+            pairs = [missing_groups(rng, (rate, times * rate), spread, rounds) for _ in range(recordings)]
+            found = Counter(compare_groups(a, b, question).misses.change for a, b in pairs)
             cells.append(" / ".join(f"{100 * found[change] / recordings:.1f}" for change in MISSES))
         yield f"| {rounds}, {100 * rate:g} %, {100 * spread:g} % | " + " | ".join(cells) + " |"
 
@@ -89,8 +90,8 @@ def in_turns(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                     for level, start in zip(levels, starts, strict=True)
                 ]
                 groups.append(Group("one", tuple(recorded), configuration=configuration))
-            found = compare.compared((*groups, compare.Question()), clusters=False)
-            differs = found.median in (Change.FASTER, Change.SLOWER)
+            found = compare_groups(*groups, ComparisonQuestion())
+            differs = found.median.change in (Change.FASTER, Change.SLOWER)
             wrong[number % 2] += differs
             told += differs and number % 2 and "order" in str(found.differences) and found.command is not None
         share = f"{100 * told / wrong[1]:.0f} %" if wrong[1] else "-"

@@ -749,3 +749,8 @@ def test_bursts_of_events_that_slow_calls_down_are_their_cause(rng):
         slow = in_bursts(rng, n, 20, 8)
         recordings.append(with_faults(rng, n, slow, slow))
     check_rate(rounds - named_of(recordings), rounds, 0.05)
+
+
+def test_holms_correction():
+    assert causes.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert causes.holm([0.5, 0.9]) == [1, 1] and causes.holm([]) == []

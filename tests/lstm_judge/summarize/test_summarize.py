@@ -121,7 +121,7 @@ def test_precisions_are_never_pooled_and_named():
     assert [group.name for group in as_runs([in_precision("bf16", 0.0)])] == names[2:]
     assert [group.name for group, _ in verdict(runs, deadline_us=1000).items()] == names
     sides = compare(runs, as_runs([in_precision(name, 0.0, round=1) for name in ("fp32", "bf16")]))
-    paired = [[side and side.name for side in sides_of[1:]] for sides_of in sides.pairs.pairs]
+    paired = [[side and side.name for side in (both.a, both.b)] for both, _ in sides.items()]
     assert paired == [names[:1] * 2, names[2:] * 2, [names[1], None]]
 
 
