@@ -672,7 +672,7 @@ def _of_text(where: str, text: str, column: str | None) -> Table:
         if start == len(lines):
             raise UsageError(f"{where} has comments but no numbers")
     if _is_number(lines[start].partition("#")[0].strip()):
-        return _of_numbers(where, lines, lines[:start])
+        return _of_numbers(where, lines, start)
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", lines[start]).count)
     cells = [cell.strip(' "') for cell in lines[start].split(separator)]
     _check_width(where, len(cells))
@@ -708,20 +708,16 @@ def _is_number(text: str) -> bool:
     return False
 
 
-def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
-    """One number per line; text after # is a comment."""
-    cells = {}
-    for place, line in enumerate(lines, 1):
-        cell = line.partition("#")[0].strip()
-        if cell:
-            cells[place] = cell
-    first = min(cells)
-    if [place for place, cell in cells.items() if cell == "0"] == [first]:
-        del cells[first]  # the heading that pandas writes for a column without a name
-    header = comments[-1].strip(" \t#") if comments else ""
+def _of_numbers(where: str, lines: Sequence[str], start: int) -> Table:
+    """One number per line from line `start`; text after # is a comment."""
+    numbers = [line.partition("#")[0].strip() for line in lines]
+    # pandas writes the heading 0 for a column without a name.
+    heading = numbers[start] == "0" and numbers.count("0") == 1
+    table = _of_csv(where, numbers, start, ",", heading)
     # numpy.savetxt writes the header "# latency_us".
+    header = lines[start - 1].strip(" \t#") if start else ""
     unit = None if " " in header else split_unit(header)[1]
-    return Table(where, pa.table({"": list(cells.values())}), unit, list(cells))
+    return replace(table, data=table.data.rename_columns([""]), unit=unit)
 
 
 def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, heading: bool) -> Table:
@@ -731,7 +727,7 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, headin
     places = [place for place, line in enumerate(lines[start:], start + 1) if line.strip(blank)]
     if len(places) == 1 and heading:
         raise UsageError(f"{where} has a header ({_shown(lines[start])}) but no rows")
-    content = "\n".join(lines[place - 1] for place in places).encode()
+    content = "".join(f"{lines[place - 1]}\n" for place in places).encode()
     ragged: list[Any] = []
     try:
         data = _parsed(content, separator, heading, ragged)
