@@ -110,7 +110,7 @@ def test_two_machines_with_one_configuration_stay_apart(tmp_path):
     for chosen, machine in ((runs.where(machine="b", hidden=8), "b"), (runs.where(hidden=8)[:1], runs[0].machine)):
         assert [item.provenance["machine_fingerprint"] for item in chosen.recordings] == [machine]
         (row,) = summarize(chosen)
-        assert row.machine == machine and row.rounds == 1
+        assert row.machine == machine and row.rounds.count == 1
     assert [row.status for row in summarize(runs.where(machine="a"), by_round=True)] == ["ok", "failed"]
     assert [row.status for row in summarize(runs.where(machine="b"), by_round=True)] == ["ok", "ok"]
 
