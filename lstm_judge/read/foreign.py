@@ -139,16 +139,8 @@ def groups_of_table(
             else:
                 rounds.append(_histogram(table.where, latency_ns[rows], calls[rows], number))
         fields = dict(zip(keys, values, strict=True))
-        group = _group(table.where, fields, rounds, total, total - kept)
-        if group.failure is None and group.n < 2:
-            few = count(group.n, "time")
-            if warmup.any():
-                few += " after warm-up"
-            which = f"{table.where}: {group.name}" if fields else table.where
-            raise UsageError(
-                f"{which} has {few}: at least 2 are needed, and about 1000 for the tail"
-            )
-        groups.append(group)
+        groups.append(_group(table.where, fields, rounds, total, total - kept))
+    _refuse_few(table.where, groups, warmup)
     warnings += _absurd(table.where, groups, unit)
     return groups
 
@@ -163,6 +155,19 @@ def _group(where: str, fields: dict, rounds: list[Round], total: int, missing: i
     if not fields:
         raise UsageError(f"{where}: {reason}: use another column")
     return Group(label, (), fields, failure=NoTrials(None, reason))
+
+
+def _refuse_few(where: str, groups: Iterable[Group], warmup: np.ndarray) -> None:
+    """Raise `UsageError` if a group has fewer than 2 times."""
+    for group in groups:
+        if group.failure is None and group.n < 2:
+            which = f"{where}: {group.name}" if group.group else where
+            few = count(group.n, "time")
+            if warmup.any():
+                few += " after warm-up"
+            raise UsageError(
+                f"{which} has {few}: at least 2 are needed, and about 1000 for the tail"
+            )
 
 
 def _values_of_rows(table: Table, keys: Sequence[str]) -> list[tuple]:

@@ -272,14 +272,21 @@ def matching(
         for name, values in allowed.items():
             filters.append(f"{name} {' or '.join(map(str, as_list(values)))}")
         raise UsageError(f"{source}: no recording or row has {', '.join(filters)}")
-    left = list(itertools.compress(rows, chosen))
-    missing = {}
-    for name, values in allowed.items():
-        for value in () if isinstance(values, range) else as_list(values):
-            if not any(_is(name, row[name], value) for row in left):
-                missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
+    missing = _not_found(list(itertools.compress(rows, chosen)), allowed)
     text = f"{source}: no recording or row has {listed(missing)}, which was asked for"
     return Matching(chosen, missing, [Incomplete(text)] if missing else [])
+
+
+def _not_found(
+    rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """The wanted values that no row has, as text -> field and value; not those of a range."""
+    missing = {}
+    for name, values in wanted.items():
+        for value in () if isinstance(values, range) else as_list(values):
+            if not any(_is(name, row[name], value) for row in rows):
+                missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
+    return missing
 
 
 def _field_named(name: str, known: Mapping[str, Any], source: str) -> str:

@@ -312,15 +312,20 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
         found = table.names
     if len(found) == 1:
         return found[0]
+    raise _no_times(table, times, found)
+
+
+def _no_times(table: Table, times: Sequence[str], found: Sequence[str]) -> UsageError:
+    """Why none of the columns `times` is known to be that of the times, or several are `found`."""
     summaries = [name for name in times if has_word(name, _AGGREGATES)]
     if summaries and set(found) <= set(summaries):
-        raise aggregates(
+        return aggregates(
             f"{table.where} has no column of single times, but {listed_names(summaries)}, that is"
         )
     has = "no column that is known to hold the times"
     if found:
         has = f"several columns that may hold the times ({listed_names(found)})"
-    raise UsageError(
+    return UsageError(
         f"{table.where} has {has}: use --column with its name or its place from 1, or --rename"
         f" NAME=latency_us; its columns are {listed_names(table.names)}"
     )

@@ -22,7 +22,6 @@ from lstm_judge.plots.style import image_bytes
 from lstm_judge.read.runs import Runs
 from lstm_judge.read.tables import Table
 from lstm_judge.scaling.scaling import (
-    FITTED,
     PAIR_CONFIDENCE,
     ScalingAnswers,
     break_of,
@@ -346,7 +345,8 @@ def test_the_command_prints_the_documented_fields(tmp_path, capsys):
     assert run(path, "--rename", *RENAMED, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert {"linearity", "inversions", "batch1_penalties"} <= found.keys()
-    assert all(set(item) == {"axis", "fixed", *FITTED} for item in found["linearity"])
+    fitted = {"slope_us", "r2", "exponent", "exponent_low", "exponent_high", "departure", "breaks_at", "breaks_tested"}
+    assert all(set(item) == {"axis", "fixed", *fitted} for item in found["linearity"])
     assert all(set(item) == {"axis", "smaller", "larger", "ratio"} for item in found["inversions"])
     slow, fast = linear_us(1, 64, 32, 1), linear_us(1, 64, 32, 2) * 0.5
     shape = {"layers": 1, "hidden": 64, "sequence": 32, "batch": 1}
