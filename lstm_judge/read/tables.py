@@ -259,7 +259,12 @@ class Table:
 
     def cells(self, name: str) -> list:
         """A column as JSON values: 64 and not 64.0, stripped text, None for missing values."""
-        return [_json(cell) for cell in self.array(name).to_pylist()]
+        array = self.array(name)
+        if self.kind(name) == "other":
+            return [_json(cell) for cell in array.to_pylist()]
+        encoded = array.dictionary_encode()  # each value once: they are few in a column that groups
+        values = [_json(cell) for cell in encoded.dictionary.to_pylist()]
+        return [None if place is None else values[place] for place in encoded.indices.to_pylist()]
 
 
 def _json(cell: object) -> object:
