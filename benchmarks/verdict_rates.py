@@ -90,7 +90,7 @@ def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             shares = [f"{100 * each / recordings:.1f}" for each in (found[0], found[1], found[3])]
             cells.append(" / ".join(shares))
         met = sum(
-            bursts.proves_below(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
+            bursts.proves_below_in_bursts(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
             for _ in range(recordings)
         )
         yield f"| {kind} | " + " | ".join([*cells, f"{100 * met / recordings:.1f}"]) + " |"
@@ -149,7 +149,7 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         for length in (1.0, 20.0):
             question = Question(1000, "99.9", burst_length=length)
             rounds = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
-            found = judged_of([(each, question, None) for each in rounds])
+            found = [judged_of((each, question, None)) for each in rounds]
             high = sum(each.bounds.miss_rate_high >= float(ALLOWED) for each in found)
             low = sum(each.bounds.miss_rate_low <= float(ALLOWED) for each in found)
             wrong = sum(bool(list(contradictions(each))) for each in found)
@@ -174,7 +174,7 @@ def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str
         cells = []
         for kind in (slow, rare, clusters):
             asked = [([Round.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
-            met = sum(each.outcome == Outcome.MET for each in judged_of(asked))
+            met = sum(each.outcome == Outcome.MET for each in map(judged_of, asked))
             cells.append(f"{100 * met / recordings:.1f}")
         yield f"| {n} | " + " | ".join(cells) + " |"
 
@@ -252,7 +252,9 @@ def lengths_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     heads = ("mean", "averaged over misses", "MET, fixed number of trials, the worst", "MET, until decided")
     yield "| lengths of bursts of misses | " + " | ".join(heads) + " |"
     yield "| --- |" + " --- |" * len(heads)
-    needed = {misses: bursts.trials_for(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)}
+    needed = {
+        misses: bursts.trials_for_in_bursts(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)
+    }
     for name, law in (LENGTHS_20 | OUTSIDE_20).items():
         mean, of_misses = means(law)
         worst = max(chance_of_at_most(misses, n * float(ALLOWED), law) for misses, n in needed.items())

@@ -44,7 +44,7 @@ from lstm_trt.store.schema import Failure, Recording
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
 _TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
 
-#: What the options of recordings must share with those that are asked for; and the device, if given.
+#: What the options of recordings must share with those that are asked for, beside a device.
 _PRECISION = attrgetter("precision", "graph")
 
 #: Characters of a line in a notebook.
@@ -146,7 +146,7 @@ def _record(configuration: Configuration, folder: Path) -> None:
     pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
 
 
-def load_or_record(
+def load_or_record(  # noqa: PLR0913
     data: str | Path | Sequence[str | Path],
     *,
     grids: Sequence[Mapping[str, Sequence[int]]] = (),

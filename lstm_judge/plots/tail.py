@@ -18,13 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 
-from lstm_judge.outliers.outliers import Outliers
+from lstm_judge.outliers.answer import Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.trials import cluster_looks
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.replay.replay import replay_group, waiting_ns
+from lstm_judge.replay import replay_group, waiting_ns
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict

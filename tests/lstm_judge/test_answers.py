@@ -14,7 +14,7 @@ from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import as_runs
-from lstm_judge.replay.replay import replay
+from lstm_judge.replay import replay
 from lstm_judge.scaling.scaling import scaling
 from lstm_judge.summarize.summarize import summarize
 from lstm_judge.verdict.verdict import verdict
@@ -68,7 +68,7 @@ def test_several_comparisons_have_the_worst_exit_status():
         (summarize, 1),
         (lambda runs: replay(runs, 100), 1),
         (scaling, 1),
-        (lambda runs: compare(runs, runs, clusters=False), 2),
+        (lambda runs: compare(runs, runs), 2),
     ],
     ids=["verdict", "outliers", "summarize", "replay", "scaling", "compare"],
 )

@@ -13,7 +13,8 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from lstm_judge import plots
-from lstm_judge.outliers.outliers import OutlierAnswers, causes_text, clusters_line, outliers
+from lstm_judge.outliers.outliers import OutlierAnswers, outliers
+from lstm_judge.outliers.text import causes_text, clusters_text
 from lstm_judge.plots import page as pages, style, tail, trials
 from lstm_judge.plots.style import apart, image_bytes, multiple, percent, sheet
 from lstm_judge.read.rounds import Group, NoTrials, Round
@@ -186,7 +187,7 @@ def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
     bulk = only(lines(figure, label="within 1.5 × IQR"))
     assert len(bulk.get_xdata()) == 3 * 495
     assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
-    assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["round 0", "round 1", "round 2"]
+    assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["0", "1", "2"]
     assert "in 3 rounds" in text_of(figure) and "by round" in text_of(figure)
     assert len(shaded(figure, "warm-up")) == 3
 
@@ -340,16 +341,13 @@ def test_the_map_distinguishes_machines():
 
 
 @pytest.mark.heavy
-def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
+def test_draw_verdicts_writes_a_page_each_and_the_map(tmp_path):
     groups = sweep(hidden=(64, 128))
     verdicts = verdicts_of(groups, "99.9")
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
-    assert [path.name for path in paths if "margin" in path.name] == [
-        "verdict-margin-p99.9.png",
-        "verdict-margin-proven.png",
-    ]
+    assert [path.name for path in paths if "margin" in path.name] == ["verdict-margin-p99.9.png"]
     names = {f"verdict-2x{hidden}-s{sequence}-b1-on-onnxruntime.png" for hidden in (64, 128) for sequence in (16, 32)}
-    assert {path.name for path in paths} >= names and len(paths) == 6
+    assert {path.name for path in paths} >= names and len(paths) == 5
     assert all(png_size(path)[0] == round(9.2 * 130) for path in paths)
 
 
@@ -491,9 +489,9 @@ def watched(missing: str | None = None) -> Round:
 
 
 def test_the_timeline_shows_what_was_measured_beside_each_call():
-    figure = plots.timeline(group(watched()), deadline_us=130)
+    figure = plots.timeline(group(watched()))
     latency, *below = figure.axes
-    assert len(latency.lines[0].get_xdata()) == 200 and len(deadlines(figure)) == 1
+    assert len(latency.lines[0].get_xdata()) == 200
     named = {line.get_label(): line for ax in below for line in ax.lines}
     assert named["preempted: 10 calls"].get_ydata().tolist() == [40] * 10
     waited = named["waiting by itself: 5 calls"]
@@ -512,8 +510,6 @@ def test_the_timeline_without_times_off_the_core_says_why():
     assert not list(figure.axes[1].lines)
     with pytest.raises(UsageError, match="no round with times off the core"):
         plots.timeline(group(round_(300)))
-    with pytest.raises(UsageError, match="no round with times off the core"):
-        plots.timeline(group(watched()), round_number=3)
 
 
 def test_the_timeline_is_drawn_beside_the_page_of_outliers(names_only, tmp_path):
@@ -547,7 +543,7 @@ def cluster_line(figure, cluster):
 
 def test_clusters_have_their_own_colours_and_names():
     recorded, found = planted(step=1.05)
-    figure = plots.trials_in_order(recorded, outliers=found)
+    figure = plots.outliers_page(recorded, found)
     assert len(found.clusters) == 2
     drawn = [cluster_line(figure, cluster) for cluster in found.clusters]
     assert [len(line.get_ydata()) for line in drawn] == [cluster.count for cluster in found.clusters]
@@ -564,15 +560,15 @@ def test_clusters_have_their_own_colours_and_names():
 
 def test_findings_belong_to_the_trials_that_are_drawn():
     recorded, found = planted()
-    figure = plots.trials_in_order(recorded, outliers=found)
+    figure = plots.outliers_page(recorded, found)
     places = cluster_line(figure, found.clusters[0]).get_xdata()
-    assert list(places) == list(10 + np.flatnonzero(found.labels[0] == 0))
+    assert list(places) == list(10 + np.flatnonzero(found.rounds[0].labels == 0))
     (first,) = recorded.rounds
     shorter = replace(first, latency_ns=first.latency_ns[20:], warmup=first.warmup[20:])
     with pytest.raises(UsageError, match="2000 trials, but round 0 has 1990"):
-        plots.trials_in_order(replace(recorded, rounds=(shorter,)), outliers=found)
+        plots.outliers_page(replace(recorded, rounds=(shorter,)), found)
     with pytest.raises(UsageError, match="1 rounds"):
-        plots.trials_in_order(replace(recorded, rounds=(first, replace(first, round=1))), outliers=found)
+        plots.outliers_page(replace(recorded, rounds=(first, replace(first, round=1))), found)
 
 
 def test_rounds_without_timed_trials_do_not_shift_the_findings():
@@ -644,7 +640,7 @@ def test_tables_of_verdicts_outliers_and_clusters():
     recorded, found = planted()
     answers = OutlierAnswers(as_runs([recorded]), (found,))
     (row,) = answers.frame.to_dict("records")
-    assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
+    assert row["outliers"] == found.outliers and row["clusters"] == clusters_text(found.clusters)
     clusters = answers.clusters
     assert clusters["trials"].tolist() == [cluster.count for cluster in found.clusters] and len(clusters) == 2
     assert clusters["percent"].tolist() == pytest.approx([100 * cluster.share for cluster in found.clusters])
@@ -658,11 +654,13 @@ def test_a_cause_of_few_slow_trials_is_stated_as_a_part():
     def text(share: float, by: str = "trial") -> str:
         cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
         part = SimpleNamespace(causes=(cause,), hint=None)
-        return causes_text(part, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+        return causes_text(part, SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))).replace(
+            "\u00a0", " "
+        )
 
     assert text(0.9) == "major page faults (odds ratio 12.0)"
     assert text(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
     assert "partly" not in text(0.2, "control")
-    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(causes_counted=("major_faults",))
+    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))
     assert causes_text(*nothing) == "unexplained"
-    assert causes_text(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"
+    assert causes_text(nothing[0], SimpleNamespace(events=SimpleNamespace(counted=()))) == "no events were counted"
