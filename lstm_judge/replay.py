@@ -24,7 +24,7 @@ from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.quantiles import Percentile, shares_of
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
-from lstm_judge.verdict.verdict import longest_run
+from lstm_judge.verdict.firm import longest_run
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, microseconds, percent
