@@ -13,7 +13,7 @@ confirmation counts; repeating until one passes biases the result.
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -250,13 +250,7 @@ def _selected(
             f"{runs.source} has none of these networks {lacking}:"
             " set record = True to record them here"
         )
-    shared = set.intersection(*(set(system.texts) for system in systems))
-    missing: dict[str, dict] = {}
-    for network, system in itertools.product(networks, systems):
-        if (network, system) not in found:
-            name = " ".join([network.label, *(text for text in system.texts if text not in shared)])
-            known = {"runtime": system.runtime} if system.runtime else {}
-            missing[name] = {**network.axes, **known}
+    missing = _missing(networks, systems, found)
     warnings = list(runs.warnings)
     if missing:
         counted = f"{len(missing)} of {len(asked)} are not in {runs.source}"
@@ -269,6 +263,20 @@ def _selected(
         unfinished=runs.unfinished,
         missing=missing,
     )
+
+
+def _missing(
+    networks: Sequence[Workload], systems: Sequence[System], found: Collection[tuple]
+) -> dict[str, dict]:
+    """Name of each network that was not found on a system -> its sizes, and the runtime."""
+    shared = set.intersection(*(set(system.texts) for system in systems))
+    missing = {}
+    for network, system in itertools.product(networks, systems):
+        if (network, system) not in found:
+            name = " ".join([network.label, *(text for text in system.texts if text not in shared)])
+            known = {"runtime": system.runtime} if system.runtime else {}
+            missing[name] = {**network.axes, **known}
+    return missing
 
 
 def gpu_runs(topic: str, **where: Any) -> Runs:

@@ -258,6 +258,25 @@ def record_versions(  # noqa: PLR0913
     )
     groups = _recorded(folder, places)
     rows = [_row(place, identity, groups.get(place.asked)) for identity, place in places.items()]
+    return Answer(
+        library,
+        versions[0],
+        configurations[0],
+        rows,
+        groups,
+        _comparisons(library, versions, groups, question, rounds),
+        report,
+    )
+
+
+def _comparisons(
+    library: str,
+    versions: Sequence[str],
+    groups: Mapping[str, Group],
+    question: Question,
+    rounds: int,
+) -> dict[str, Comparison | None]:
+    """Further version -> its comparison with the first, None without trials of both."""
     comparisons: dict[str, Comparison | None] = {}
     for version in versions[1:]:
         pair = [groups.get(versions[0]), groups.get(version)]
@@ -271,7 +290,7 @@ def record_versions(  # noqa: PLR0913
                 )
                 found = replace(found, command=command)
             comparisons[version] = found
-    return Answer(library, versions[0], configurations[0], rows, groups, comparisons, report)
+    return comparisons
 
 
 def _distinct(versions: Sequence[str]) -> list[str]:

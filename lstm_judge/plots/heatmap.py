@@ -40,8 +40,8 @@ BOUND = "bound_us"
 #: Size of a cell that holds its number well, in inches.
 CELL_IN = (0.46, 0.32)
 
-#: Least width of a cell with a number, and with the name of a stage.
-NUMBER_IN, STAGE_IN = 0.4, 0.6
+#: Least width of a cell with a number, and with the name of a stage; and least height.
+NUMBER_IN, STAGE_IN, LINE_IN = 0.4, 0.6, 0.14
 
 MOST_PANELS = 12
 
@@ -109,12 +109,13 @@ class Layout:
     @property
     def numbers(self) -> bool:
         """Whether the numbers of the cells fit."""
-        return self.cell_in[0] >= NUMBER_IN
+        width_in, height_in = self.cell_in
+        return width_in >= NUMBER_IN and height_in >= LINE_IN
 
     @property
     def stages(self) -> bool:
         """Whether the stages of failures fit."""
-        return self.cell_in[0] >= STAGE_IN
+        return self.numbers and self.cell_in[0] >= STAGE_IN
 
 
 def columns_that_fit(xs: Sequence[int]) -> int:
@@ -243,23 +244,23 @@ def heat_map(
     """
     data.check_deadline(deadline_us)
     check_confidence(confidence)
-    if value != BOUND:
-        one_of("statistic", value, data.STATISTIC_NAMES)
-    elif deadline_us is None:
+    one_of("statistic", value, [*data.STATISTIC_NAMES, BOUND])
+    if value == BOUND and deadline_us is None:
         raise UsageError(f"{BOUND} needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     runs = as_runs(runs)
     points, facets = _choose_facets(data.points_of(runs), (x, y))
     every = _panels(points, facets)
-    xs, ys = (_sizes_on(axis, points, runs, (x, y)) for axis in (x, y))
+    xs = _sizes_on(x, points, runs, (x, y))
+    ys = _sizes_on(y, points, runs, (x, y))
     across = len(data.values(points, facets[-1])) if facets else len(every)
     columns = min(columns_that_fit(xs), across)
     shown = dict(list(every.items())[: columns * style.MOST_ROWS])
 
     blank = [_blank(panel, point, x, y) for panel, part in shown.items() for point in part]
     points = [point for part in shown.values() for point in part]
-    if value == BOUND and deadline_us is not None:
+    if value == BOUND:
         content = _proven(points, blank, deadline_us, percentile, confidence)
     else:
         content = _measured(points, blank, (x, y), value, deadline_us)
@@ -360,7 +361,7 @@ def _measured(
 def _proven(
     points: Sequence[Point],
     blank: Sequence[Cell],
-    deadline_us: float,
+    deadline_us: Any,
     percentile: str | float | None,
     confidence: float,
 ) -> Content:
