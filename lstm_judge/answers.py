@@ -97,13 +97,17 @@ class Answers(Sequence[Answer]):
         printer.text("\n".join([*warning_lines(self.warnings), str(self)]))
 
     def _repr_html_(self) -> str:
-        """Show the warnings, the sentence and the table in Jupyter: the one of `--format md`."""
+        """Show the warnings, the sentence and the table in Jupyter: the one of `--format md`, with
+        the `legend` of its module of texts."""
         text = registry.load_entry("TEXTS", type(self).__name__)
+        lines = [*warning_lines(self.warnings), self.sentence, *self.runs.lacks]
+        if hasattr(text, "legend"):
+            lines += text.legend(self)
         table = self.frame
         if hasattr(text, "cells"):
             header, rows = text.cells(self)
             table = pd.DataFrame(rows, columns=header)
-        return html_table([*warning_lines(self.warnings), self.sentence, *self.runs.lacks], table)
+        return html_table(lines, table)
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""

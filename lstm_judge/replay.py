@@ -230,6 +230,15 @@ def text(replays: Replays) -> str:
     return "\n\n".join([*replays.texts(replay_text), NOT_INCLUDED])
 
 
+def headline(replays: Replays) -> str:
+    """The answer in one line: what was replayed."""
+    done = [replay for replay in replays if isinstance(replay, Replay)]
+    if len(replays) == 1 or not done:
+        return str(replays).partition("\n")[0]
+    due = f"a call due every {done[0].period_us:g} us ({rate(done[0].period_us)})"
+    return f"{count(len(done), 'configuration')} replayed with {due}"
+
+
 def replay_text(replay: Replay, name: str = "") -> str:
     """A table of the closed loop and the fixed rate, and the delayed calls."""
     trials = count(replay.n, "trial")

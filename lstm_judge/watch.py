@@ -119,7 +119,8 @@ class Follower:
 def follow(
     folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S
 ) -> Iterator[Snapshot]:
-    """A snapshot every `poll_s` seconds; ends when a soak is complete or the recorder has stopped."""
+    """A snapshot every `poll_s` seconds; ends when a soak is complete or the recorder has
+    stopped."""
     follower = Follower(folder, deadline_us)
     while True:
         snapshot = follower.look()

@@ -38,9 +38,6 @@ def html_table(lines: Iterable[str], frame: pd.DataFrame) -> str:
     shown = shown.loc[:, ~shown.isin(("", NO_VALUE)).all()]
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, border=0)
-    below = (
-        f"\n<p>... {count(len(frame) - MOST_ROWS, 'more row')}</p>"
-        if len(frame) > MOST_ROWS
-        else ""
-    )
-    return f"<p>{above}</p>\n{table}{below}"
+    if len(frame) > MOST_ROWS:
+        table += f"\n<p>... {count(len(frame) - MOST_ROWS, 'more row')}</p>"
+    return f"<p>{above}</p>\n{table}"

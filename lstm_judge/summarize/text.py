@@ -1,5 +1,6 @@
 """Summaries as text. No code parses it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,14 @@ from lstm_judge.read.numbers import scientific, table
 from lstm_judge.summarize.summarize import SummaryRow
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
-from lstm_trt.config.format import latency, microseconds, short_number
+from lstm_trt.config.format import count, latency, microseconds, short_number
 from lstm_trt.store import provenance
 from lstm_trt.store.provenance import Fact
 
 Rows = Sequence[SummaryRow]
+
+#: Legend of the star at a percentile.
+STAR = "*: n too small for an upper bound"
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,34 @@ def text(rows: Rows) -> str:
     """
     _, columns, lines = shown(rows)
     headings = [column.heading for column in columns]
-    legends = [column.legend for column in columns]
-    if any("*" in cell for cells in lines for cell in cells):
-        legends.append("*: n too small for an upper bound")
-    if any(row.floor is not None and row.floor.below for row in rows):
-        legends.append("!: the median is below the bound")
-    counts = headings.index("outliers")
-    legend = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
     body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
-    return "\n".join([*("; ".join(filter(None, texts)) for texts in legend), body])
+    return "\n".join([*legend(rows), body])
+
+
+def headline(rows: Rows) -> str:
+    """The summary in one line: medians and maximum."""
+    measured = [row for row in rows if row.status == "ok"]
+    text = count(len(rows), "row")
+    if not measured:
+        return f"{text}, without trials"
+    medians = [row.percentiles["median"].us or math.inf for row in measured]
+    ends = dict.fromkeys(map(microseconds, (min(medians), max(medians))))
+    highest = max(row.statistics["max_us"] or math.inf for row in measured)
+    return f"{text}, median {' to '.join(ends)} us, maximum {microseconds(highest)} us"
+
+
+def legend(rows: Rows) -> list[str]:
+    """What the columns mean: up to the percentiles, and the others."""
+    _, columns, lines = shown(rows)
+    counts = [column.heading for column in columns].index("outliers")
+    legends = [column.legend for column in columns]
+    if any("*" in cell for cells in lines for cell in cells):
+        legends.append(STAR)
+    if any(row.floor is not None and row.floor.below for row in rows):
+        legends.append("!: the median is below the bound")
+    both = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
+    return ["; ".join(filter(None, texts)) for texts in both]
 
 
 def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:

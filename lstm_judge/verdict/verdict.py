@@ -20,6 +20,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outcomes import Outcome
 from lstm_judge.read.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
