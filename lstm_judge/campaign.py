@@ -345,31 +345,18 @@ def show(answer: Any) -> None:
 
 
 def describe_runs(runs: Runs) -> str:
-    """One line about the runs: number of trials, what was read, and source; then the warnings and
+    """One line about the runs: what was read, and on what it was recorded; then the warnings and
     other versions."""
-    return "\n".join([_described(runs), *warning_lines(runs.remarks)])
-
-
-def _described(runs: Runs) -> str:
-    if not runs.own:
-        lengths = listed(sorted({group.n for group in runs}), 3)
-        times = f"{runs.how.get('column', 'times')} in {runs.how['unit']}"
-        return f"{count(len(runs), 'configuration')} of {lengths} trials; {times}; {runs.source}"
-    configurations = [item.configuration for item in runs.recordings]
-    lengths = sorted(
-        {len(item.timed_ns) for item in runs.recordings if isinstance(item, Recording)}
-    )
-    failures = sum(isinstance(item, Failure) for item in runs.recordings)
-    recorded = []
-    if lengths:
-        recordings = count(len(configurations) - failures, "recording")
-        recorded.append(f"{recordings} of {' or '.join(map(str, lengths))} trials")
-    if failures:
-        recorded.append(count(failures, "failure"))
-    systems = sorted({with_version(each.runtime, each.runtime_version) for each in configurations})
-    devices = sorted({each.device_name for each in configurations})
-    where = f"{listed(systems, 6)}; on {', '.join(devices)}"
-    return f"{', '.join(recorded)}; {where}; from {runs.source}"
+    if runs.own:
+        each = [item.configuration for item in runs.recordings]
+        systems = sorted({with_version(one.runtime, one.runtime_version) for one in each})
+        devices = sorted({one.device_name for one in each})
+        line = f"{runs.sentence}; {listed(systems, 6)}; on {', '.join(devices)}"
+        failures = sum(isinstance(item, Failure) for item in runs.recordings)
+        line += f"; {count(failures, 'failure')}" if failures else ""
+    else:
+        line = f"{runs.sentence}; {runs.how.get('column', 'times')} in {runs.how['unit']}"
+    return "\n".join([line, *warning_lines(runs.remarks)])
 
 
 def find_folder(path: str | Path) -> Path:

@@ -145,7 +145,8 @@ class Answer:
     def __str__(self) -> str:
         """The summary of each version, and the comparison of each further one with the first."""
         protocol, device = self.configuration.protocol, self.configuration.options.device
-        caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
+        caption = f"{self.configuration.title} on {device}, {protocol.trials} trials"
+        caption += f" {protocol.arrival_text}"
         rows = summarize_groups(self.groups.values())
         shown = summary.text(
             [

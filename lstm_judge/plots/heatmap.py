@@ -118,10 +118,10 @@ class Layout:
         return self.numbers and self.cell_in[0] >= STAGE_IN
 
 
-def columns_that_fit(xs: Sequence[int]) -> int:
-    """How many panels with these sizes on x fit side by side."""
+def columns_that_fit(xs: Sequence[int], most: int) -> int:
+    """How many panels with these sizes on x fit side by side, of so many."""
     panel_in = max(len(xs) * CELL_IN[0], style.PANEL_IN) + GAP_IN
-    return int(PANELS_IN / panel_in) or DENSE_COLUMNS
+    return min(int(PANELS_IN / panel_in) or DENSE_COLUMNS, most)
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def heat_map(
     xs = _sizes_on(x, points, runs, (x, y))
     ys = _sizes_on(y, points, runs, (x, y))
     across = len(data.values(points, facets[-1])) if facets else len(every)
-    columns = min(columns_that_fit(xs), across)
+    columns = columns_that_fit(xs, across)
     shown = dict(list(every.items())[: columns * style.MOST_ROWS])
 
     blank = [_blank(panel, point, x, y) for panel, part in shown.items() for point in part]
@@ -271,12 +271,10 @@ def heat_map(
         content.reading + (content.in_numbers if layout.numbers else ""),
         data.describe_shown("panels", len(shown), len(every)),
     ]
-    timed_us = [cell.value for cell in content.cells if cell.text]
-    colors = _colors(timed_us, deadline_us)
     head = Head(content.title, notes, content.summary)
+    colors = _colors([cell.value for cell in content.cells if cell.text], deadline_us)
     with cell_maps(head, layout, (AXIS_NAMES[x], AXIS_NAMES[y]), colors, ax) as (picture, grid):
-        if timed_us:
-            _color_bar(grid, colors, content.value, deadline_us)
+        _color_bar(grid, colors, content.value, deadline_us)
     return picture
 
 
@@ -457,6 +455,7 @@ def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappa
 def _color_bar(
     axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None
 ) -> None:
+    """Draw the colour bar beside the axes."""
     body: Any = axes[0].figure
     bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
     bar.outline.set_visible(False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -356,26 +356,24 @@ def inversions(
     here = [pair for pair in pairs if data.at(pair.smaller, held)]
     inverted = [pair for pair in here if pair.inversion]
     counted = Counter(pair.step for pair in inverted or here)
-
     xs = sorted({pair.smaller.get(across, 0) for pair in here})
     ys = sorted({pair.smaller.get(up, 0) for pair in here})
-    columns = min(columns_that_fit(xs), len(counted))
-    steps = sorted(step for step, _ in counted.most_common(columns * style.MOST_ROWS))
-    cells = [_cell(pair, across, up) for step in steps for pair in here if pair.step == step]
-    layout = Layout(cells, xs, ys, columns)
+    columns = columns_that_fit(xs, len(counted))
+    steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
+    here.sort(key=attrgetter("step"))
+    cells = [_cell(pair, across, up) for pair in here if pair.step in steps]
 
-    larger = "more layers are" if axis == "layers" else f"a larger {AXIS_NAMES[axis]} is"
     summary = _counted(findings, inverted, len(here), len(found))
     notes = [
         _note(findings, system, held),
         f"{summary} Bold: significant. Without a panel: no inversion." if inverted else summary,
         data.describe_shown("pairs of sizes", len(steps), len(counted)),
     ]
-    head = Head(f"Where {larger} faster", notes, summary)
-    x, y = (AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up))
+    head = Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary)
+    names = (AXIS_NAMES[across], AXIS_NAMES[up])
     low = min(0.95, *(cell.value for cell in cells))
     colors = ScalarMappable(Normalize(low, 1.0), "OrRd_r")
-    with cell_maps(head, layout, (x, y), colors, ax) as (picture, axes):
+    with cell_maps(head, Layout(cells, xs, ys, columns), names, colors, ax) as (picture, axes):
         if inverted:
             bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
             bar.set_label("latency ratio, larger / smaller")

@@ -45,6 +45,9 @@ EXACT, POINTS = 1000, 1500
 #: A deadline that differs from all latencies by this factor is stated at the edge instead of drawn.
 FAR = 30
 
+#: How a tail is read.
+READING = "A steep drop is a cluster of slow trials; the plateau before it shows its share."
+
 #: Number of tails that `choose_tails` selects from a sweep.
 TAILS = 6
 
@@ -159,7 +162,7 @@ def _notes(
         counts += ", of all rounds"
     dotted = "an event that never occurred in n trials may still have that share (95 % confidence)"
     notes = [
-        f"{counts}. A steep drop is a cluster of slow trials; the plateau before it shows its share.",
+        f"{counts}. {READING}",
         data.describe_systems(data.points_of(own)) if own else "",
         f"Dotted: {dotted}." + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
     ]
