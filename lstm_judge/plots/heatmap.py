@@ -100,6 +100,11 @@ class Layout:
     columns: int
 
     @property
+    def panels(self) -> list[str]:
+        """The titles of the panels."""
+        return list(dict.fromkeys(cell.panel for cell in self.cells))
+
+    @property
     def cell_in(self) -> tuple[float, float]:
         """Width and height of a cell in inches."""
         width_in = PANELS_IN / self.columns - GAP_IN
@@ -133,7 +138,7 @@ def cell_maps(
     ax: Axes | None,
 ) -> Iterator[tuple[Picture, list[Axes]]]:
     """Draw a map for each panel of the cells; a colour bar beside them can be added."""
-    panels = dict.fromkeys(cell.panel for cell in layout.cells)
+    panels = layout.panels
     width_in, height_in = layout.cell_in
     folded = [style.folded(panel, int(len(layout.xs) * width_in / 0.078)) for panel in panels]
     with style.facets(
@@ -141,7 +146,7 @@ def cell_maps(
         head.notes,
         [folded],
         names,
-        _marks(layout, len(panels)),
+        _marks(layout),
         ax=ax,
         columns=layout.columns,
         panel_in=len(layout.ys) * height_in,
@@ -423,11 +428,11 @@ def short(value_us: float) -> str:
     return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
 
 
-def _marks(layout: Layout, panels: int) -> list[Patch]:
+def _marks(layout: Layout) -> list[Patch]:
     """The legend: cells without a number, and what their hatches mean."""
     hatches = {cell.hatch for cell in layout.cells}
     marks = []
-    if len(layout.cells) < panels * len(layout.xs) * len(layout.ys):
+    if len(layout.cells) < len(layout.panels) * len(layout.xs) * len(layout.ys):
         marks.append(Patch(label="not measured", facecolor=EMPTY))
     area = {"facecolor": "white", "edgecolor": "0.45"}
     if HATCH in hatches:

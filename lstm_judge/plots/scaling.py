@@ -356,28 +356,32 @@ def inversions(
     here = [pair for pair in pairs if data.at(pair.smaller, held)]
     inverted = [pair for pair in here if pair.inversion]
     counted = Counter(pair.step for pair in inverted or here)
-    xs = sorted({pair.smaller.get(across, 0) for pair in here})
-    ys = sorted({pair.smaller.get(up, 0) for pair in here})
-    columns = columns_that_fit(xs, len(counted))
-    steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
-    here.sort(key=attrgetter("step"))
-    cells = [_cell(pair, across, up) for pair in here if pair.step in steps]
-
+    layout = _layout(here, counted, across, up)
     summary = _counted(findings, inverted, len(here), len(found))
     notes = [
         _note(findings, system, held),
         f"{summary} Bold: significant. Without a panel: no inversion." if inverted else summary,
-        data.describe_shown("pairs of sizes", len(steps), len(counted)),
+        data.describe_shown("pairs of sizes", len(layout.panels), len(counted)),
     ]
     head = Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary)
     names = (AXIS_NAMES[across], AXIS_NAMES[up])
-    low = min(0.95, *(cell.value for cell in cells))
+    low = min(0.95, *(cell.value for cell in layout.cells))
     colors = ScalarMappable(Normalize(low, 1.0), "OrRd_r")
-    with cell_maps(head, Layout(cells, xs, ys, columns), names, colors, ax) as (picture, axes):
+    with cell_maps(head, layout, names, colors, ax) as (picture, axes):
         if inverted:
             bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
             bar.set_label("latency ratio, larger / smaller")
     return picture
+
+
+def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> Layout:
+    """A panel for each pair of sizes; of too many for those that are counted most often."""
+    xs = sorted({pair.smaller.get(across, 0) for pair in pairs})
+    ys = sorted({pair.smaller.get(up, 0) for pair in pairs})
+    columns = columns_that_fit(xs, len(counted))
+    steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
+    shown = sorted((pair for pair in pairs if pair.step in steps), key=attrgetter("step"))
+    return Layout([_cell(pair, across, up) for pair in shown], xs, ys, columns)
 
 
 def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, everywhere: int) -> str:
