@@ -182,7 +182,7 @@ def load_or_record(  # noqa: PLR0913
     networks = dict.fromkeys(itertools.chain(*of_grids, as_list(workloads)))
     choices = [as_list(choice) or [None] for choice in (runtimes, protocols, options or ())]
     if record:
-        planned, skipped = plan_configurations(list(networks), *choices, mode)
+        planned, skipped = plan_configurations(list(networks), *choices, mode=mode)
         more = {"rounds": rounds, "control": control, "show_progress": show_progress}
         return record_missing(planned, out, **more, warnings=skipped)
     given = {name: value for name, value in table.items() if value}
@@ -241,7 +241,7 @@ def _selected(
         if on and item.configuration.mode == (mode or network.modes[0]):
             items.append(item)
             found |= on
-    for runtime in {system.runtime for system in systems} - {None}:
+    for runtime in dict.fromkeys(system.runtime for system in systems if system.runtime):
         load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
         texts = zip(*(system.texts for system in systems), strict=True)

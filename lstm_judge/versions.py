@@ -241,7 +241,7 @@ def record_versions(  # noqa: PLR0913
     question = Question(effect, confidence)  # refused before anything is installed
     check_limits(sweep.get("time_limit_s"), rounds)
     # What is not installed here may run elsewhere.
-    elsewhere = RuntimeUnavailable if installed_version(library) is None else ()
+    elsewhere: Any = RuntimeUnavailable if installed_version(library) is None else ()
     with suppress(elsewhere):
         preparer.check(describe(workload, name, protocol, options, mode))
 
@@ -289,14 +289,15 @@ def _comparisons(
     """Further version -> its comparison with the first, None without trials of both."""
     comparisons: dict[str, Comparison | None] = {}
     for version in versions[1:]:
-        pair = [groups.get(versions[0]), groups.get(version)]
+        first = groups.get(versions[0])
+        group = groups.get(version)
         comparisons[version] = None
-        if all(group and group.n for group in pair):
-            found = compare_groups(*pair, question)
+        if first and group and first.n and group.n:
+            found = compare_groups(first, group, question)
             if found.command:  # that of `sweep` cannot select the version
                 again = found.rounds_needed or max(rounds, ROUNDS)
                 command = versions_command(
-                    library, (versions[0], version), pair[1].configuration, "rounds", again
+                    library, (versions[0], version), group.configuration, "rounds", again
                 )
                 found = replace(found, command=command)
             comparisons[version] = found

@@ -63,7 +63,7 @@ def in_blocks(series: Sequence[Series], facet: str, apart: bool = False) -> list
     At most four rows of panels are made.
     """
     several = len({each.facet for each in series}) > 1
-    systems = data.systems(series)[: style.MOST_ROWS] if apart else [None]
+    systems = sorted({each.system for each in series})[: style.MOST_ROWS] if apart else [None]
     blocks: list[Block] = []
     for system in systems:
         here = [each for each in series if system in (None, each.system)]
@@ -277,8 +277,8 @@ def _notes(curves: Curves, drawn: tuple[str, str, str]) -> list[str]:
     systems = len(data.systems(own)), len(data.systems(every))
     notes.append(data.describe_shown("systems", *systems))
     notes.append(data.describe_shown(f"values of {AXIS_NAMES[facet]}", *on_facet))
-    missing = {point.group.floor_missing for point in own} - {None}
-    return notes + [f"No roofline bound: {reason}." for reason in sorted(missing)]
+    missing = dict.fromkeys(point.group.floor_missing for point in own)
+    return notes + [f"No roofline bound: {reason}." for reason in missing if reason]
 
 
 def _handles(

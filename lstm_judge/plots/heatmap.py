@@ -407,17 +407,16 @@ def _proven(
 
 def _bound(cell: Cell, verdict: Verdict) -> Cell:
     """A cell with the upper bound that a verdict rests on."""
-    bound_us = verdict.bounds.percentile_high_us
-    text = short(verdict.max_us if bound_us is None else bound_us)
-    hatch = cell.hatch
-    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and not hatch:
-        hatch = HATCH_EVIDENCE
+    proven_us = verdict.bounds.percentile_high_us
+    bound_us: Any = verdict.max_us if proven_us is None else proven_us
+    text = short(bound_us)
+    doubtful = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     return replace(
         cell,
-        value=verdict.max_us if bound_us is None else bound_us,
-        text=f">{text}" if bound_us is None else text,
+        value=bound_us,
+        text=f">{text}" if proven_us is None else text,
         bold=verdict.outcome == Outcome.MISSED,
-        hatch=hatch,
+        hatch=HATCH_EVIDENCE if doubtful and not cell.hatch else cell.hatch,
     )
 
 
@@ -434,7 +433,7 @@ def _marks(layout: Layout) -> list[Patch]:
     marks = []
     if len(layout.cells) < len(layout.panels) * len(layout.xs) * len(layout.ys):
         marks.append(Patch(label="not measured", facecolor=EMPTY))
-    area = {"facecolor": "white", "edgecolor": "0.45"}
+    area: Any = {"facecolor": "white", "edgecolor": "0.45"}
     if HATCH in hatches:
         named = "failed at the named stage" if layout.stages else "failed"
         marks.append(Patch(label=named, hatch=HATCH, **area))
@@ -452,7 +451,7 @@ def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappa
         return ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
     doublings = math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))
     reach = 2 ** min(4, max(1, doublings))
-    colors = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
+    colors: Any = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
     colors.cmap.colorbar_extend = "neither" if doublings <= 4 else "both"
     return colors
 

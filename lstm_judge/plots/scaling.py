@@ -206,12 +206,14 @@ def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
 
 def _draw_fit(ax: Axes, line: Line, color: Any) -> None:
     """Draw the straight line through all points of a series; with a break also that before it."""
-    _straight(ax, line.slope_us, line.intercept_us, line.sizes, color=color, alpha=0.75)
+    look = {"color": color, "linewidth": 1.1, "alpha": 0.75}
+    _straight(ax, line.slope_us, line.intercept_us, line.sizes, **look)
     if line.breaks_at is not None:
         before = line.sizes.index(line.breaks_at)
         slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
         until = line.sizes[: before + 1]
-        _straight(ax, slope, intercept, until, color=color, linestyle=":", zorder=2.5)
+        look = {"color": color, "linewidth": 1.3, "linestyle": ":", "zorder": 2.5}
+        _straight(ax, slope, intercept, until, **look)
         ax.plot([line.breaks_at], [line.times_us[before]], zorder=4, **RING)
 
 
@@ -219,7 +221,7 @@ def _straight(ax: Axes, slope: float, intercept: float, sizes: Sequence[int], **
     """Draw a straight line over the sizes where it is positive, as a logarithmic axis can show."""
     xs = np.linspace(sizes[0], sizes[-1], 200)
     ys = intercept + slope * xs
-    ax.plot(xs, np.where(ys > 0, ys, np.nan), linewidth=1.1, **look)
+    ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
 
 
 def batching(findings: Findings, system: str | None = None, *, ax: Axes | None = None) -> Picture:

@@ -8,7 +8,7 @@ have if it never occurred in n trials, at the given confidence; n trials give no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -85,10 +85,11 @@ def share_axis(ax: Axes, least: float) -> None:
 
 
 def latency_axis(
-    ax: Axes, numbers: Sequence[float], deadline_us: float | None = None, far: float = FAR
+    ax: Axes, numbers: Iterable[float], deadline_us: float | None = None, far: float = FAR
 ) -> None:
     """Set up a logarithmic x axis that spans the numbers, and a deadline if it is not far from
     them."""
+    numbers = list(numbers)
     low, high = min(numbers), max(numbers)
     if deadline_us and low / far < deadline_us < high * far:
         low, high = min(low, deadline_us), max(high, deadline_us)
@@ -135,7 +136,8 @@ def tails(
         with style.style():
             _draw_tails(ax, shown, deadline_us, relative)
             ax.legend()
-        return ax.get_figure(root=True)
+        figure_of_user: Any = ax.get_figure(root=True)
+        return figure_of_user
     notes = _notes(named, deadline_us, bool(controls))
     with style.figure(title, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
         widths = [1.7, 1] if controls else [1]
@@ -185,7 +187,7 @@ class Tail:
         return data.trials_of(self.group)
 
     @property
-    def control_us(self) -> np.ndarray | None:
+    def control_us(self) -> Any:
         return control_us(self.group)
 
 
