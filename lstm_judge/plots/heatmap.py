@@ -251,7 +251,7 @@ def heat_map(
     check_confidence(confidence)
     one_of("statistic", value, [*data.STATISTIC_NAMES, BOUND])
     if value == BOUND and deadline_us is None:
-        raise UsageError(f"{BOUND} needs a deadline")
+        raise UsageError("bound_us needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     runs = as_runs(runs)
@@ -263,8 +263,8 @@ def heat_map(
     columns = columns_that_fit(xs, across)
     shown = dict(list(every.items())[: columns * style.MOST_ROWS])
 
-    blank = [_blank(panel, point, x, y) for panel, part in shown.items() for point in part]
     points = [point for part in shown.values() for point in part]
+    blank = [_blank(panel, point, x, y) for panel, part in shown.items() for point in part]
     if value == BOUND:
         content = _proven(points, blank, deadline_us, percentile, confidence)
     else:
@@ -277,9 +277,11 @@ def heat_map(
         data.describe_shown("panels", len(shown), len(every)),
     ]
     head = Head(content.title, notes, content.summary)
-    colors = _colors([cell.value for cell in content.cells if cell.text], deadline_us)
+    timed_us = [cell.value for cell in content.cells if cell.text]
+    colors = _colors(timed_us, deadline_us)
     with cell_maps(head, layout, (AXIS_NAMES[x], AXIS_NAMES[y]), colors, ax) as (picture, grid):
-        _color_bar(grid, colors, content.value, deadline_us)
+        if timed_us:
+            _color_bar(grid, colors, content.value, deadline_us)
     return picture
 
 
