@@ -149,7 +149,7 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         for length in (1.0, 20.0):
             question = Question(1000, "99.9", burst_length=length)
             rounds = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
-            found = judged_of([(each, question, None) for each in rounds])
+            found = [judged_of((each, question, None)) for each in rounds]
             high = sum(each.bounds.miss_rate_high >= float(ALLOWED) for each in found)
             low = sum(each.bounds.miss_rate_low <= float(ALLOWED) for each in found)
             wrong = sum(bool(list(contradictions(each))) for each in found)
@@ -174,7 +174,7 @@ def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str
         cells = []
         for kind in (slow, rare, clusters):
             asked = [([Round.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
-            met = sum(each.outcome == Outcome.MET for each in judged_of(asked))
+            met = sum(each.outcome == Outcome.MET for each in map(judged_of, asked))
             cells.append(f"{100 * met / recordings:.1f}")
         yield f"| {n} | " + " | ".join(cells) + " |"
 

@@ -42,9 +42,43 @@ VERDICT: dict[str, str] = {
     "extremal_index": "dependence.extremal_index",
 }
 
-OUTLIERS: dict[str, str] = {}
+OUTLIERS: dict[str, str] = {
+    "period_by": "events.period_by",
+    "causes_counted": "events.counted",
+    "slowest": "events.slowest",
+    "control": "events.control",
+    "switches": "events.switches",
+    "unexplained": "events.unexplained",
+}
 
-COMPARISON: dict[str, str] = {}
+COMPARISON: dict[str, str] = {
+    "median": "median.change",
+    "median_ratio": "median.ratio.estimate",
+    "median_ratio_low": "median.ratio.low",
+    "median_ratio_high": "median.ratio.high",
+    "median_us_rounds_a": "median.a_us",
+    "median_us_rounds_b": "median.b_us",
+    "tail": "tail.change",
+    "tail_percentile": "tail.percentile",
+    "tail_ratio": "tail.ratio.estimate",
+    "tail_ratio_low": "tail.ratio.low",
+    "tail_ratio_high": "tail.ratio.high",
+    "tail_us_rounds_a": "tail.a_us",
+    "tail_us_rounds_b": "tail.b_us",
+    "misses": "misses.change",
+    "deadline_us": "misses.deadline_us",
+    "miss_rate_ratio": "misses.ratio.estimate",
+    "miss_rate_ratio_low": "misses.ratio.low",
+    "miss_rate_ratio_high": "misses.ratio.high",
+    "miss_rate_rounds_a": "misses.a",
+    "miss_rate_rounds_b": "misses.b",
+    "rounds_a": "a.rounds",
+    "rounds_b": "b.rounds",
+    "n_a": "a.n",
+    "n_b": "b.n",
+    "max_us_a": "a.max_us",
+    "max_us_b": "b.max_us",
+}
 
 REPLAY: dict[str, str] = {}
 

@@ -34,15 +34,6 @@ class SteadyState(StrEnum):
     NONE = "no steady state"
 
 
-class ClusterChange(StrEnum):
-    """Change of a cluster from A to B; unclear: it is on one side only, which may be chance."""
-
-    GONE = "gone"
-    NEW = "new"
-    KEPT = "kept"
-    UNCLEAR = "unclear"
-
-
 class Doubt(StrEnum):
     """Why trials do not prove that one configuration is faster than another."""
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lstm_judge.compare.compare import COMPARED, Comparison, Question, compare_groups
+from lstm_judge import columns
+from lstm_judge.compare.answer import COMPARED, NOTHING, Comparison, Question
+from lstm_judge.compare.compare import compare_groups
 from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.compare.text import comparison_text
 from lstm_judge.environments import Environment, Tell, described, normal
@@ -84,7 +86,7 @@ class Answer:
         """Versions with all rounds before, or all after, the first version's: the machine may have
         changed between."""
         compared = [
-            version for version, found in self.comparisons.items() if found and found.rounds_b > 1
+            version for version, found in self.comparisons.items() if found and found.b.rounds > 1
         ]
         return [
             each for each in compared if recorded_first(self.groups[self.first], self.groups[each])
@@ -101,7 +103,8 @@ class Answer:
         rows = []
         for row in self.versions:
             comparison = self.comparisons.get(row["version"])
-            compared = {name: getattr(comparison, name, None) for name in COMPARED}
+            plain = NOTHING if comparison is None else comparison.as_dict()
+            compared = columns.row(plain, COMPARED, columns.COMPARISON)
             rows.append(
                 {**shared, **row, "against": self.first if comparison else None, **compared}
             )
@@ -116,7 +119,7 @@ class Answer:
 
     def as_dict(self) -> dict:
         """JSON values; a ratio is a version's latency divided by the first version's."""
-        plain, nothing = self.configuration.as_dict(), {"median": None, "tail": None}
+        plain = self.configuration.as_dict()
         return {
             **{
                 name: getattr(self, name)
@@ -127,11 +130,17 @@ class Answer:
                 for name in ("workload", "mode", "runtime", "device_name", "options", "protocol")
             },
             "comparisons": [
-                {"a": self.first, "b": version, **(found.as_dict() if found else nothing)}
-                for version, found in self.comparisons.items()
+                self._compared(version, found) for version, found in self.comparisons.items()
             ],
             "report": self.report.as_dict(),
         }
+
+    def _compared(self, version: str, comparison: Comparison | None) -> dict:
+        """JSON values of a comparison, whose sides state their version."""
+        found = NOTHING if comparison is None else comparison.as_dict()
+        of_a = found["a"] or {}
+        of_b = found["b"] or {}
+        return {**found, "a": {"version": self.first, **of_a}, "b": {"version": version, **of_b}}
 
     def __str__(self) -> str:
         """The summary of each version, and the comparison of each further one with the first."""
@@ -261,7 +270,7 @@ def record_versions(
     for version in comparisons:
         a, b = groups.get(versions[0]), groups.get(version)
         if a and b and a.n and b.n:
-            found = compare_groups(a, b, effect, confidence)
+            found = compare_groups(a, b, Question(effect, confidence))
             if (
                 found.command
             ):  # that of `sweep` cannot select the version, which is all that differs

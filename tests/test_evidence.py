@@ -324,7 +324,7 @@ def parts_at(statement: Statement) -> dict[str, float]:
 def planted_program(statement: Statement) -> None:
     assert parts_at(statement)["preempted"] > 0.75
     (found,) = lab.outliers(ROOT / "data/xeon/interrupted")
-    turns = {name: each["total_ns"] for name, each in found.switches[0]["ran"].items()}
+    turns = {name: each["total_ns"] for name, each in found.events.switches[0]["ran"].items()}
     assert max(turns, key=turns.get) == "sleeper" and turns["sleeper"] > 0.9 * sum(turns.values())
 
 
@@ -336,7 +336,7 @@ def began_late(statement: Statement) -> None:
     late = [
         found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name
     ]
-    excesses = [excess for found in late for excess in (found.slowest, found.tail.excess)]
+    excesses = [excess for found in late for excess in (found.events.slowest, found.tail.excess)]
     assert len(late) == 2
     for excess in excesses:
         assert excess.parts_us["late"] + excess.parts_us["behind"] > 0.7 * excess.excess_us

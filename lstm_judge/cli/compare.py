@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from lstm_judge.cli import common
-from lstm_judge.compare.compare import Question, compare
+from lstm_judge.compare.answer import Question
+from lstm_judge.compare.compare import compare
 from lstm_judge.read.runs import NotATable, Runs, load
 from lstm_judge.statistics.quantiles import EFFECT
 from lstm_trt.cli.common import deadline_argument
@@ -30,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "percentile of the tail (default: the highest that all processes have enough trials for)"
     )
     parser.add_argument("--percentile", metavar="P", help=percentile)
-    common.clusters_argument(parser, "compare clusters")
     common.table_arguments(parser)
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     first."""
     question = {name: getattr(arguments, name) for name in QUESTION}
     Question(**question)  # refused before the recordings are loaded, which may take long
-    answers = compare(*_sides(arguments), **question, clusters=arguments.clusters == "yes")
+    answers = compare(*_sides(arguments), **question)
     return common.print_answers(arguments, answers)
 
 

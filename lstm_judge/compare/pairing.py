@@ -7,9 +7,9 @@ configurations and must be equal.
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -25,17 +25,51 @@ _MINOR = (*telling(Tells.MINOR), "machine", "config_id")
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Groups of both sides that match, then those without a match.
+class Pair:
+    """A configuration of A and the matching one of B, and the fields that they share; without a
+    match one of them is None, and the fields are those of the other. `name`: that of B, if any."""
 
-    `pairs`: (shared fields, group of A, group of B); without a match (fields, group, None) or
-    (fields, None, group). `several`: the sources have several configurations. `differ`: name ->
-    (value in A, value in B) of fields with a single value in each source.
+    name: str
+    fields: dict
+    a: Group | None
+    b: Group | None
+
+    @property
+    def on_both_sides(self) -> bool:
+        return self.a is not None and self.b is not None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Configurations of both sides that match, then those without a match.
+
+    `several`: the sources have several configurations. `differ`: name -> (value in A, value in B)
+    of fields with a single value in each source.
     """
 
-    pairs: tuple[tuple[dict, Group | None, Group | None], ...]
+    pairs: tuple[Pair, ...]
     several: bool = False
     differ: dict[str, tuple] = field(default_factory=dict)
+
+
+class Identified(NamedTuple):
+    """A group, and the fields that identify it; of recordings without cores and blocks."""
+
+    fields: dict
+    group: Group
+
+    @classmethod
+    def of(cls, group: Group) -> Self:
+        configuration = group.configuration
+        if configuration is None:
+            return cls(group.group, group)
+        left_out = ("kind", *telling(Tells.NEVER))
+        fields = {
+            name: value for name, value in flat(configuration).items() if name not in left_out
+        }
+        fields["machine"] = group.rounds[0].machine if group.rounds else None
+        fields["config_id"] = configuration.id
+        return cls(fields, group)
 
 
 def pair(a: Runs, b: Runs) -> Pairs:
@@ -44,72 +78,71 @@ def pair(a: Runs, b: Runs) -> Pairs:
     Two single groups are always compared. Raises `UsageError` if nothing matches, or if the match
     is not unique.
     """
-    sides = [[(_identity(group), group) for group in runs] for runs in (a, b)]
+    side_a = list(map(Identified.of, a))
+    side_b = list(map(Identified.of, b))
     if len(a) == len(b) == 1:
-        return Pairs((_paired(sides[0][0], sides[1][0]),), several=bool(a.group_by or b.group_by))
-    every = [fields for side in sides for fields, _ in side]
-    names = [name for name in every[0] if all(name in fields for fields in every)]
-    values = [
-        {name: {repr(fields[name]) for fields, _ in side} for name in names} for side in sides
-    ]
-    fixed = [name for name in names if len(values[0][name]) == len(values[1][name]) == 1]
-    free = [name for name in names if name not in fixed]
-    keyed = [_by(side, [name for name in free if name not in _MINOR]) for side in sides]
-    if not all(keyed):
-        keyed = [_by(side, free) for side in sides]
-    for side, runs in zip(keyed, (a, b), strict=True):
-        if not side:
-            alike = f"{runs.source} has several configurations that {', '.join(free) or 'no field'} cannot distinguish"
+        return Pairs((_paired(side_a[0], side_b[0]),), several=bool(a.group_by or b.group_by))
+    fixed, free = _fixed_and_free(side_a, side_b)
+    major = [name for name in free if name not in _MINOR]
+    of_a, of_b = _by(side_a, major), _by(side_b, major)
+    if of_a is None or of_b is None:
+        of_a, of_b = _by(side_a, free), _by(side_b, free)
+    for runs, by_key in ((a, of_a), (b, of_b)):
+        if by_key is None:
+            fields = ", ".join(free) if free else "no field"
+            alike = f"{runs.source} has several configurations that {fields} cannot distinguish"
             raise UsageError(
                 f"{alike}: give one configuration per side, or the same --group-by columns"
             )
-    of_a, of_b = keyed
     matched = [_paired(of_a[key], of_b[key]) for key in of_a if key in of_b]
     if not matched:
-        have = [
-            f"{runs.source} has {', '.join(group.name for group in runs[:3])}" for runs in (a, b)
-        ]
-        raise UsageError(f"nothing to compare: {have[0]}, {have[1]}")
-    only_a = [(group.group, group, None) for key, (_, group) in of_a.items() if key not in of_b]
-    only_b = [(group.group, None, group) for key, (_, group) in of_b.items() if key not in of_a]
-    differ = [name for name in fixed if values[0][name] != values[1][name] and name not in _MINOR]
-    first_a, first_b = (side[0][0] for side in sides)
-    return Pairs(
-        (*matched, *only_a, *only_b),
-        True,
-        {name: (first_a[name], first_b[name]) for name in differ},
-    )
+        in_a, in_b = (", ".join(group.name for group in runs[:3]) for runs in (a, b))
+        raise UsageError(f"nothing to compare: {a.source} has {in_a}, {b.source} has {in_b}")
+    only_a = [Pair(group.name, group.group, group, None) for group in _alone(of_a, of_b)]
+    only_b = [Pair(group.name, group.group, None, group) for group in _alone(of_b, of_a)]
+    differ = {}
+    for name in fixed:
+        values = (side_a[0].fields[name], side_b[0].fields[name])
+        if repr(values[0]) != repr(values[1]) and name not in _MINOR:
+            differ[name] = values
+    return Pairs((*matched, *only_a, *only_b), True, differ)
 
 
-def _identity(group: Group) -> dict:
-    """Fields that identify a group; for recordings the configuration without cores and blocks."""
-    configuration = group.configuration
-    if configuration is None:
-        return group.group
-    left_out = ("kind", *telling(Tells.NEVER))
-    found = {name: value for name, value in flat(configuration).items() if name not in left_out}
-    return {
-        **found,
-        "machine": group.rounds[0].machine if group.rounds else None,
-        "config_id": configuration.id,
+def _paired(a: Identified, b: Identified) -> Pair:
+    fields = {
+        name: value
+        for name, value in a.fields.items()
+        if name in b.fields and b.fields[name] == value
     }
+    return Pair(b.group.name, fields, a.group, b.group)
 
 
-def _paired(a: tuple[dict, Group], b: tuple[dict, Group]) -> tuple[dict, Group, Group]:
-    """The fields that two groups share, and the groups."""
-    return (
-        {name: value for name, value in a[0].items() if name in b[0] and b[0][name] == value},
-        a[1],
-        b[1],
-    )
+def _alone(side: Mapping[tuple, Identified], other: Mapping[tuple, Identified]) -> list[Group]:
+    """The groups of a side that the other lacks."""
+    return [identified.group for key, identified in side.items() if key not in other]
 
 
-def _by(
-    side: Sequence[tuple[dict, Group]], names: Sequence[str]
-) -> dict[tuple, tuple[dict, Group]]:
-    """The groups by their values of these fields; empty if two groups have the same values."""
-    keyed = {tuple(repr(fields[name]) for name in names): (fields, group) for fields, group in side}
-    return keyed if len(keyed) == len(side) else {}
+def _fixed_and_free(
+    side_a: Sequence[Identified], side_b: Sequence[Identified]
+) -> tuple[list[str], list[str]]:
+    """Of the fields that all groups have, those with a single value within each side, and those
+    that vary within one."""
+    fixed, free = [], []
+    for name in side_a[0].fields:
+        if not all(name in fields for fields, _ in (*side_a, *side_b)):
+            continue
+        in_a, in_b = ({repr(fields[name]) for fields, _ in side} for side in (side_a, side_b))
+        if len(in_a) == len(in_b) == 1:
+            fixed.append(name)
+        else:
+            free.append(name)
+    return fixed, free
+
+
+def _by(side: Sequence[Identified], names: Sequence[str]) -> dict[tuple, Identified] | None:
+    """The groups by their values of these fields; None if two groups have the same values."""
+    keyed = {tuple(repr(each.fields[name]) for name in names): each for each in side}
+    return keyed if len(keyed) == len(side) else None
 
 
 #: Prefix of package versions; a package that only one side has loaded is not a difference.
@@ -118,43 +151,41 @@ VERSION = "version of "
 
 def differences(a: Group, b: Group) -> list[str]:
     """Differences between the sides besides latency, `name: value in A -> value in B`."""
-    values_a, values_b = _values_of(a), _values_of(b)
+    values_a = _values_of(a)
+    values_b = _values_of(b)
     found = []
     for name in dict.fromkeys([*values_a, *values_b]):
-        in_a, in_b = values_a.get(name), values_b.get(name)
-        if in_a != in_b and not (name.startswith(VERSION) and None in (in_a, in_b)):
+        in_a = values_a.get(name)
+        in_b = values_b.get(name)
+        loaded = not name.startswith(VERSION) or None not in (in_a, in_b)
+        if in_a != in_b and loaded:
             found.append(f"{name.replace('_', ' ')}: {_text(in_a)} -> {_text(in_b)}")
-    for side, all_values in (("A", values_a), ("B", values_b)):
-        found += [
-            f"{name} differs between rounds of {side}"
-            for name, values in all_values.items()
-            if len(values) > 1
-        ]
+    for side, values_of in (("A", values_a), ("B", values_b)):
+        for name, values in values_of.items():
+            if len(values) > 1:
+                found.append(f"{name} differs between rounds of {side}")
     ratio = control_ratio(a, b)
     if not 1 / ONE_PROCESS_RATIO <= ratio <= ONE_PROCESS_RATIO:
         found.append(f"control run (an empty step): B / A {ratio:.2f}")
     first = recorded_first(a, b)
     if first is not None:
-        last = "B" if first == "A" else "A"
-        found.append(
-            f"order: all of {first} was recorded before {last}: a drift of the machine would look like a difference"
-        )
+        order = f"all of {first} was recorded before {'B' if first == 'A' else 'A'}"
+        found.append(f"order: {order}: a drift of the machine would look like a difference")
     return found
 
 
 def control_ratio(a: Group, b: Group) -> float:
     """Median of B's control runs over that of A's, which shows a change of the machine; 1 if not
     known."""
-    runs = [
-        [round_.control_ns for round_ in side.rounds if round_.control_ns is not None]
+    medians_a, medians_b = (
+        [float(np.median(each.control_ns)) for each in side.rounds if each.control_ns is not None]
         for side in (a, b)
-    ]
-    if not all(runs):
-        return 1.0
-    median_a, median_b = (
-        statistics.median_low(float(np.median(run)) for run in side) for side in runs
     )
-    return median_b / median_a if median_a > 0 and median_b > 0 else 1.0
+    if not medians_a or not medians_b:
+        return 1.0
+    in_a = statistics.median_low(medians_a)
+    in_b = statistics.median_low(medians_b)
+    return in_b / in_a if in_a > 0 and in_b > 0 else 1.0
 
 
 def shared(a: Group, b: Group) -> int:
@@ -168,20 +199,20 @@ def shared(a: Group, b: Group) -> int:
 
 def _values_of(side: Group) -> dict[str, set[str]]:
     """Name -> values on this side; several if the rounds differ."""
-    fields, configuration = side.group, side.configuration
+    known = [side.group]
+    configuration = side.configuration
     if configuration is not None:
         version = version_text(configuration.runtime, configuration.runtime_version)
-        fields = {**flat(configuration), "runtime_version": version}
-    parts = [fields]
+        known = [{**flat(configuration), "runtime_version": version}]
+        del known[0]["trials"]  # as configured; "trials per process" is as recorded
     for round_ in side.rounds:
-        versions = {VERSION + name: version or None for name, version in round_.versions.items()}
-        more = {"trials per process": round_.n, "telemetry": round_.telemetry}
-        parts.append({"machine": round_.machine, **versions, **more})
+        versions = round_.versions.items()
+        known.append({VERSION + name: version for name, version in versions if version})
+        known.append({"trials per process": round_.n, "telemetry": round_.telemetry})
+        known.append({"machine": round_.machine})
     found: dict[str, set[str]] = {}
-    for name, value in itertools.chain(*(part.items() for part in parts)):
-        if (
-            value is not None and name != "trials"
-        ):  # as configured; "trials per process" is as recorded
+    for name, value in itertools.chain(*(fields.items() for fields in known)):
+        if value is not None:
             found.setdefault(name, set()).add(str(value))
     return found
 
@@ -197,14 +228,18 @@ def recorded_first(a: Group, b: Group) -> str | None:
 
     A change of the machine then looks like a difference: also with one process per side.
     """
-    started: list[list[Any]] = [
-        [round_.started_unix_ns for round_ in side.rounds] for side in (a, b)
-    ]
-    if None in started[0] + started[1] or not all(started):
+    started_a, started_b = (_started(side) for side in (a, b))
+    if not started_a or not started_b:
         return None
-    if max(started[0]) < min(started[1]):
+    if max(started_a) < min(started_b):
         return "A"
-    return "B" if max(started[1]) < min(started[0]) else None
+    return "B" if max(started_b) < min(started_a) else None
+
+
+def _started(group: Group) -> list[int]:
+    """When the rounds started; empty if it is not known of one."""
+    started = [round_.started_unix_ns for round_ in group.rounds]
+    return [] if None in started else [start for start in started if start is not None]
 
 
 def later_recording(group: Group, others: Iterable[Group]) -> Group | None:
@@ -213,18 +248,24 @@ def later_recording(group: Group, others: Iterable[Group]) -> Group | None:
 
     Its number of trials may differ.
     """
+    asked = _but_for_trials(group)
+    ended = max(_begun(group))
+    later = [
+        other
+        for other in others
+        if other.n and min(_begun(other)) > ended and _but_for_trials(other) == asked
+    ]
+    return min(later, key=_begun, default=None)
 
-    def asked(each: Group) -> tuple:
-        protocol = replace(each.configuration.protocol, trials=1, for_s=None)
-        return replace(each.configuration, protocol=protocol).id, each.machine
 
-    def begun(each: Group) -> list[int]:
-        return [round_.started_unix_ns or 0 for round_ in each.rounds]
+def _but_for_trials(group: Group) -> tuple[str, str | None] | None:
+    """Configuration and machine of a recording, whatever its number of trials."""
+    configuration = group.configuration
+    if configuration is None:
+        return None
+    protocol = replace(configuration.protocol, trials=1, for_s=None)
+    return replace(configuration, protocol=protocol).id, group.machine
 
-    recorded = (each for each in others if each.n and each.configuration is not None)
-    later = (
-        each
-        for each in recorded
-        if min(begun(each)) > max(begun(group)) and asked(each) == asked(group)
-    )
-    return min(later, key=begun, default=None)
+
+def _begun(group: Group) -> list[int]:
+    return [round_.started_unix_ns or 0 for round_ in group.rounds]

@@ -1,27 +1,34 @@
 """Outliers and clusters as text. No code parses it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lstm_judge.answers import Answers
 from lstm_judge.outcomes import CountedBy, SteadyState, TimesBy
-from lstm_judge.outliers.outliers import (
-    CAUSE_NAMES,
-    MOSTLY,
-    Cluster,
-    OutlierAnswers,
-    OutlierRound,
-    Outliers,
-    Tail,
-    clusters_line,
-    hint_text,
-)
+from lstm_judge.outliers.answer import Cluster, Events, OutlierRound, Outliers, Tail
 from lstm_judge.read import numbers
 from lstm_judge.statistics.causes import Cause
 from lstm_judge.statistics.excess import OF_BLOCKS, PARTS, Excess, ran
 from lstm_judge.statistics.segments import FEWEST_STEPS, SAME_LEVEL, Levels
 from lstm_trt.config import format as fmt
 from lstm_trt.config.libraries import special
+
+#: Display names of counters.
+CAUSE_NAMES = {
+    "involuntary_switches": "involuntary context switches",
+    "minor_faults": "minor page faults",
+    "major_faults": "major page faults",
+    "steal_ns": "CPU time stolen by the host",
+    "throttled_periods": "CPU throttling",
+    "runnable_ns": "time waiting for a core",
+    "pool_preempted_ns": "preemption of its pool",
+    "unexplained_cpu_ns": "CPU time of threads outside the runtime's pool",
+    "cpu_khz": "clock",
+}
+
+#: A cause explains a cluster only in part if fewer than this share of its trials have it.
+MOSTLY = 0.5
 
 #: Fast trials and a segment are at the same level if their medians differ by at most this share.
 SAME_STATE = 0.02
@@ -43,79 +50,88 @@ AT_LENGTH = 8
 MOST_SEGMENTS = 5
 
 
-def text(answers: OutlierAnswers) -> str:
+def text(answers: Answers[Outliers]) -> str:
     """Several lines for each configuration, or one if there are many."""
     if len(answers) > AT_LENGTH:
         return "\n".join(answers.texts(outliers_line))
     return "\n\n".join(answers.texts(outliers_text))
 
 
+def outliers_line(outliers: Outliers, name: str) -> str:
+    """The outliers on one line, for lists of configurations."""
+    trials = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}"
+    clusters = f"clusters (x median): {clusters_text(outliers.clusters)}"
+    level = f"level: {outliers.steady_state}"
+    return f"{name}: {trials}; {_box_plot_count(outliers)}; {clusters}; {level}"
+
+
+def clusters_text(clusters: Sequence[Cluster], short: bool = False) -> str:
+    """`2.0 % at 1.25x, 1.0 % at 2.01x`, or `none`; if `short`: `2.0 % at 1.25x; 2 more`, with the
+    most frequent one."""
+    shown = clusters
+    if short:
+        shown = sorted(clusters, key=lambda cluster: -cluster.share)[:1]
+    texts = []
+    for cluster in shown:
+        texts.append(f"{fmt.percent(cluster.share)} at {numbers.multiple(cluster.multiplier)}")
+    more = f"; {len(clusters) - len(shown)} more" if len(clusters) > len(shown) else ""
+    return fmt.listed(texts) + more
+
+
 def outliers_text(outliers: Outliers, name: str = "") -> str:
     """Several lines: number of outliers, course of the level, clusters, and tail."""
-    over = f" in {len(outliers.rounds)} rounds" * (len(outliers.rounds) > 1)
-    trials = (
-        f"{fmt.count(outliers.n, 'trial')}{over}, median {fmt.microseconds(outliers.median_us)} us"
-    )
-    lines = [f"{name}:"] if name else []
+    lines = []
+    if name:
+        lines.append(f"{name}:")
+    trials = fmt.count(outliers.n, "trial")
+    if len(outliers.rounds) > 1:
+        trials += f" in {len(outliers.rounds)} rounds"
+    trials += f", median {fmt.microseconds(outliers.median_us)} us"
     lines.append(f"{trials}; {_box_plot_count(outliers)}")
-    lines += [f"Trials: {_partition(outliers)}", *_clock(outliers), *_course(outliers.rounds)]
-    if outliers.clusters:
-        fast = sum(cluster.fast for cluster in outliers.clusters)
-        kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
-        clusters = " and ".join(fmt.count(size, kind) for size, kind in kinds if size)
-        lines.append(
-            f"{clusters}, as multiples of the local median (with the 95 % interval of the share):"
-        )
-        lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
-        lines += _uneven(outliers)
-    else:
-        lines.append("No clusters.")
-    lines += [*_tail(outliers), *_parts(outliers), *outliers.unexplained]
-    if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
-        events = "context switches, page faults, steal and throttling"
-        lines.append(f"No events were counted: `lstm-trt record` counts {events}.")
+    lines.append(f"Trials: {_partition(outliers)}")
+    if outliers.clock_step_us >= SAME_LEVEL * outliers.median_us:
+        step = fmt.latency(outliers.clock_step_us)
+        hidden = f"clusters nearer than {FEWEST_STEPS} steps to the median are not seen"
+        lines.append(f"The clock has steps of {step}: {hidden}.")
+    lines += levels_texts(outliers.rounds)
+    lines += _course(outliers.rounds)
+    lines += _clusters(outliers)
+    if outliers.tail is not None:
+        lines.append(_tail(outliers.tail, outliers))
+    events = outliers.events
+    if events is not None:
+        lines += _times(outliers, events)
+        lines += _seen_meanwhile(events)
+        lines += events.unexplained
+        if outliers.clusters and not events.counted:
+            names = "context switches, page faults, steal and throttling"
+            lines.append(f"No events were counted: `lstm-trt record` counts {names}.")
     return "\n".join(lines)
 
 
-def outliers_line(outliers: Outliers, name: str) -> str:
-    """The outliers on one line, for lists of configurations."""
-    found = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
-    return f"{name}: {found}; clusters (x median): {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
-
-
 def _box_plot_count(outliers: Outliers) -> str:
-    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {fmt.percent(outliers.outliers / outliers.n)})"
+    share = fmt.percent(outliers.outliers / outliers.n)
+    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {share})"
 
 
 def _partition(outliers: Outliers) -> str:
     """Number of trials of each kind; they add up to n."""
-    return ", ".join(
-        f"{kind.replace('_', ' ')} {size}" for kind, size in outliers.partition.items()
-    )
-
-
-def _course(rounds: Sequence[OutlierRound]) -> list[str]:
-    """Steady state and segments of each round; one line if all rounds are flat."""
-    several = len(rounds) > 1
-    mixed = levels_texts(rounds)
-    if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
-        return [*mixed, f"Level: flat{' in all rounds' * several}"]
-    return mixed + [
-        (f"Round {part.round}: " if several else "Level: ")
-        + f"{part.steady_state}{_segments(part)}"
-        for part in rounds
-    ]
+    sizes = outliers.partition.items()
+    return ", ".join(f"{kind.replace('_', ' ')} {size}" for kind, size in sizes)
 
 
 def levels_texts(rounds: Sequence[Any]) -> list[str]:
     """Of each round with several levels `2 levels in runs of 50.0 calls on average: 100.0 us (50.0
-    %), ...`."""
-    found = []
-    for part in rounds:
-        if part.levels:
-            of_round = f"Round {part.round}: " if len(rounds) > 1 else ""
-            found.append(of_round + _levels(part.levels))
-    return found
+    %), ...`.
+
+    `rounds`: objects with `round`, their number, and `levels`.
+    """
+    texts = []
+    for each in rounds:
+        if each.levels is not None:
+            of_round = f"Round {each.round}: " if len(rounds) > 1 else ""
+            texts.append(of_round + _levels(each.levels))
+    return texts
 
 
 def _levels(levels: Levels) -> str:
@@ -124,156 +140,193 @@ def _levels(levels: Levels) -> str:
         levels.medians_us, levels.shares, levels.shares_first, levels.shares_last, strict=True
     ):
         share, first, last = map(fmt.percent, shares)
-        changes = (
-            ""
-            if first == last
-            else f", from {first} in the first tenth of the trials to {last} in the last"
-        )
-        texts.append(f"{fmt.microseconds(median_us)} us ({share}{changes})")
+        if first != last:
+            share += f", from {first} in the first tenth of the trials to {last} in the last"
+        texts.append(f"{fmt.microseconds(median_us)} us ({share})")
     runs = f"in runs of {fmt.number(levels.run_length)} calls on average"
     return f"{len(texts)} levels {runs}: {', '.join(texts)}"
 
 
-def _clock(outliers: Outliers) -> list[str]:
-    """What a coarse clock hides."""
-    if outliers.clock_step_us < SAME_LEVEL * outliers.median_us:
-        return []
-    step = fmt.latency(outliers.clock_step_us)
-    return [
-        f"The clock has steps of {step}: clusters nearer than {FEWEST_STEPS} steps to the median are not seen."
-    ]
+def _course(rounds: Sequence[OutlierRound]) -> Iterator[str]:
+    """Steady state and segments of each round; one line if all rounds are flat."""
+    several = len(rounds) > 1
+    if all(each.steady_state == SteadyState.FLAT and len(each.segments) == 1 for each in rounds):
+        yield "Level: flat in all rounds" if several else "Level: flat"
+        return
+    for each in rounds:
+        place = f"Round {each.round}" if several else "Level"
+        yield f"{place}: {each.steady_state}{_segments(each)}"
 
 
-def _segments(part: OutlierRound) -> str:
-    if len(part.segments) == 1 and not part.drift:
+def _segments(round_: OutlierRound) -> str:
+    if len(round_.segments) == 1 and not round_.drift:
         return ""
     texts = []
-    for segment in part.segments[:MOST_SEGMENTS]:
-        change = f" (drift {numbers.signed_percent(segment.change)})" if segment.change else ""
-        trials = f"trials {segment.start + 1} to {segment.stop}"
-        texts.append(f"{fmt.microseconds(segment.median_us)} us in {trials}{change}")
-    more = len(part.segments) - len(texts)
-    texts += [f"and {fmt.count(more, 'more segment')}"] if more else []
-    return f", {numbers.signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
+    for segment in round_.segments[:MOST_SEGMENTS]:
+        text = f"{fmt.microseconds(segment.median_us)} us in trials {segment.start + 1} to"
+        text += f" {segment.stop}"
+        if segment.change:
+            text += f" (drift {numbers.signed_percent(segment.change)})"
+        texts.append(text)
+    more = len(round_.segments) - len(texts)
+    if more:
+        texts.append(f"and {fmt.count(more, 'more segment')}")
+    drift = numbers.signed_percent(round_.drift)
+    return f", {drift} from start to end: {'; '.join(texts)}"
+
+
+def _clusters(outliers: Outliers) -> Iterator[str]:
+    if not outliers.clusters:
+        yield "No clusters."
+        return
+    fast = sum(cluster.fast for cluster in outliers.clusters)
+    kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
+    counted = " and ".join(fmt.count(size, kind) for size, kind in kinds if size)
+    interval = "with the 95 % interval of the share"
+    yield f"{counted}, as multiples of the local median ({interval}):"
+    for cluster in outliers.clusters:
+        yield f"  {_cluster(cluster, outliers)}"
+    for cluster in outliers.clusters:
+        if _is_uneven(cluster, outliers.rounds):
+            place = numbers.multiple(cluster.multiplier)
+            counts = ", ".join(map(str, cluster.counts))
+            yield f"  the frequency of {place} differs between rounds: {counts} trials"
 
 
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
     place = f"{numbers.multiple(cluster.multiplier)} ({fmt.microseconds(cluster.time_us)} us)"
+    trials = f"{fmt.count(cluster.count, 'trial')}, {fmt.percent(cluster.share)}"
     interval = f"{fmt.percent_number(cluster.share_low)} to {fmt.percent(cluster.share_high)}"
-    text = (
-        f"{place}: {fmt.count(cluster.count, 'trial')}, {fmt.percent(cluster.share)} ({interval})"
-    )
-    text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers)
-    return text if outliers.period_by is None else f"{text}, {_causes(cluster)}"
+    text = f"{place}: {trials} ({interval}){_period(cluster, outliers.events)}"
+    if cluster.fast:
+        text += _level_elsewhere(cluster, outliers.rounds)
+    return text if outliers.events is None else f"{text}, {_causes(cluster)}"
 
 
-def _level_elsewhere(cluster: Cluster, outliers: Outliers) -> str:
-    """For a cluster of fast trials, the longest segment at the same level, if there is one."""
-    if cluster.multiplier >= 1:
-        return ""
-    near = [
-        found
-        for found in outliers.segments
-        if abs(found[0].median_us / cluster.time_us - 1) <= SAME_STATE
-    ]
-    if not near:
-        return ""
-    segment, number_of_round = max(near, key=lambda found: found[0].trials)
-    of_round = f" of round {number_of_round}" * (len(outliers.rounds) > 1)
-    return f", close to the median of trials {segment.start + 1} to {segment.stop}{of_round}"
+def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
+    """The longest segment at the same level, if there is one."""
+    longest = 0
+    text = ""
+    for each in rounds:
+        for segment in each.segments:
+            near = abs(segment.median_us / cluster.time_us - 1) <= SAME_STATE
+            if near and segment.trials > longest:
+                longest = segment.trials
+                text = f", close to the median of trials {segment.start + 1} to {segment.stop}"
+                if len(rounds) > 1:
+                    text += f" of round {each.round}"
+    return text
 
 
-def _uneven(outliers: Outliers) -> list[str]:
-    """Clusters with a share that differs significantly between rounds (chi-squared test at 0.1 %)."""
-    if len(outliers.rounds) < 2:
-        return []
-    lines = []
-    for cluster in outliers.clusters:
-        expected = [cluster.share * part.n for part in outliers.rounds]
-        if min(expected) < 5:
-            continue
-        square = sum(
-            (observed - mean) ** 2 / mean
-            for observed, mean in zip(cluster.counts, expected, strict=True)
-        )
-        if special.chdtrc(len(expected) - 1, square) < 0.001:
-            place, counts = (
-                numbers.multiple(cluster.multiplier),
-                ", ".join(map(str, cluster.counts)),
-            )
-            lines.append(f"  the frequency of {place} differs between rounds: {counts} trials")
-    return lines
+def _is_uneven(cluster: Cluster, rounds: Sequence[OutlierRound]) -> bool:
+    """Whether the share differs significantly between rounds (chi-squared test at 0.1 %)."""
+    expected = [cluster.share * each.n for each in rounds]
+    if len(rounds) < 2 or min(expected) < 5:
+        return False
+    pairs = zip(cluster.counts, expected, strict=True)
+    square = sum((count - mean) ** 2 / mean for count, mean in pairs)
+    return bool(special.chdtrc(len(rounds) - 1, square) < 0.001)
 
 
-def _tail(outliers: Outliers) -> list[str]:
-    tail = outliers.tail
-    if tail is None:
-        return []
+def _tail(tail: Tail, outliers: Outliers) -> str:
     few = tail.count < LEAST_TAIL
-    text = ("Stragglers" if few else "A smooth tail") + " outside clusters" * bool(
-        outliers.clusters
-    )
-    text += f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)}, from {numbers.multiple(tail.start)}"
-    text += f" to {numbers.multiple(tail.stop)}" if tail.count > 1 else ""
-    text += "" if few else f", {tail.shape}"
-    return [
-        text
-        + _period(tail.period_ms, outliers)
-        + (f", {_causes(tail)}" if tail.causes or tail.hint else "")
-    ]
+    text = "Stragglers" if few else "A smooth tail"
+    if outliers.clusters:
+        text += " outside clusters"
+    text += f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)}"
+    text += f", from {numbers.multiple(tail.start)}"
+    if tail.count > 1:
+        text += f" to {numbers.multiple(tail.stop)}"
+    if not few:
+        text += f", {tail.shape}"
+    text += _period(tail, outliers.events)
+    if tail.causes or tail.hint:
+        text += f", {_causes(tail)}"
+    return text
 
 
-def _parts(outliers: Outliers) -> list[str]:
-    """What slow calls spent their time on: a table, and what ran meanwhile."""
-    named = [("the {} slowest calls", outliers.slowest)]
-    named += [
-        (f"cluster at {numbers.multiple(cluster.multiplier)}", cluster.excess)
-        for cluster in outliers.clusters
-    ]
-    named += [("tail", outliers.tail.excess)] if outliers.tail else []
-    named += [("empty step, the {} slowest", outliers.control)]
-    found = [(name.format(excess.n), excess) for name, excess in named if excess]
-    if not found:
+def _period(part: Cluster | Tail, events: Events | None) -> str:
+    if part.period_ms is None or events is None:
+        return ""
+    text = f", every {fmt.number(part.period_ms)} ms"
+    if events.period_by == TimesBy.SUMMED_LATENCIES:
+        text += " (start times estimated by summing latencies)"
+    return text
+
+
+def _causes(part: Cluster | Tail) -> str:
+    return ", ".join(map(_cause, part.causes)) or "unexplained" + _hint(part)
+
+
+def _cause(cause: Cause) -> str:
+    if cause.by == CountedBy.CONTROL:
+        noise = "consistent with machine noise: the control run (an empty step) has similar delays"
+        return f"{noise} in {fmt.percent(cause.share_bulk)} of its calls"
+    partly = "partly " if cause.share < MOSTLY else ""
+    share = f"in {fmt.percent(cause.share)} of these trials"
+    odds = f"odds ratio {fmt.number(cause.odds_ratio)}, p {_p_value(cause.p)}"
+    found = f"{share}, {fmt.percent(cause.share_bulk)} of the bulk; {odds}"
+    return f"{partly}associated with {counter_name(cause.name)} ({found})"
+
+
+def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
+    """As short as a cell of a table or a figure asks for: `minor page faults (odds ratio 12)`,
+    compared with the bulk, or `unexplained`."""
+    if outliers.events is None or not outliers.events.counted:
+        return "no events were counted" + _hint(part)
+    texts = []
+    for cause in part.causes:
+        odds = f"odds\u00a0ratio\u00a0{fmt.number(cause.odds_ratio)}"
+        name = counter_name(cause.name)
+        if cause.by == CountedBy.CONTROL:
+            texts.append("machine noise (control run)")
+        elif cause.share < MOSTLY:
+            texts.append(f"partly {name} ({fmt.percent(cause.share)} of these, {odds})")
+        else:
+            texts.append(f"{name} ({odds})")
+    return ", ".join(texts) or "unexplained" + _hint(part)
+
+
+def _hint(part: Cluster | Tail) -> str:
+    return f" ({part.hint})" if part.hint else ""
+
+
+def counter_name(name: str) -> str:
+    """Display name of a counter."""
+    return CAUSE_NAMES.get(name, name.replace("_", " "))
+
+
+def _p_value(p: float) -> str:
+    if p < 1e-99:
+        return "below 1e-99"
+    return f"{p:.0e}" if p < 0.001 else f"{p:.3f}"
+
+
+def _times(outliers: Outliers, events: Events) -> list[str]:
+    """What slow calls spent their time on, as a table."""
+    rows: list[tuple[str, Excess | None]] = []
+    if events.slowest:
+        rows.append((f"the {events.slowest.n} slowest calls", events.slowest))
+    for cluster in outliers.clusters:
+        rows.append((f"cluster at {numbers.multiple(cluster.multiplier)}", cluster.excess))
+    if outliers.tail:
+        rows.append(("tail", outliers.tail.excess))
+    if events.control:
+        rows.append((f"empty step, the {events.control.n} slowest", events.control))
+    measured = [(name, excess) for name, excess in rows if excess]
+    if not measured:
         return []
-    kinds = [kind for kind in PARTS if any(kind in excess.parts_us for _, excess in found)]
-    rows = [
-        (
-            name,
-            *map(fmt.microseconds, (excess.excess_us, *map(excess.parts_us.get, kinds))),
-            _seen(excess),
-        )
-        for name, excess in found
-    ]
-    header = (
-        "longer on average, us",
-        "in all",
-        *(PARTS[kind][0] for kind in kinds),
-        "more in these calls or blocks",
-    )
+    kinds = [kind for kind in PARTS if any(kind in excess.parts_us for _, excess in measured)]
+    cells = []
+    for name, excess in measured:
+        times_us = [excess.excess_us, *map(excess.parts_us.get, kinds)]
+        cells.append((name, *map(fmt.microseconds, times_us), _seen(excess)))
+    columns = ["in all", *(PARTS[kind][0] for kind in kinds)]
+    header = ["longer on average, us", *columns, "more in these calls or blocks"]
+    what = "Time of slow calls, and of an empty step, which shows the machine without the network."
     why = "Of the time on the core the cause is not observed; a guest cannot see its hypervisor:"
-    lines = [
-        f"Time of slow calls, and of an empty step, which shows the machine without the network. {why}"
-    ]
-    lines += fmt.table_lines(header, rows, indent=2, right=header[1:-1], wrap=True)
-    turns = []
-    for name, each in sorted(ran(outliers.switches).items(), key=lambda item: -item[1]["total_ns"]):
-        shortest, longest = (
-            fmt.number(each[bound] / 1e3) for bound in ("shortest_ns", "longest_ns")
-        )
-        turns.append(f"{name} ({fmt.count(each['times'], 'time')}, {shortest} to {longest} us)")
-    mapped = sum((Counter(each["faults"]) for each in outliers.switches), Counter())
-    refused = {
-        what: each[name]
-        for each in outliers.switches
-        for name, what in REFUSED.items()
-        if each[name]
-    }
-    more = {
-        "Ran while a timed call was preempted": turns,
-        "Page faults of timed calls": [f"{name} {times}" for name, times in mapped.most_common()],
-        **{what: [f"{why} (lstm-trt doctor)"] for what, why in refused.items()},
-    }
-    return lines + [f"{name}: {fmt.listed(items, 8)}" for name, items in more.items() if items]
+    table = fmt.table_lines(header, cells, indent=2, right=columns, wrap=True)
+    return [f"{what} {why}", *table]
 
 
 def _seen(excess: Excess) -> str:
@@ -281,39 +334,33 @@ def _seen(excess: Excess) -> str:
     their units."""
     texts = []
     for name, values in excess.seen.items():
-        scale, unit = {"ns": (1e3, " us"), "khz": (1e3, " MHz")}.get(
-            name.rpartition("_")[2], (1, "")
-        )
+        scale = 1.0
+        unit = " per block" if name in OF_BLOCKS else " per call"
+        if name == "cpu_khz":
+            scale, unit = 1e3, " MHz"
+        elif name.endswith("_ns"):
+            scale, unit = 1e3, f" us{unit}"
         here, there = (fmt.number(value / scale) for value in values)
-        per = {"cpu_khz": ""}.get(name, " per block" if name in OF_BLOCKS else " per call")
-        texts.append(f"{CAUSE_NAMES.get(name, name)} {here} instead of {there}{unit}{per}")
+        texts.append(f"{counter_name(name)} {here} instead of {there}{unit}")
     return ", ".join(texts) or "none seen"
 
 
-def _period(period_ms: float | None, outliers: Outliers) -> str:
-    if period_ms is None:
-        return ""
-    by = (
-        " (start times estimated by summing latencies)"
-        if outliers.period_by == TimesBy.SUMMED_LATENCIES
-        else ""
-    )
-    return f", every {fmt.number(period_ms)} ms{by}"
-
-
-def _causes(part: Cluster | Tail) -> str:
-    return ", ".join(map(_cause, part.causes)) or "unexplained" + hint_text(part)
-
-
-def _cause(cause: Cause) -> str:
-    if cause.by == CountedBy.CONTROL:
-        noise = "consistent with machine noise: the control run (an empty step) has similar delays"
-        return f"{noise} in {fmt.percent(cause.share_bulk)} of its calls"
-    partly = "" if cause.share >= MOSTLY else "partly "
-    shares = f"in {fmt.percent(cause.share)} of these trials, {fmt.percent(cause.share_bulk)} of the bulk"
-    odds = f"odds ratio {fmt.number(cause.odds_ratio)}, p {_p_value(cause.p)}"
-    return f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)} ({shares}; {odds})"
-
-
-def _p_value(p: float) -> str:
-    return "below 1e-99" if p < 1e-99 else f"{p:.0e}" if p < 0.001 else f"{p:.3f}"
+def _seen_meanwhile(events: Events) -> Iterator[str]:
+    """What ran while a call was preempted, what page faults were of, and what was not measured."""
+    turns = []
+    for name, each in sorted(ran(events.switches).items(), key=lambda item: -item[1]["total_ns"]):
+        shortest = fmt.number(each["shortest_ns"] / 1e3)
+        longest = fmt.number(each["longest_ns"] / 1e3)
+        turns.append(f"{name} ({fmt.count(each['times'], 'time')}, {shortest} to {longest} us)")
+    if turns:
+        yield f"Ran while a timed call was preempted: {fmt.listed(turns, 8)}"
+    faults: Counter[str] = Counter()
+    for each in events.switches:
+        faults.update(each["faults"])
+    if faults:
+        mapped = [f"{name} {times}" for name, times in faults.most_common()]
+        yield f"Page faults of timed calls: {fmt.listed(mapped, 8)}"
+    for name, what in REFUSED.items():
+        refused = [each[name] for each in events.switches if each[name]]
+        if refused:
+            yield f"{what}: {refused[-1]} (lstm-trt doctor)"

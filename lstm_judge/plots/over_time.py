@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import SubFigure
 
-from lstm_judge.outliers.outliers import CAUSE_NAMES
+from lstm_judge.outliers.text import CAUSE_NAMES
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import Picture, count, number, whole
 from lstm_judge.plots.trials import BULK_COLOR, DOT, cluster_looks

@@ -17,8 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from lstm_judge.outcomes import Outcome
-from lstm_judge.outliers.outliers import Cluster, Outliers, Tail, causes_text, quick_of
-from lstm_judge.outliers.text import outliers_line
+from lstm_judge.outliers.answer import Cluster, Outliers, Tail
+from lstm_judge.outliers.search import search_outliers
+from lstm_judge.outliers.text import causes_text, outliers_line
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_judge.plots.over_time import timeline
@@ -277,7 +278,7 @@ def outlier_rows(outliers: Outliers) -> Rows:
 
 
 def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
-    if outliers.period_by is None:
+    if outliers.events is None:
         return []
     period = "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"
     return [("period", period), *_folded_rows("coincides with", causes_text(found, outliers))]
@@ -324,7 +325,7 @@ def draw_verdicts(
     runs = as_runs(runs)
 
     def page(one: Runs, verdict: Verdict) -> Picture:
-        return verdict_page(one, verdict, quick_of([one[0].rounds])[0] if one[0].n else None)
+        return verdict_page(one, verdict, search_outliers(one[0].rounds) if one[0].n else None)
 
     pages = []
     for place in sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))[:PAGES]:

@@ -24,6 +24,7 @@ import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis, YAxis
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
@@ -92,6 +93,9 @@ FAILED = {
 
 #: Behind text that may cross a line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
+
+#: Those of seaborn's palette "colorblind" without grey, and without those too light for text.
+COLORS = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#56b4e9")
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">", "d", "8", "H")
 
@@ -283,20 +287,10 @@ def size_colors(count: int) -> list:
 
 
 def kind_colors(count: int) -> list[tuple[float, ...]]:
-    """Colours for categories, safe for the colour-blind, without grey and those too light for text.
-
-    If there are more categories than such colours, these follow again, darker.
-    """
-    base = [
-        color
-        for color in seaborn.color_palette("colorblind", 10)
-        if max(color) - min(color) > 0.1 and brightness(color) < 0.72
-    ]
-    colors = []
-    for place in range(count):
-        turn, index = divmod(place, len(base))
-        colors.append(tuple(np.multiply(base[index], 0.55**turn)))
-    return colors
+    """Colours for categories, safe for the colour-blind; of more than `COLORS` these follow again,
+    darker."""
+    turns = (divmod(place, len(COLORS)) for place in range(count))
+    return [tuple(np.multiply(to_rgb(COLORS[index]), 0.55**turn)) for turn, index in turns]
 
 
 def kind_looks(count: int) -> list[dict]:

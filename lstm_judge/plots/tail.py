@@ -20,7 +20,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from lstm_judge.outliers.outliers import Outliers
+from lstm_judge.outliers.answer import Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.trials import cluster_looks

@@ -1,8 +1,7 @@
-"""Latencies in memory, as analysis and plots use them.
+"""Latencies in memory, as analysis and plots use them: a `Round` of one process, a `Group` of all
+rounds of one configuration.
 
-A `Round` has the latencies of one process, in order of the calls. A `Group` has the rounds of one
-configuration, one per round. Recordings are converted to groups here, tables from elsewhere in
-`foreign`.
+Recordings are converted to groups here, tables from elsewhere in `foreign`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -34,6 +33,11 @@ BLOCK_CAUSES = ("steal_ns", "throttled_periods", "unexplained_cpu_ns")
 
 #: Times off the core that are measured at each trial.
 OFF_CORE = ("preempted_ns", "off_core_ns", "pool_preempted_ns")
+
+
+#: What recordings of one group share: configuration id, machine (None if not known), and whether a
+#: CUDA graph was refused.
+Key: TypeAlias = "tuple[str, str | None, bool]"
 
 
 @dataclass(frozen=True)
@@ -59,27 +63,30 @@ class Round:
     one; `floor_missing`: why, None where it has no meaning.
     """
 
-    latency_ns: np.ndarray = field(repr=False)
-    warmup: np.ndarray = field(repr=False)
-    start_ns: np.ndarray | None = field(default=None, repr=False)
-    causes: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    block_causes: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    off_core: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    control_off_core: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    switches: Mapping[str, Any] | None = field(default=None, repr=False)
-    blocks: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
-    control_ns: np.ndarray | None = field(default=None, repr=False)
+    latency_ns: np.ndarray
+    warmup: np.ndarray
+    start_ns: np.ndarray | None = None
+    causes: dict[str, np.ndarray] = field(default_factory=dict)
+    block_causes: dict[str, np.ndarray] = field(default_factory=dict)
+    off_core: dict[str, np.ndarray] = field(default_factory=dict)
+    control_off_core: dict[str, np.ndarray] = field(default_factory=dict)
+    switches: Mapping[str, Any] | None = None
+    blocks: Sequence[Mapping[str, Any]] = ()
+    control_ns: np.ndarray | None = None
     round: int = 0
     started_unix_ns: int | None = None
     machine: str | None = None
-    versions: dict[str, str] = field(default_factory=dict, repr=False)
+    versions: dict[str, str] = field(default_factory=dict)
     floor_us: float | None = None
     floor_missing: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     telemetry: str | None = None
     unexplained_cpu_ns: int | None = None
-    whole: AllTrials | None = field(default=None, repr=False)
-    edges_ns: np.ndarray | None = field(default=None, repr=False)
+    whole: AllTrials | None = None
+    edges_ns: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return f"<Round {self.round}: {count(self.n, 'trial')}>"
 
     @property
     def n(self) -> int:
@@ -94,11 +101,9 @@ class Round:
     @property
     def share_of_floor(self) -> float | None:
         """The median after warm-up as a share of the roofline bound; None without either."""
-        return (
-            float(np.median(self.timed_ns)) / (1e3 * self.floor_us)
-            if self.floor_us and self.n
-            else None
-        )
+        if not (self.floor_us and self.n):
+            return None
+        return float(np.median(self.timed_ns)) / (1e3 * self.floor_us)
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -139,14 +144,12 @@ class Round:
         """Of these readings between blocks, those that all blocks have: every call has the value of
         its block."""
         rows = [block["rows"] for block in self.blocks]
-        read: dict[str, list[Any]] = {
-            name: [block.get(name) for block in self.blocks] for name in names
-        }
-        return {
-            name: np.repeat(values, rows)
-            for name, values in read.items()
-            if values and None not in values
-        }
+        found = {}
+        for name in names:
+            values: list[Any] = [block.get(name) for block in self.blocks]
+            if values and None not in values:
+                found[name] = np.repeat(values, rows)
+        return found
 
     @classmethod
     def of(cls, latency_ns, start_ns=None, **more) -> Self:
@@ -157,7 +160,7 @@ class Round:
 
 @dataclass(frozen=True)
 class NoTrials:
-    """Why a configuration has no trials; `stage` is one of `errors.STAGES`, None if nothing failed."""
+    """Why a configuration has no trials; `stage`: one of `errors.STAGES`, or None."""
 
     stage: str | None
     reason: str
@@ -168,7 +171,7 @@ class NoTrials:
 
 @dataclass(frozen=True)
 class Group:
-    """Rounds of one configuration, one per round, in order of the rounds.
+    """All rounds of one configuration, in their order.
 
     `name` is for display. `group` (JSON values) distinguishes it from the other groups of its
     source and is empty if there are none. `failure` is the reason if there are no rounds.
@@ -180,7 +183,15 @@ class Group:
     group: dict = field(default_factory=dict)
     configuration: Any = None  # a `Configuration`; None for rows of a table
     failure: NoTrials | None = None
-    key: tuple[str, str | None, bool] | None = None
+    key: Key | None = None
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name}: {self.failure or self.measured}>"
+
+    @property
+    def measured(self) -> str:
+        """Numbers of trials and rounds as text."""
+        return f"{count(self.n, 'trial')} in {count(len(self.rounds), 'round')}"
 
     @property
     def plain(self) -> Group:
@@ -190,13 +201,19 @@ class Group:
     @property
     def median_ns(self) -> float:
         """The median of the medians of the rounds."""
-        ordered = (round_.whole or np.sort(round_.timed_ns) for round_ in self.rounds if round_.n)
-        return float(np.median([each[(len(each) - 1) // 2] for each in ordered]))
+        medians = []
+        for round_ in self.rounds:
+            if round_.n:
+                ordered = round_.whole or np.sort(round_.timed_ns)
+                medians.append(ordered[(len(ordered) - 1) // 2])
+        return float(np.median(medians))
 
     @property
     def machine(self) -> str | None:
         """The machine's fingerprint; None if it is not known."""
-        return self.key[1] if self.key else next((round_.machine for round_ in self.rounds), None)
+        if self.key:
+            return self.key[1]
+        return self.rounds[0].machine if self.rounds else None
 
     @property
     def until(self) -> float | None:
@@ -228,15 +245,18 @@ def least_of_floor(rounds: Iterable[Round]) -> float | None:
 
 
 def below_floor(groups: Iterable[Group]) -> list[str]:
-    """A warning if medians are below the roofline bound, which names the configurations."""
-    shares = {group.name: least_of_floor(group.rounds) for group in groups}
-    below = {name: share for name, share in shares.items() if share is not None and share < 1}
+    """A line if medians are below the roofline bound, which names the configurations."""
+    below = {}
+    for group in groups:
+        share = least_of_floor(group.rounds)
+        if share is not None and share < 1:
+            below[group.name] = share
     if not below:
         return []
-    configurations, least = count(len(below), "configuration"), f"{min(below.values()):.2g}"
-    bound = f"a median of {least} of the roofline bound or more"
-    faster = f"{configurations} faster than the arithmetic of the network ({bound})"
-    return [f"{faster}: {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"]
+    faster = f"{count(len(below), 'configuration')} faster than the arithmetic of the network"
+    bound = f"a median of {min(below.values()):.2g} of the roofline bound or more"
+    why = "lengths, constants or weights of 0 may be why"
+    return [f"{faster} ({bound}): {listed(list(below), 3)}; {why}"]
 
 
 def facts_of(rounds: Sequence[Round]) -> dict[str, Any]:
@@ -250,37 +270,31 @@ def facts_of(rounds: Sequence[Round]) -> dict[str, Any]:
 
 def of_recording(recording: Recording) -> Round:
     """Convert a recording to a round."""
-    columns, provenance, control = recording.columns, recording.provenance, recording.control or {}
-    late_ns = (
-        {"late_ns": columns["start_ns"] - columns["intended_ns"]}
-        if "intended_ns" in columns
-        else {}
-    )
-    floor_ns, floor_missing = provenance.get("floor_ns"), provenance.get("floor_missing")
-    machine = provenance.get("machine") or {}
-    if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
-        floor_ns, floor_missing = (
-            None,
-            "the stored one is from rates measured with PyTorch, and may be too high",
-        )
+    columns = recording.columns
+    provenance = recording.provenance
+    control = recording.control or {}
+    off_core = {name: columns[name] for name in OFF_CORE if name in columns}
+    if "intended_ns" in columns:
+        off_core["late_ns"] = columns["start_ns"] - columns["intended_ns"]
     whole = recording.whole
     if whole is not None:
         whole = AllTrials(whole.values, whole.counts, whole.step, whole.most_ns, whole.parts)
+    floor_us, floor_missing = _floor(provenance)
     round_ = Round(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
         start_ns=columns.get("intended_ns", columns.get("start_ns")),
         causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
-        off_core={name: columns[name] for name in OFF_CORE if name in columns} | late_ns,
+        off_core=off_core,
         control_off_core={name: control[name] for name in OFF_CORE if name in control},
         switches=provenance.get("switches"),
-        blocks=() if recording.whole else provenance.get("blocks", ()),
+        blocks=() if whole else provenance.get("blocks", ()),
         control_ns=control["latency_ns"].astype(np.float64) if control else None,
         round=recording.round,
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
-        floor_us=floor_ns / 1e3 if floor_ns else None,  # some stored ones are 0
+        floor_us=floor_us,
         floor_missing=floor_missing,
         facts={place: stored.stated(provenance, place) for place in stored.columns()},
         telemetry=telemetry_of(provenance),
@@ -290,6 +304,16 @@ def of_recording(recording: Recording) -> Round:
     return replace(round_, block_causes=round_.of_blocks(BLOCK_CAUSES))
 
 
+def _floor(provenance: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """The roofline bound in us, and why there is none."""
+    floor_ns = provenance.get("floor_ns")
+    machine = provenance.get("machine") or {}
+    if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
+        return None, "the stored one is from rates measured with PyTorch, and may be too high"
+    some = floor_ns / 1e3 if floor_ns else None  # some stored ones are 0
+    return some, provenance.get("floor_missing")
+
+
 def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
     """ "on (onnxruntime)" where such libraries sent usage data meanwhile, else "off"; None if no
     versions are stated.
@@ -297,28 +321,26 @@ def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
     Recordings that do not state it had telemetry if a version that sends was installed as their
     runtime.
     """
-    versions, stated = provenance.get("versions"), provenance.get("telemetry")
+    versions = provenance.get("versions")
     if versions is None:
         return None
-    if stated is None:
-        stated = {
-            name: "on" for name, version in versions.items() if version and sends(name, version)
-        }
-    on = ", ".join(name for name, state in stated.items() if state == "on")
-    return f"on ({on})" if on else "off"
+    if (stated := provenance.get("telemetry")) is not None:
+        on = [name for name, state in stated.items() if state == "on"]
+    else:
+        on = [name for name, version in versions.items() if version and sends(name, version)]
+    return f"on ({', '.join(on)})" if on else "off"
 
 
 def groups_of(items: Iterable[Stored]) -> list[Group]:
-    """Group recordings by configuration and machine, sorted by shape and runtime; each round is a
-    round.
+    """Group recordings by configuration and machine, sorted by shape and runtime.
 
     Recordings of different machines are never pooled, nor those with a CUDA graph and those whose
     capture was refused. A configuration that failed in some rounds only is represented by its
     recordings. A recording given twice counts once.
     """
-    rounds: dict[tuple, dict[tuple, Round]] = {}
-    failures: dict[tuple, NoTrials] = {}
-    configurations: dict[tuple, Configuration] = {}
+    rounds: dict[Key, dict[tuple, Round]] = {}
+    failures: dict[Key, NoTrials] = {}
+    configurations: dict[Key, Configuration] = {}
     for item in items:
         key = group_key(item)
         configurations[key] = item.configuration
@@ -329,33 +351,48 @@ def groups_of(items: Iterable[Stored]) -> list[Group]:
             rounds.setdefault(key, {})[round_.round, round_.started_unix_ns or 0] = round_
     measured = {(name, place) for name, machine, _ in rounds for place in (machine, None)}
     machines = {key[1] for key in configurations if key in rounds or key[1] is not None}
-    fp32_only = {each.options.precision for each in configurations.values()} <= {PRECISIONS[0]}
+    precisions = {configuration.options.precision for configuration in configurations.values()}
     groups = []
     for key, configuration in configurations.items():
-        if key not in rounds and key[:2] in measured:
-            continue
-        workload, known = configuration.workload, about(type(configuration.options))
-        extra = [
-            name
-            for name in configuration.options.as_dict()
-            if known[name].kept or known[name].added
-        ]
-        kept = [*workload.group_fields(configuration.mode), *workload.axes, "runtime", "config_id"]
-        kept += ["runtime_version", "device_name", *extra, *["machine"] * (len(machines) > 1)]
-        kept += ["after_warmup"] * (configuration.protocol.after_warmup is not None)
-        every = fields_of(configuration, key[1])
-        fields = {name: every[name] for name in kept} | (
-            {"graph_captured": False} if key[2] else {}
-        )
-        name = f"{configuration.name} on {configuration.runtime}"
-        name += "" if fp32_only else f" in {configuration.options.precision}"
-        name += ", graph refused" * key[2]
         found = rounds.get(key, {})
-        in_order = tuple(found[mark] for mark in sorted(found))
-        groups.append(
-            Group(name, in_order, fields, configuration, None if found else failures[key], key)
+        if not found and key[:2] in measured:
+            continue
+        group = Group(
+            _name(configuration, key, with_precision=precisions != {PRECISIONS[0]}),
+            tuple(found[mark] for mark in sorted(found)),
+            _fields_of_group(configuration, key, with_machine=len(machines) > 1),
+            configuration,
+            None if found else failures[key],
+            key,
         )
+        groups.append(group)
     return with_distinct_names(sorted(groups, key=_place))
+
+
+def _name(configuration: Configuration, key: Key, with_precision: bool) -> str:
+    """The name of a group, which `with_distinct_names` makes longer where it has to."""
+    name = f"{configuration.name} on {configuration.runtime}"
+    if with_precision:
+        name += f" in {configuration.options.precision}"
+    return f"{name}, graph refused" if key[2] else name
+
+
+def _fields_of_group(configuration: Configuration, key: Key, with_machine: bool) -> dict[str, Any]:
+    """The fields of `Group.group`: what JSON says of the configuration."""
+    workload = configuration.workload
+    options = about(type(configuration.options))
+    names = [*workload.group_fields(configuration.mode), *workload.axes]
+    names += ["runtime", "config_id", "runtime_version", "device_name"]
+    for name in configuration.options.as_dict():
+        if options[name].kept or options[name].added:
+            names.append(name)
+    if with_machine:
+        names.append("machine")
+    if configuration.protocol.after_warmup is not None:
+        names.append("after_warmup")
+    every = fields_of(configuration, key[1])
+    fields = {name: every[name] for name in names}
+    return fields | {"graph_captured": False} if key[2] else fields
 
 
 def _place(group: Group) -> tuple:
@@ -371,10 +408,10 @@ def _place(group: Group) -> tuple:
     every = flat(configuration)
     others = [every.get(name, known.default) for name, known in FIELDS.items()]
     others += [*configuration.workload.label_fields.values(), configuration.id]
-    return (named, *sizes, configuration.runtime, precision, *map(_in_order, others))
+    return (named, *sizes, configuration.runtime, precision, *map(in_order, others))
 
 
-def _in_order(value: object) -> tuple:
+def in_order(value: object) -> tuple:
     """A value of any kind as a key: None, then numbers, then texts, in which numbers count: 1.9.0
     before 1.10.0."""
     if value is None:
@@ -396,24 +433,23 @@ def fields_of(configuration: Configuration, machine: str | None) -> dict[str, An
     }
 
 
-def group_key(item: Stored) -> tuple[str, str | None, bool]:
-    """What recordings of one group share: configuration id, machine (None if not known), and a
-    refused CUDA graph."""
+def group_key(item: Stored) -> Key:
+    """The key of the group of a recording or failure."""
     refused = (item.provenance.get("runtime") or {}).get("graph_fallback") is not None
     return item.configuration.id, item.provenance.get("machine_fingerprint"), refused
 
 
 def with_distinct_names(groups: list[Group]) -> list[Group]:
-    """The groups with distinct names: to equal names the fields are appended that distinguish them."""
+    """The groups with distinct names: to equal names the fields are added that differ."""
     by_name: dict[str, list[Group]] = {}
     for group in groups:
         by_name.setdefault(group.name, []).append(group)
     more: dict[Any, str] = {}
-    for same in (alike for alike in by_name.values() if len(alike) > 1):
-        texts = labels([label_fields(group) for group in same], enough=True)
-        more |= zip([group.key for group in same], texts, strict=True)
+    for alike in by_name.values():
+        texts = labels([label_fields(group) for group in alike], enough=True)
+        more |= zip([group.key for group in alike], texts, strict=True)
     return [
-        replace(group, name=f"{group.name}, {more[group.key]}") if more.get(group.key) else group
+        replace(group, name=f"{group.name}, {more[group.key]}") if more[group.key] else group
         for group in groups
     ]
 

@@ -1,20 +1,20 @@
 """`Runs`, groups of rounds with their source: the input of analysis and plots.
 
 `load` reads recordings (files, folders, consolidated pairs) and tables from elsewhere;
-`as_runs` also accepts objects in memory.
+`as_runs` also accepts groups and recordings in memory. The package's docstring has the words.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard, overload
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
 
 from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
+from lstm_judge.read.frames import html_table, numeric
 from lstm_judge.read.labels import FIELDS, version_text, with_version
 from lstm_judge.read.rounds import (
     OFF_CORE,
@@ -24,6 +24,7 @@ from lstm_judge.read.rounds import (
     fields_of,
     group_key,
     groups_of,
+    in_order,
 )
 from lstm_judge.read.tables import (
     InMemory,
@@ -45,7 +46,7 @@ from lstm_trt.config.errors import (
     nearest,
 )
 from lstm_trt.config.fields import as_list
-from lstm_trt.config.format import count, listed, short_number
+from lstm_trt.config.format import count, listed, short_number, warning_lines
 from lstm_trt.config.libraries import installed_version, pd
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.locks import folder_in_use
@@ -53,6 +54,9 @@ from lstm_trt.store.schema import Failure, Recording, Stored
 
 #: Most names in a line of what is missing.
 MOST_MISSING = 5
+
+#: Most characters of the source in the line that shows runs.
+LONGEST_SOURCE = 120
 
 #: Columns of a recording that latencies alone need, and those that analysis and plots use: not the
 #: device's own clock.
@@ -89,15 +93,15 @@ class Runs(Sequence[Group]):
     group_by: tuple[str, ...] = ()
     grouped: bool = True
     own: bool = True
-    recordings: tuple[Stored, ...] = field(default=(), repr=False)
+    recordings: tuple[Stored, ...] = ()
     unfinished: tuple[str, ...] = ()
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """What an answer about them says besides: the warnings, and in one line which
-        `other_versions` they have."""
-        return (*self.warnings, *other_versions(self.groups))
+        """What an answer about them says besides: the warnings, which groups are `below_floor`, and
+        in one line which `other_versions` they have."""
+        return (*self.warnings, *below_floor(self.groups), *other_versions(self.groups))
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -111,13 +115,30 @@ class Runs(Sequence[Group]):
     def __getitem__(self, index):
         return self._only(self.groups[index]) if isinstance(index, slice) else self.groups[index]
 
+    @property
+    def sentence(self) -> str:
+        """What they are in one line: configurations, trials, and the end of a long source."""
+        trials = sum(group.n for group in self.groups)
+        words = [count(len(self), "configuration"), count(trials, "trial")]
+        if self.source:
+            words.append(self.source[-LONGEST_SOURCE:])
+        return ", ".join(words)
+
+    def __repr__(self) -> str:
+        return f"<Runs: {self.sentence}>"
+
     def __str__(self) -> str:
         """A line per group: name, trials and rounds, or the reason of the failure."""
-        lines = []
-        for group in self.groups:
-            measured = f"{count(group.n, 'trial')} in {count(len(group.rounds), 'round')}"
-            lines.append(f"{group.name}: {group.failure or measured}")
+        lines = [f"{group.name}: {group.failure or group.measured}" for group in self.groups]
         return "\n".join([*lines, *self.lacks])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the remarks and a line per group in a terminal, and in a PDF of a notebook."""
+        printer.text("\n".join([*warning_lines(self.remarks), str(self)]))
+
+    def _repr_html_(self) -> str:
+        """Show the remarks, the sentence and the table in Jupyter."""
+        return html_table([*warning_lines(self.remarks), self.sentence, *self.lacks], self.frame)
 
     @property
     def lacks(self) -> list[str]:
@@ -127,12 +148,12 @@ class Runs(Sequence[Group]):
     @cached_property
     def frame(self) -> pd.DataFrame:
         """A DataFrame with a row per group: its configuration, `rounds`, `n` and `failure`."""
-        rows = [
-            {**group_fields(group), "rounds": len(group.rounds), "n": group.n}
-            for group in self.groups
-        ]
-        failures = [None if group.failure is None else str(group.failure) for group in self.groups]
-        return pd.DataFrame(rows).assign(failure=failures)
+        rows = []
+        for group in self.groups:
+            failure = None if group.failure is None else str(group.failure)
+            counts = {"rounds": len(group.rounds), "n": group.n, "failure": failure}
+            rows.append(group_fields(group) | counts)
+        return numeric(pd.DataFrame(rows))
 
     def where(self, **wanted: Any) -> Runs:
         """Only the groups with these values: `where(hidden=[64, 128], runtime="onnxruntime",
@@ -146,41 +167,33 @@ class Runs(Sequence[Group]):
         """
         if not wanted:
             return self
-        fields = [group_fields(group) for group in self.groups]
-        named: list[str] = []
-        chosen, missing = matching(fields, wanted, self.source or "the runs", named)
-        for name, known in self.missing.items():
-            if all(
-                key not in known or _is_any(key, known[key], values)
-                for key, values in wanted.items()
-            ):
-                missing[name] = known
-        left = self._only(tuple(itertools.compress(self.groups, chosen)))
-        return replace(left, missing=missing, warnings=(*left.warnings, *named))
+        found = matching(list(map(group_fields, self.groups)), wanted, self.source or "the runs")
+        left = self._only(tuple(itertools.compress(self.groups, found.chosen)))
+        missing = dict(found.missing)
+        for name, fields in self.missing.items():
+            asked = [key for key in wanted if key in fields]
+            if all(_is_any(key, fields[key], wanted[key]) for key in asked):
+                missing[name] = fields
+        return replace(left, missing=missing, warnings=(*left.warnings, *found.warnings))
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to
         all of a group."""
         keys = {group.key for group in groups if group.key}
         of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
-        every = [(item, group_key(item)) for item in self.recordings]
-        kept = [
-            item
-            for item, key in every
-            if key in keys or (isinstance(item, Failure) and key[:2] in of_failures)
-        ]
-        of_all = below_floor(self.groups)
-        others = [text for text in self.warnings if text not in of_all]
-        return replace(
-            self, groups=groups, recordings=tuple(kept), warnings=(*others, *below_floor(groups))
-        )
+        kept = []
+        for item in self.recordings:
+            key = group_key(item)
+            if key in keys or (isinstance(item, Failure) and key[:2] in of_failures):
+                kept.append(item)
+        return replace(self, groups=groups, recordings=tuple(kept))
 
 
 #: What `load` reads: a path or several, or numbers in memory, such as a DataFrame or an array.
-Readable: TypeAlias = "str | Path | Sequence[str | Path] | InMemory"
+Readable: TypeAlias = str | Path | Sequence[str | Path] | InMemory
 
 #: What every answer accepts: what `load` reads, its result, or groups or recordings of it.
-RunsSource: TypeAlias = "Readable | Runs | Group | Iterable[Group] | Stored | Iterable[Stored]"
+RunsSource: TypeAlias = Readable | Runs | Group | Iterable[Group] | Stored | Iterable[Stored]
 
 
 def other_versions(groups: Iterable[Group]) -> list[str]:
@@ -189,42 +202,39 @@ def other_versions(groups: Iterable[Group]) -> list[str]:
     recorded: dict[str, dict[str, Group]] = {}
     for group in groups:
         if group.configuration is not None and group.rounds:
-            recorded.setdefault(group.configuration.runtime, {})[
-                group.configuration.runtime_version
-            ] = group
+            versions = recorded.setdefault(group.configuration.runtime, {})
+            versions[group.configuration.runtime_version] = group
     texts = []
     for runtime, versions in recorded.items():
         others = {_version_here(group) for group in versions.values()} - {None, *versions}
-        if others or len(versions) > 1:
-            first, *rest = sorted(
-                versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)]
-            )
-            text = ", ".join(
-                [
-                    with_version(runtime, first),
-                    *(version_text(runtime, version) for version in rest),
-                ]
-            )
+        if not others and len(versions) == 1:
+            continue
+        first, *rest = sorted(versions, key=in_order)
+        more = [version_text(runtime, version) for version in rest]
+        text = ", ".join([with_version(runtime, first), *more])
+        if others:
             here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
-            texts.append(f"{text} (here {here})" if here else text)
-    return (
-        [f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"]
-        if texts
-        else []
-    )
+            text += f" (here {here})"
+        texts.append(text)
+    if not texts:
+        return []
+    return [
+        f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"
+    ]
 
 
 def _version_here(group: Group) -> str | None:
     """The version with which a group would be recorded here, of C code with the same compiler; None
     if not known."""
-    runtime, version = group.configuration.runtime, group.configuration.runtime_version
+    runtime = group.configuration.runtime
+    version = group.configuration.runtime_version
     if runtime == "c":
-        return version.replace(
-            version.split(",")[0], registry.load_entry("RUNTIMES", runtime).VERSION, 1
-        )
-    stated = group.rounds[0].versions
-    distribution = next((name for name in stated if stated[name] == version), None)
-    return distribution and installed_version(distribution)
+        kernel = version.split(",")[0]
+        return version.replace(kernel, registry.load_entry("RUNTIMES", runtime).VERSION, 1)
+    for distribution, stated in group.rounds[0].versions.items():
+        if stated == version:
+            return installed_version(distribution)
+    return None
 
 
 def group_fields(group: Group) -> dict:
@@ -235,47 +245,50 @@ def group_fields(group: Group) -> dict:
     return fields_of(group.configuration, group.machine)
 
 
-def matching(
-    fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str, warnings: list[str]
-) -> tuple[list[bool], dict[str, Mapping[str, Any]]]:
-    """Which of these rows have the `wanted` values, see `Runs.where`, and the values that none of
-    them has.
+class Matching(NamedTuple):
+    """Rows that have wanted values: whether each is `chosen`, the values that none of them has, and
+    a line that names these."""
 
-    These are named in one line, which is added to `warnings`. Raises `UsageError` as `Runs.where`
-    does.
+    chosen: list[bool]
+    missing: dict[str, Mapping[str, Any]]
+    warnings: list[str]
+
+
+def matching(
+    fields: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any], source: str
+) -> Matching:
+    """Which of these rows have the `wanted` values, see `Runs.where`.
+
+    Raises `UsageError` as `Runs.where` does.
     """
     known = dict.fromkeys(itertools.chain(*fields))
     if "config_id" in known:  # recordings leave out what has its default
         known |= {name: field.default for name, field in FIELDS.items()}
-    allowed: dict[str, Any] = {}
-    for name, value in wanted.items():
-        key = name if name in known else f"size {name}"
-        if key not in known:
-            choices = ", ".join(known) or "nothing"
-            raise UsageError(
-                f"{source}: no group has the field {name!r}{nearest(name, known)}; choose from {choices}"
-            )
-        allowed[key] = value
-    chosen = [
-        all(_is_any(name, row.get(name, known[name]), values) for name, values in allowed.items())
-        for row in fields
-    ]
+    allowed = {_field_named(name, known, source): values for name, values in wanted.items()}
+    rows = [{name: row.get(name, known[name]) for name in allowed} for row in fields]
+    chosen = [all(_is_any(name, row[name], allowed[name]) for name in allowed) for row in rows]
     if allowed and not any(chosen):
-        filters = ", ".join(
-            f"{name} {' or '.join(map(str, as_list(values)))}" for name, values in allowed.items()
-        )
-        raise UsageError(f"{source}: no recording or row has {filters}")
-    missing: dict[str, Mapping[str, Any]] = {}
+        filters = []
+        for name, values in allowed.items():
+            filters.append(f"{name} {' or '.join(map(str, as_list(values)))}")
+        raise UsageError(f"{source}: no recording or row has {', '.join(filters)}")
+    left = list(itertools.compress(rows, chosen))
+    missing = {}
     for name, values in allowed.items():
-        found = [row.get(name, known[name]) for row in itertools.compress(fields, chosen)]
         for value in () if isinstance(values, range) else as_list(values):
-            if not any(_is(name, each, value) for each in found):
+            if not any(_is(name, row[name], value) for row in left):
                 missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
-    if missing:
-        warnings.append(
-            Incomplete(f"{source}: no recording or row has {listed(missing)}, which was asked for")
-        )
-    return chosen, missing
+    text = f"{source}: no recording or row has {listed(missing)}, which was asked for"
+    return Matching(chosen, missing, [Incomplete(text)] if missing else [])
+
+
+def _field_named(name: str, known: Mapping[str, Any], source: str) -> str:
+    """The field with this name, which can also be a size; raises `UsageError` if there is none."""
+    for key in (name, f"size {name}"):
+        if key in known:
+            return key
+    choices = f"{nearest(name, known)}; choose from {', '.join(known) or 'nothing'}"
+    raise UsageError(f"{source}: no group has the field {name!r}{choices}")
 
 
 def _is_any(name: str, value: Any, wanted: Any) -> bool:
@@ -286,8 +299,11 @@ def _is_any(name: str, value: Any, wanted: Any) -> bool:
 def _is(name: str, value: Any, wanted: Any) -> bool:
     """Whether a field has this value, or one that is written as the text `wanted`; a fingerprint
     begins with it."""
-    texts = {str(value).casefold(), short_number(value) if isinstance(value, float) else ""}
-    texts |= {"yes" if value else "no"} if isinstance(value, bool) else set()
+    texts = {str(value).casefold()}
+    if isinstance(value, float):
+        texts.add(short_number(value))
+    if isinstance(value, bool):
+        texts.add("yes" if value else "no")
     return (
         value == wanted
         or str(wanted).casefold() in texts
@@ -308,23 +324,19 @@ def as_runs(source: RunsSource) -> Runs:
         return source
     if is_path(source) or in_memory(source):
         return load(source)
-    items: list[Any] = as_list(source)
-    groups = [item for item in items if isinstance(item, Group)]
-    if len(groups) == len(items):
-        own = all(group.configuration is not None for group in groups)
-        several = len(groups) > 1 or bool(groups and groups[0].group)
-        return Runs(tuple(groups), warnings=tuple(below_floor(groups)), grouped=several, own=own)
-    wrong = next((item for item in items if not isinstance(item, Stored)), None)
-    if wrong is not None:
-        raise UsageError(
-            f"expected paths, Runs, groups or recordings, not {type(wrong).__name__}; see lab.load"
-        )
-    groups = groups_of(items)
-    warnings = tuple(below_floor(groups))
-    return Runs(tuple(groups), warnings=warnings, grouped=len(items) > 1, recordings=tuple(items))
+    items = as_list(source)
+    if all(isinstance(item, Group) for item in items):
+        own = all(group.configuration is not None for group in items)
+        grouped = len(items) > 1 or any(group.group for group in items)
+        return Runs(tuple(items), grouped=grouped, own=own)
+    for item in items:
+        if not isinstance(item, Stored):
+            expected = "paths, Runs, groups or recordings"
+            raise UsageError(f"expected {expected}, not {type(item).__name__}; see lab.load")
+    return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
 
 
-def load(
+def load(  # noqa: PLR0913
     path: Readable,
     *,
     column: str | None = None,
@@ -356,23 +368,25 @@ def load(
     Keyword arguments in `where` select groups, see `Runs.where`. Raises `UsageError` or
     `StoreError`, with a one-line message, if a path cannot be read.
     """
-    warnings: list[str] = []
-    causes = causes and as_list(causes)
     options = TableOptions(
-        column, unit, as_list(group_by), rename, causes, one_group, drop_missing, counts
+        column,
+        unit,
+        as_list(group_by),
+        rename,
+        None if causes is None else as_list(causes),
+        one_group,
+        drop_missing,
+        counts,
     )
+    warnings: list[str] = []
     if in_memory(path):
         table = table_of(path)
-        paths, tables = [Path(table.where)], [table]
-    else:
-        paths = paths_of(path)
-        tables = read_tables(paths, warnings, column)
-    runs = (
-        _recorded(paths, options, columns)
-        if tables is None
-        else _of_tables(tables, paths, options, warnings)
-    )
-    return runs.where(**where) if where else runs
+        return _of_tables([table], [Path(table.where)], options, warnings).where(**where)
+    paths = paths_of(path)
+    tables = read_tables(paths, warnings, column)
+    if tables is None:
+        return _of_recordings(paths, options, columns).where(**where)
+    return _of_tables(tables, paths, options, warnings).where(**where)
 
 
 #: Field of the groups of several tables: the name of the table.
@@ -390,131 +404,185 @@ def paths_of(source: object) -> list[Path]:
 def _of_tables(
     tables: Sequence[Table], paths: Sequence[Path], options: TableOptions, warnings: list[str]
 ) -> Runs:
+    """The groups of these tables, of which `paths` are the sources."""
     files = file_names(tables)
     tables = [table.renamed(options.rename) for table in tables]
-    group_by, several = options.group_by, len(paths) > 1 or paths[0].is_dir()
-    unnamed = FILE not in group_by or all(table.find(FILE) is None for table in tables)
-    by_file = several and unnamed and (FILE in group_by or not (group_by or options.one_group))
+    several = len(paths) > 1 or paths[0].is_dir()
+    by_file = several and _is_by_file(tables, options)
+    asked = [name for name in options.group_by if not (by_file and name == FILE)]
     same: dict[tuple, list[Group]] = {}
-    columns, units = [], []
+    columns = {}
+    units = {}
     for table, file in zip(tables, files, strict=True):
-        keys = columns_of(
-            table, [name for name in group_by if not (by_file and name == FILE)], "--group-by"
-        )
+        keys = columns_of(table, asked, "--group-by")
         name, unit, found = time_column(table, options.column, options.unit)
         if name in keys:
             raise UsageError(f"--group-by {name}: this column holds the times")
-        for group in groups_of_table(table, name, unit, keys, options, found):
-            label = f"{file}, {group.name}" if group.group else file
-            named = (
-                replace(group, name=label, group={FILE: file, **group.group}) if by_file else group
-            )
-            same.setdefault(tuple(named.group.items()), []).append(named)
-        columns.append(name)
-        units.append(unit)
+        groups = groups_of_table(table, name, unit, keys, options, found)
+        for group in [_of_file(group, file) for group in groups] if by_file else groups:
+            same.setdefault(tuple(group.group.items()), []).append(group)
+        columns[name] = None
+        units[unit] = None
         warnings += found
     source = source_of(paths)
-    groups = tuple(
-        _joined(groups, source) if len(groups) > 1 else groups[0] for groups in same.values()
-    )
-    read = {"column": dict.fromkeys(filter(None, columns)), "unit": dict.fromkeys(units)}
-    read["counts"] = dict.fromkeys(filter(None, [options.counts]))
-    how, group = (
-        {name: ", ".join(values) for name, values in read.items() if values},
-        groups[0].group,
-    )
+    joined = tuple(_joined(groups, source) for groups in same.values())
+    how = {"column": ", ".join(filter(None, columns)), "unit": ", ".join(units)}
+    how["counts"] = options.counts or ""
     return Runs(
-        groups,
+        joined,
         source,
         tuple(dict.fromkeys(warnings)),
-        how,
-        tuple(group),
-        grouped=bool(group),
+        how={name: text for name, text in how.items() if text},
+        group_by=tuple(joined[0].group),
+        grouped=bool(joined[0].group),
         own=False,
     )
 
 
+def _is_by_file(tables: Sequence[Table], options: TableOptions) -> bool:
+    """Whether each of several tables has groups of its own: it was asked for, or nothing else."""
+    if FILE in options.group_by:
+        return all(table.find(FILE) is None for table in tables)
+    return not (options.group_by or options.one_group)
+
+
+def _of_file(group: Group, file: str) -> Group:
+    """A group of one of several tables, with the name of its file."""
+    name = f"{file}, {group.name}" if group.group else file
+    return replace(group, name=name, group={FILE: file, **group.group})
+
+
 def _joined(groups: Sequence[Group], source: str) -> Group:
     """One group of all rounds; rounds that have the same number are numbered again."""
+    first = groups[0]
+    if len(groups) == 1:
+        return first
     rounds = [round_ for group in groups for round_ in group.rounds]
     if len({round_.round for round_ in rounds}) < len(rounds):
         rounds = [replace(round_, round=number) for number, round_ in enumerate(rounds)]
-    name = groups[0].name if groups[0].group else source
-    return replace(
-        groups[0], name=name, rounds=tuple(rounds), failure=None if rounds else groups[0].failure
-    )
+    name = first.name if first.group else source
+    failure = None if rounds else first.failure
+    return replace(first, name=name, rounds=tuple(rounds), failure=failure)
 
 
-def _recorded(paths: Sequence[Path], options: TableOptions, columns: Sequence[str]) -> Runs:
-    for name in (name for name, value in options._asdict().items() if value):
-        why = "are grouped by configuration" if "group" in name else "have fixed columns and units"
-        raise NotATable(
-            f"{paths[0]} holds recordings of lstm_trt, which {why}: remove --{name.replace('_', '-')}"
-        )
+def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequence[str]) -> Runs:
+    """The groups of all recordings of these paths, with what reading them has to say."""
+    _refuse_table_options(paths[0], options)
     skipped: list[LabError] = []
-    parts = [tuple(folders.read_many(path, columns, skipped, most=KEPT)) for path in paths]
-    items = tuple(itertools.chain(*parts))
-    newer = [error for error in skipped if isinstance(error, UnknownConfiguration)]
-    again = "; a sweep with the same --out records it again"
-    lacks: list[str] = [
-        Incomplete(
-            f"{error}: skipped, the rest is read{'' if isinstance(error, NotReadable) else again}"
-        )
-        for error in skipped
-        if error not in newer
-    ]
-    if newer:
-        lacks.append(
-            f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}"
-        )
+    read = [tuple(folders.read_many(path, columns, skipped, most=KEPT)) for path in paths]
+    items = tuple(itertools.chain(*read))
+    lacks = _skipped_lines(skipped)
     if skipped and not items:
-        raise type(skipped[0])(
-            f"{source_of(paths)} has no recordings that this version can read: {lacks[0]}"
-        )
-    soaks = [
-        item.provenance["soak"] for item in items if "soak" in item.provenance
-    ]  # only these have parts
-    warnings = list(dict.fromkeys(text for soak in soaks for text in soak.get("lacks", ())))
-    written = (path for path in paths if path.is_dir() and folder_in_use(path))
-    unfinished = (*(f"{path} is being recorded" for path in written), *warnings)
-    warnings += lacks
-    ids = [
-        {(item.configuration.id, item.provenance.get("machine_fingerprint")) for item in part}
-        for part in parts
-    ]
-    shared = sum(map(len, ids)) - len(set().union(*ids))
-    if shared:
-        again = f"{count(shared, 'configuration')} of more than one of these folders: their recordings are pooled"
-        warnings.append(f"{again}; lstm-trt compare compares two folders")
+        none = f"{source_of(paths)} has no recordings that this version can read"
+        raise type(skipped[0])(f"{none}: {lacks[0]}")
     groups = groups_of(items)
-    mixed = [group for group in groups if len({round_.telemetry for round_ in group.rounds}) > 1]
-    if mixed:
-        pooled = f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry on, which are pooled"
-        warnings.append(f"{pooled}; the first: {mixed[0].name}")
-    warnings += below_floor(groups)
-    decided = [group for group in groups if group.until is not None]
-    if decided:
-        counted = count(len(decided), "configuration")
-        why = "the number of trials depended on the data, which intervals and comparisons do not allow for"
-        warnings.append(f"{counted} recorded until decided: {why}")
-    for item in items:
-        if isinstance(item, Recording) and item.whole:
-            each = f"one of every {item.whole.step} of its {len(item.whole)} trials"
-            warnings.append(
-                f"clusters, causes, segments and figures over time of {item.configuration.title}: {each}"
-            )
-    grouped = len(paths) > 1 or paths[0].name in (
-        consolidated.TRIALS_FILE,
-        consolidated.CONFIGS_FILE,
-    )
-    if not grouped and paths[0].is_dir():
-        found = folders.contents(paths[0])
-        grouped = (
-            not found.parts
-            or bool(found.recordings or found.others or found.pair)
-            or len(groups) > 1
-        )
+    grouped = len(groups) > 1 or not _is_one_recording(paths)
     if not grouped:
         groups = [replace(group, group={}) for group in groups]
-    more = {"grouped": grouped, "recordings": items, "unfinished": unfinished}
-    return Runs(tuple(groups), source_of(paths), tuple(warnings), **more)
+    parts_lack = _missing_parts(items)
+    in_use = [path for path in paths if path.is_dir() and folder_in_use(path)]
+    return Runs(
+        tuple(groups),
+        source_of(paths),
+        (
+            *parts_lack,
+            *lacks,
+            *_several_folders(read),
+            *_mixed_telemetry(groups),
+            *_decided_by_data(groups),
+            *_thinned_out(items),
+        ),
+        grouped=grouped,
+        recordings=items,
+        unfinished=(*(f"{path} is being recorded" for path in in_use), *parts_lack),
+    )
+
+
+def _refuse_table_options(path: Path, options: TableOptions) -> None:
+    for name, value in options._asdict().items():
+        if value:
+            why = (
+                "are grouped by configuration"
+                if "group" in name
+                else "have fixed columns and units"
+            )
+            flag = f"--{name.replace('_', '-')}"
+            raise NotATable(f"{path} holds recordings of lstm_trt, which {why}: remove {flag}")
+
+
+def _is_one_recording(paths: Sequence[Path]) -> bool:
+    """Whether the source is a file of one recording, or a folder that has parts of one only."""
+    path = paths[0]
+    if len(paths) > 1 or path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE):
+        return False
+    if not path.is_dir():
+        return True
+    found = folders.contents(path)
+    return bool(found.parts) and not (found.recordings or found.others or found.pair)
+
+
+# What reading recordings has to say, a function for each reason.
+
+
+def _skipped_lines(skipped: Sequence[LabError]) -> list[str]:
+    """A line for each recording that could not be read, and one for those of a newer version."""
+    lines: list[str] = []
+    newer = []
+    for error in skipped:
+        if isinstance(error, UnknownConfiguration):
+            newer.append(error)
+            continue
+        line = f"{error}: skipped, the rest is read"
+        if not isinstance(error, NotReadable):
+            line += "; a sweep with the same --out records it again"
+        lines.append(Incomplete(line))
+    if newer:
+        of_newer = f"{count(len(newer), 'recording')} of a newer version skipped"
+        lines.append(f"{of_newer}; the first: {newer[0]}")
+    return lines
+
+
+def _missing_parts(items: Iterable[Stored]) -> list[str]:
+    """What long recordings say of parts that are missing, each line once."""
+    soaks = [item.provenance.get("soak", {}) for item in items]
+    return list(dict.fromkeys(itertools.chain(*(soak.get("lacks", ()) for soak in soaks))))
+
+
+def _several_folders(read: Sequence[Sequence[Stored]]) -> list[str]:
+    """A line if recordings of several paths are of the same configuration and machine."""
+    ids = [{group_key(item)[:2] for item in items} for items in read]
+    shared = sum(map(len, ids)) - len(set().union(*ids))
+    if not shared:
+        return []
+    pooled = f"{count(shared, 'configuration')} of more than one of these folders"
+    return [f"{pooled}: their recordings are pooled; lstm-trt compare compares two folders"]
+
+
+def _mixed_telemetry(groups: Iterable[Group]) -> list[str]:
+    """A line if telemetry was on in some rounds of a group only."""
+    mixed = [group for group in groups if len({round_.telemetry for round_ in group.rounds}) > 1]
+    if not mixed:
+        return []
+    pooled = "with some rounds recorded with telemetry on, which are pooled; the first"
+    return [f"{count(len(mixed), 'configuration')} {pooled}: {mixed[0].name}"]
+
+
+def _decided_by_data(groups: Iterable[Group]) -> list[str]:
+    """A line if recordings ended when the evidence was enough."""
+    decided = sum(group.until is not None for group in groups)
+    if not decided:
+        return []
+    until = f"{count(decided, 'configuration')} recorded until decided"
+    depended = f"{until}: the number of trials depended on the data"
+    return [f"{depended}, which intervals and comparisons do not allow for"]
+
+
+def _thinned_out(items: Iterable[Stored]) -> list[str]:
+    """A line for each long recording of which some trials only are in memory."""
+    lines = []
+    for item in items:
+        if isinstance(item, Recording) and item.whole:
+            shown = f"one of every {item.whole.step} of its {len(item.whole)} trials"
+            of_all = "clusters, causes, segments and figures over time"
+            lines.append(f"{of_all} of {item.configuration.title}: {shown}")
+    return lines

@@ -16,6 +16,7 @@ import numpy as np
 
 from lstm_judge.answers import runs_to_judge
 from lstm_judge.compare import compare, pairing
+from lstm_judge.compare.answer import NotCompared
 from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.outliers import outliers
 from lstm_judge.plots.points import system_labels
@@ -161,16 +162,17 @@ class Report:
         """Header and rows of a table: each configuration that is also in the baseline, SLOWER
         first."""
         rows = []
-        for (_, a, b), answer in zip(self.comparisons.pairs.pairs, self.comparisons, strict=True):
-            if a is not None and b is not None:
-                changes = [getattr(answer, name, Change.AMBIGUOUS) for name in ("median", "tail")]
-                numbers = [
-                    getattr(answer, name, None)
-                    for name in ("median_ratio", "tail_ratio", "tail_percentile")
-                ]
-                rows.append(
-                    [b.name, *map(value_text, (*changes, *numbers)), getattr(answer, "reason", "")]
-                )
+        for both, answer in self.comparisons.items():
+            if not both.on_both_sides:
+                continue
+            if isinstance(answer, NotCompared):
+                ambiguous = str(Change.AMBIGUOUS)
+                rows.append([both.name, ambiguous, ambiguous, "-", "-", "-", answer.reason])
+                continue
+            changes = (answer.median, answer.tail)
+            words = [str(change.change) for change in changes]
+            numbers = [*(change.ratio.estimate for change in changes), answer.tail.percentile]
+            rows.append([both.name, *words, *map(value_text, numbers), ""])
         order = (Change.SLOWER, Change.AMBIGUOUS, Change.FASTER, Change.SAME)
         rows.sort(key=lambda row: min(map(order.index, row[1:3])))
         ratios = ["median, new / baseline", "tail, new / baseline", "percentile of the tail"]

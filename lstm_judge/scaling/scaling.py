@@ -31,30 +31,28 @@ def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
     """Why the trials do not prove that one median is below another; empty if they do, None without
     trials.
 
-    The level of no recording may change by more than 1 %: if one process has several speeds, its
-    median depends on how long it had each of them. Each side needs 5 rounds, because medians of one
-    script in several processes differ by 3 % although each is known to 0.07 %. The exact 99 %
+    The level of no round may change by more than 1 %: if one process has several speeds, its median
+    depends on how long it had each of them. Each side needs 5 rounds, because medians of one script
+    in several processes differ by 3 % although each is known to 0.07 %. The exact 99 %
     order-statistic intervals of the medians of all rounds of one side must be disjoint from those
     of the other side, and the exact 99 % interval of the ratio over rounds (Hodges-Lehmann) must be
     above 1.02. There is no correction for testing many pairs, so a few of very many are wrong.
     """
     if not (faster.rounds and slower.rounds):
         return None
+    found = []
     few = min(len(faster.rounds), len(slower.rounds)) < ROUNDS
+    if few:
+        found.append(Doubt.FEW_ROUNDS)
+    if any(each.level_range > SAME_LEVEL for each in (*faster.rounds, *slower.rounds)):
+        found.append(Doubt.LEVEL_CHANGES)
     # A bound that does not exist at this number of trials may lie anywhere.
-    highs_us = [
-        part.percentile(MEDIAN, PAIR_CONFIDENCE).high_us or math.inf for part in faster.rounds
-    ]
-    lows_us = [part.percentile(MEDIAN, PAIR_CONFIDENCE).low_us or 0.0 for part in slower.rounds]
-    overlap = max(highs_us) >= min(lows_us)
-    found = {
-        Doubt.FEW_ROUNDS: few,
-        Doubt.LEVEL_CHANGES: any(
-            part.level_range > SAME_LEVEL for part in (*faster.rounds, *slower.rounds)
-        ),
-        Doubt.NOT_SEPARATED: overlap or (not few and _least_ratio(faster, slower) <= 1 + EFFECT),
-    }
-    return tuple(doubt for doubt, applies in found.items() if applies)
+    highs_us = [each.percentile(MEDIAN, PAIR_CONFIDENCE).high_us for each in faster.rounds]
+    lows_us = [each.percentile(MEDIAN, PAIR_CONFIDENCE).low_us for each in slower.rounds]
+    overlap = max(high or math.inf for high in highs_us) >= min(low or 0.0 for low in lows_us)
+    if overlap or (not few and _least_ratio(faster, slower) <= 1 + EFFECT):
+        found.append(Doubt.NOT_SEPARATED)
+    return tuple(found)
 
 
 def _least_ratio(faster: ShapeTime, slower: ShapeTime) -> float:
@@ -87,6 +85,17 @@ FITTED = (
     "breaks_tested",
 )
 
+#: What is stated of batching.
+BATCHED = (
+    "free_up_to",
+    "stops_at",
+    "cheapest",
+    "cheapest_us_per_sample",
+    "smallest",
+    "smallest_us_per_sample",
+    "cheapest_is_largest",
+)
+
 #: Batching is almost free while doubling the batch increases the time by at most this factor.
 FREE_DOUBLING = 1.10
 
@@ -97,26 +106,26 @@ class Line:
     leaves it.
 
     `breaks_at`: the first size whose time is more than 10 % off the line through the smaller ones.
-    `breaks_tested`: whether every size has at least 5 processes; the break is then significant,
+    `breaks_tested`: whether every size has at least 5 rounds; the break is then significant,
     otherwise it may be noise.
 
     `exponent`: the power of the size with which the time grows, with its interval (`power`).
     `departure`: the largest distance of a time from the fitted line, relative to that time.
     """
 
+    system: str
     axis: str
     fixed: dict[str, int]
+    sizes: tuple[int, ...]
+    times_us: tuple[float, ...]
     slope_us: float
     intercept_us: float
     r2: float
-    breaks_at: int | None
-    sizes: tuple[int, ...]
-    times_us: tuple[float, ...]
-    system: str
+    departure: float
     exponent: float
     exponent_low: float
     exponent_high: float
-    departure: float
+    breaks_at: int | None
     breaks_tested: bool
 
     @property
@@ -126,33 +135,23 @@ class Line:
 
 
 @dataclass(frozen=True)
-class _Difference:
-    """A difference between two shapes; `uncertain_because` is None without trials."""
+class Inversion:
+    """Two neighbours on an axis of which the larger is faster.
 
+    `ratio`: larger / smaller, below 1. `uncertain_because` is None without trials.
+    """
+
+    system: str
+    axis: str
+    smaller: dict[str, int]
+    larger: dict[str, int]
     ratio: float
     uncertain_because: tuple[Doubt, ...] | None
-    system: str
 
     @property
     def certain(self) -> bool | None:
         """Whether the trials prove it; None without trials."""
         return None if self.uncertain_because is None else not self.uncertain_because
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inversion(_Difference):
-    """Two neighbours on an axis of which the larger is faster: `ratio` = larger / smaller, below 1."""
-
-    axis: str
-    smaller: dict[str, int]
-    larger: dict[str, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Penalty(_Difference):
-    """Batch 1 is slower than batch 2 of the same network: `ratio` = batch 1 / batch 2, above 1."""
-
-    shape: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,9 @@ class Batching:
     larger batch may take even less. `times_us`: batch -> time, ascending.
     """
 
+    system: str
     fixed: dict[str, int]
+    times_us: dict[int, float]
     free_up_to: int
     stops_at: int | None
     cheapest: int
@@ -174,19 +175,17 @@ class Batching:
     smallest: int
     smallest_us_per_sample: float
     cheapest_is_largest: bool
-    system: str
-    times_us: dict[int, float]
 
 
 @dataclass(frozen=True)
 class Findings:
     """All findings; `pairs` has the numbers of neighbours compared on each axis, and of batches 1
-    and 2."""
+    and 2. `batch1_penalties`: the inversions of these."""
 
     times: Times
     linearity: list[Line]
     inversions: list[Inversion]
-    batch1_penalties: list[Penalty]
+    batch1_penalties: list[Inversion]
     batching: list[Batching]
     pairs: dict[str, int]
     min_ratio: float
@@ -194,26 +193,21 @@ class Findings:
     def as_dict(self) -> dict:
         """JSON values; `certain` and `uncertain_because` only with trials, `system` only if there
         are several."""
-
-        system = ["system"] if len(self.times.systems) > 1 else []
-        certain = [*system, "certain", "uncertain_because"] if self.times.raw else system
-        batching = [
-            name for name in Batching.__dataclass_fields__ if name not in ("system", "times_us")
-        ]
-
-        def plain(found: Sequence, *names: str) -> list[dict]:
-            return [{name: getattr(each, name) for name in names} for each in found]
-
+        more = ["system"] if len(self.times.systems) > 1 else []
+        differ = [*more, "certain", "uncertain_because"] if self.times.raw else more
+        penalties = []
+        for pair in self.batch1_penalties:
+            known = {"shape": pair.smaller, "ratio": 1 / pair.ratio}
+            penalties.append(known | _named(pair, *differ))
+        pairs = ("axis", "smaller", "larger", "ratio", *differ)
+        counts = vars(self.times.counts)
+        unused = list(self.times.unused)
         return {
-            "linearity": plain(self.linearity, "axis", "fixed", *FITTED, *system),
-            "inversions": plain(self.inversions, "axis", "smaller", "larger", "ratio", *certain),
-            "batch1_penalties": plain(self.batch1_penalties, "shape", "ratio", *certain),
-            "batching": plain(self.batching, *batching, *system),
-            "counts": {
-                **vars(self.times.counts),
-                "pairs": self.pairs,
-                "unused_columns": list(self.times.unused),
-            },
+            "linearity": [_named(line, "axis", "fixed", *FITTED, *more) for line in self.linearity],
+            "inversions": [_named(pair, *pairs) for pair in self.inversions],
+            "batch1_penalties": penalties,
+            "batching": [_named(each, "fixed", *BATCHED, *more) for each in self.batching],
+            "counts": {**counts, "pairs": self.pairs, "unused_columns": unused},
             "systems": self.times.systems,
         }
 
@@ -224,7 +218,12 @@ class Findings:
         ]
 
 
-class ScalingAnswers(Answers):
+def _named(found: Line | Inversion | Batching, *names: str) -> dict[str, Any]:
+    """These fields of a finding."""
+    return {name: getattr(found, name) for name in names}
+
+
+class ScalingAnswers(Answers[Findings]):
     """The `Findings` of all configurations together, as the only answer.
 
     `frame` has a row per series: its fitted line, and the first size that leaves it.
@@ -244,9 +243,7 @@ class ScalingAnswers(Answers):
 
     def _rows(self) -> Iterator[dict]:
         for line in self.findings.linearity:
-            fitted = {
-                name: getattr(line, name) for name in ("slope_us", "intercept_us", *FITTED[1:])
-            }
+            fitted = _named(line, "slope_us", "intercept_us", *FITTED[1:])
             yield {"system": line.system, "axis": line.axis, **line.fixed, **fitted}
 
 
@@ -280,35 +277,39 @@ def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
     check_number(
         "--min-ratio (slower / faster) must be at least 1", min_ratio, lambda ratio: ratio >= 1
     )
-    found = Findings(
-        times, [], [], [], [], dict.fromkeys((*times.axes, "batch 1 and 2"), 0), min_ratio
-    )
+    pairs = dict.fromkeys((*times.axes, "batch 1 and 2"), 0)
+    found = Findings(times, [], [], [], [], pairs, min_ratio)
     for system, axis, fixed, line in lines(times):
         if len(line) >= POINTS:
             found.linearity.append(_fitted(system, axis, fixed, line))
-        for small, large in itertools.pairwise(line):
-            found.pairs[axis] += 1
-            less, more = line[small], line[large]
-            penalty = axis == "batch" and (small, large) == (1, 2)
-            found.pairs["batch 1 and 2"] += penalty
-            if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
-                continue
-            why = doubts(faster=more, slower=less)
-            smaller, larger = (
-                {name: (fixed | {axis: size})[name] for name in times.axes}
-                for size in (small, large)
-            )
-            ratio = more.latency_us / less.latency_us
-            found.inversions.append(
-                Inversion(ratio, why, system, axis=axis, smaller=smaller, larger=larger)
-            )
-            if penalty:
-                found.batch1_penalties.append(
-                    Penalty(less.latency_us / more.latency_us, why, system, shape=smaller)
-                )
         if axis == "batch" and len(line) > 1:
             found.batching.append(_batching(system, fixed, line))
+        for small, large in itertools.pairwise(line):
+            of_batch_1 = axis == "batch" and (small, large) == (1, 2)
+            pairs[axis] += 1
+            pairs["batch 1 and 2"] += of_batch_1
+            less = line[small]
+            more = line[large]
+            if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
+                continue
+            pair = Inversion(
+                system,
+                axis,
+                _shape(times.axes, fixed, axis, small),
+                _shape(times.axes, fixed, axis, large),
+                more.latency_us / less.latency_us,
+                doubts(faster=more, slower=less),
+            )
+            found.inversions.append(pair)
+            if of_batch_1:
+                found.batch1_penalties.append(pair)
     return found
+
+
+def _shape(axes: Sequence[str], fixed: Mapping[str, int], axis: str, size: int) -> dict[str, int]:
+    """The sizes of a network of a line, in the order of the axes."""
+    sizes = {**fixed, axis: size}
+    return {name: sizes[name] for name in axes}
 
 
 def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, ShapeTime]]]:
@@ -330,14 +331,15 @@ def fit(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float
 
     R2 = 1 - residual / total sum of squares; 1 if all times are equal. Needs two different sizes.
     """
-    x, y = np.asarray(sizes, dtype=float), np.asarray(times_us, dtype=float)
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = float(dx @ dy / (dx @ dx))
-    total = float(dy @ dy)
-    residual = float(np.sum((dy - slope * dx) ** 2))
+    x = np.asarray(sizes, dtype=float)
+    y = np.asarray(times_us, dtype=float)
+    apart = y - y.mean()
+    total = float(apart @ apart)
     if total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2:  # only rounding errors
         return 0.0, float(y.mean()), 1.0
-    return slope, float(y.mean() - slope * x.mean()), 1 - residual / total
+    slope, intercept = np.polyfit(x, y, 1)
+    left = y - intercept - slope * x
+    return float(slope), float(intercept), 1 - float(left @ left) / total
 
 
 def power(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float, float]:
@@ -347,13 +349,9 @@ def power(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, flo
     one makes it less than 1; R2 of a straight line does not tell: it is above 0.99 for an exponent
     of 1.2. Needs three sizes.
     """
-    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(times_us, dtype=float))
-    exponent, intercept, _ = fit(x.tolist(), y.tolist())
-    residual = float(np.sum((y - intercept - exponent * x) ** 2)) / (len(x) - 2)
-    reach = float(special.stdtrit(len(x) - 2, 0.975)) * math.sqrt(
-        residual / float(np.sum((x - x.mean()) ** 2))
-    )
-    return exponent, exponent - reach, exponent + reach
+    (exponent, _), covariance = np.polyfit(np.log(sizes), np.log(times_us), 1, cov=True)
+    reach = special.stdtrit(len(sizes) - 2, 0.975) * math.sqrt(covariance[0, 0])
+    return float(exponent), float(exponent - reach), float(exponent + reach)
 
 
 def break_of(
@@ -364,7 +362,7 @@ def break_of(
 
     The deviation is relative to the prediction. At least two sizes come before it. If sizes double,
     the noise of the first two is amplified three times in the prediction of the third. With
-    `rounds_us`, the times of the processes of each size, the deviation must be significant.
+    `rounds_us`, the times of the rounds of each size, the deviation must be significant.
     """
     for place in range(POINTS_BEFORE, len(sizes)):
         slope, intercept, _ = fit(sizes[:place], times_us[:place])
@@ -381,7 +379,7 @@ def _beyond_noise(sizes: Sequence[int], rounds_us: Sequence[np.ndarray]) -> bool
     it.
 
     The distance to the nearer edge of the 10 % is a linear combination of the mean times, whose
-    standard error is that of processes. Student's t with the degrees of freedom of Welch and
+    standard error is that of rounds. Student's t with the degrees of freedom of Welch and
     Satterthwaite (Biometrika 34, 1947), two-sided at 99 % as for inversions.
     """
     before = np.asarray(sizes[:-1], dtype=float)
@@ -392,42 +390,55 @@ def _beyond_noise(sizes: Sequence[int], rounds_us: Sequence[np.ndarray]) -> bool
     side = np.sign(means[-1] - expected)
     factors = np.append(-weights * (side + DEPARTURE * np.sign(expected)), side)
     distance = float(factors @ means)
-    parts = np.array([times.var(ddof=1) / len(times) for times in rounds_us]) * factors**2
-    if not parts.any():
+    numbers = np.array([len(times) for times in rounds_us])
+    variances = np.array([times.var(ddof=1) for times in rounds_us]) / numbers * factors**2
+    if not variances.any():
         return distance > 0
-    freedom = parts.sum() ** 2 / sum(
-        part**2 / (len(times) - 1) for part, times in zip(parts, rounds_us, strict=True)
-    )
-    return distance > float(special.stdtrit(freedom, (1 + PAIR_CONFIDENCE) / 2)) * math.sqrt(
-        parts.sum()
-    )
+    freedom = variances.sum() ** 2 / np.sum(variances**2 / (numbers - 1))
+    quantile = float(special.stdtrit(freedom, (1 + PAIR_CONFIDENCE) / 2))
+    return distance > quantile * math.sqrt(variances.sum())
 
 
 def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:
-    sizes, times_us = tuple(line), tuple(cell.latency_us for cell in line.values())
+    sizes = tuple(line)
+    times_us = tuple(each.latency_us for each in line.values())
     slope, intercept, r2 = fit(sizes, times_us)
-    departure = float(
-        np.max(np.abs(1 - (intercept + slope * np.array(sizes)) / np.array(times_us)))
+    fitted_us = intercept + slope * np.array(sizes)
+    exponent, low, high = power(sizes, times_us)
+    tested = all(len(each.rounds) >= ROUNDS for each in line.values())
+    rounds_us = None
+    if tested:
+        rounds_us = [np.array([each.median_us for each in time.rounds]) for time in line.values()]
+    return Line(
+        system,
+        axis,
+        fixed,
+        sizes,
+        times_us,
+        slope,
+        intercept,
+        r2,
+        departure=float(np.max(np.abs(1 - fitted_us / np.array(times_us)))),
+        exponent=exponent,
+        exponent_low=low,
+        exponent_high=high,
+        breaks_at=break_of(sizes, times_us, rounds_us),
+        breaks_tested=tested,
     )
-    tested = all(len(cell.rounds) >= ROUNDS for cell in line.values())
-    rounds_us = (
-        [np.array([part.median_us for part in cell.rounds]) for cell in line.values()]
-        if tested
-        else None
-    )
-    found = (slope, intercept, r2, break_of(sizes, times_us, rounds_us), sizes, times_us)
-    return Line(axis, fixed, *found, system, *power(sizes, times_us), departure, tested)
 
 
 def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Batching:
-    sizes, times_us = list(line), [cell.latency_us for cell in line.values()]
+    sizes = list(line)
+    times_us = [each.latency_us for each in line.values()]
     effective = np.minimum.accumulate(times_us[::-1])[::-1]
-    increases = effective[1:] / effective[:-1]
-    stops = np.flatnonzero(increases > FREE_DOUBLING ** np.diff(np.log2(sizes)) * (1 + 1e-9))
+    free = FREE_DOUBLING ** np.diff(np.log2(sizes)) * (1 + 1e-9)
+    stops = np.flatnonzero(effective[1:] / effective[:-1] > free)
     per_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
     best = int(np.argmin(per_sample))
     return Batching(
+        system=system,
         fixed=fixed,
+        times_us=dict(zip(sizes, times_us, strict=True)),
         free_up_to=sizes[stops[0] if len(stops) else -1],
         stops_at=sizes[stops[0] + 1] if len(stops) else None,
         cheapest=sizes[best],
@@ -435,6 +446,4 @@ def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) ->
         smallest=sizes[0],
         smallest_us_per_sample=per_sample[0],
         cheapest_is_largest=best == len(sizes) - 1,
-        system=system,
-        times_us=dict(zip(sizes, times_us, strict=True)),
     )

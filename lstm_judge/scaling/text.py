@@ -1,205 +1,166 @@
-"""The scaling analysis as text. No code parses it."""
+"""The scaling analysis as text: for each system a table of growth, of batching, and of larger
+networks that are faster. No code parses it."""
 
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from lstm_judge.read.numbers import multiple
+from lstm_judge.read.numbers import table
 from lstm_judge.scaling.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
 from lstm_judge.scaling.times import Times
 from lstm_judge.statistics.quantiles import ROUNDS
 from lstm_trt.config.format import count, percent
 from lstm_trt.config.shape import FIELDS
 
-#: Maximum number of inversions that are printed; the others are counted.
-MOST_INVERSIONS = 10
+#: Most rows of larger networks that are faster; the others are counted.
+MOST_STEPS = 10
+
+#: Columns of the table of growth, and of that of larger networks that are faster.
+GROWTH = ("", "linear", "power of the size", "off a line", "slope in us", "breaks")
+FASTER = ("Larger is faster", "pairs", "significant", "lowest ratio", "at")
+
+LEGEND = (
+    "a series: networks that differ in one size only; of several: median (lowest to highest)",
+    "linear: series whose power may be 1; off a line: at most, from a straight line of all sizes",
+    "breaks: series more than 10 % off the line through the smaller sizes;"
+    f" tested against noise if every size has {ROUNDS} rounds",
+)
 
 
 def text(answers: ScalingAnswers) -> str:
-    """The source, then for each system: each axis, batching, and larger networks that are faster."""
+    """The source, then for each system: growth, batching, and larger networks that are faster."""
     findings = answers.findings
-    lines = [_source(findings.times)]
+    lines = _source(findings.times)
     for system in findings.times.cells:
         lines.append("")
         if len(findings.times.systems) > 1:
             lines.append(f"{system}:")
-        lines += [_axis(findings, system, axis) for axis in findings.times.axes]
-        if "batch" in findings.times.axes:
-            lines += [_penalties(findings, system), _batching(findings, system)]
-        lines += _inversions(findings, system)
+        growth = [_growth(findings, system, axis) for axis in findings.times.axes]
+        lines.append(table(GROWTH, growth))
+        lines += _batching(findings, system)
+        lines += _faster([pair for pair in findings.inversions if pair.system == system])
     return "\n".join(lines)
 
 
-def _source(times: Times) -> str:
+def _source(times: Times) -> list[str]:
     counts = times.counts
-    sizes = zip(*itertools.chain(*times.cells.values()), strict=True)
-    columns = zip(times.axes, sizes, strict=True)
-    grid = "; ".join(
-        f"{axis} {' '.join(map(str, sorted(set(column))))}" for axis, column in columns
-    )
-    text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid}){times.mode_text}"
-    for number_left, noun, more in (
-        (counts.holes, "shape", " of the grid missing"),
-        (counts.blank, "row", " with a blank"),
-        (counts.failed, "failure", ""),
-    ):
-        text += f", {count(number_left, noun)}{more}" if number_left else ""
-    lines = [
-        text,
-        "a series: networks that differ in one size only; slopes: median (lowest to highest)",
-    ]
+    grid = []
+    shapes = list(itertools.chain(*times.cells.values()))
+    for place, axis in enumerate(times.axes):
+        sizes = sorted({shape[place] for shape in shapes})
+        grid.append(f"{axis} {' '.join(map(str, sizes))}")
+    measured = f"{count(counts.shapes, 'shape')} ({'; '.join(grid)}){times.mode_text}"
+    facts = [f"{times.where}: times of {measured}"]
+    if counts.holes:
+        facts.append(f"{count(counts.holes, 'shape')} of the grid missing")
+    if counts.blank:
+        facts.append(f"{count(counts.blank, 'row')} with a blank")
+    if counts.failed:
+        facts.append(count(counts.failed, "failure"))
+    lines = [", ".join(facts), *LEGEND]
     if times.unused:
         lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
-        pooled = (
-            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median is used"
-        )
+        pooled = f"{count(counts.duplicates, 'row')} of a shape that occurs before"
         remedy = 'name it with --rename, for example "GPU=device_name"'
-        lines.append(f"{pooled}; if a column distinguishes them, {remedy}")
-    return "\n".join(lines)
+        lines.append(f"{pooled}: the median is used; if a column distinguishes them, {remedy}")
+    return lines
 
 
-def _axis(findings: Findings, system: str, axis: str) -> str:
+def _growth(findings: Findings, system: str, axis: str) -> list[str]:
+    """The row of an axis; free text if no series has enough sizes."""
+    heading = FIELDS[axis].heading.capitalize()
     series = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
-    inversions = [
-        pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)
-    ]
-    if series:
-        slopes = sorted(line.slope_us for line in series)
-        between = f" ({_slope(slopes[0])} to {_slope(slopes[-1])})" if len(slopes) > 1 else ""
-        text = f"{growth_text(series)}; {'median slope' if between else 'slope'}"
-        text += f" {_slope(statistics.median(slopes))} us per {FIELDS[axis].unit}{between}; "
-        breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
-        places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
-        leave = "leave" if breaks.total() > 1 else "leaves"
-        text += f"{breaks.total() or 'no'} series {leave} the line through the smaller sizes by more than 10 %"
-        if untested := sum(line.untested_break for line in series):
-            places += f"; {untested} not tested against noise, which takes {ROUNDS} processes"
-        text += f" ({places})" if breaks else ""
-    else:
+    if not series:
         longest = max(map(len, findings.lines(system, axis)), default=0)
-        text = f"growth not fitted: needs at least {POINTS} sizes, has {longest}"
-    text += (
-        f"; larger is faster in {count(len(inversions), 'pair')}{_significant(inversions)}"
-        if inversions
-        else ""
-    )
-    return f"{FIELDS[axis].heading.capitalize()}: {text}{_places(findings.times, system, axis, inversions)}"
+        return [heading, f"not fitted: needs at least {POINTS} sizes, has {longest}"]
+    sizes = Counter(line.breaks_at for line in series if line.breaks_at is not None)
+    breaks = ", ".join(f"{times} at {size}" for size, times in sorted(sizes.items()))
+    if untested := sum(line.untested_break for line in series):
+        breaks += f" ({untested} not tested)"
+    return [
+        heading,
+        f"{_linear(series)} of {len(series)}",
+        _spread([line.exponent for line in series], "{:z.2f}".format),
+        percent(max(line.departure for line in series)),
+        f"{_spread([line.slope_us for line in series], _slope)} per {FIELDS[axis].unit}",
+        breaks or "none",
+    ]
 
 
 def growth_text(series: Sequence[Line]) -> str:
-    """Whether time may grow linearly (1 is in the interval of the power), with which powers, and
-    off straight lines."""
-    powers = sorted(line.exponent for line in series)
-    linear = sum(line.exponent_low <= 1 <= line.exponent_high for line in series)
-    text = "may be linear" if linear else "not linear"
-    text += f" in {linear} of {len(series)} series" if 0 < linear < len(series) else ""
-    text += f": power {statistics.median(powers):.2f} of the size"
-    text += (
-        f" ({powers[0]:.2f} to {powers[-1]:.2f} in {len(series)} series)" if len(series) > 1 else ""
-    )
-    return f"{text}; at most {percent(max(line.departure for line in series))} off a straight line"
+    """Whether time may grow linearly, with which powers, and off straight lines; for figures."""
+    linear = _linear(series)
+    words = ["may be linear" if linear else "not linear"]
+    if 0 < linear < len(series):
+        words.append(f"in {linear} of {len(series)} series")
+    powers = _spread([line.exponent for line in series], "{:z.2f}".format)
+    off = percent(max(line.departure for line in series))
+    return f"{' '.join(words)}: power {powers} of the size; at most {off} off a straight line"
 
 
-def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion]) -> str:
-    """The sizes between which a larger network is faster, and the sizes on the other axes if not
-    all."""
-    if not inversions:
-        return ""
-    steps = Counter((pair.smaller[axis], pair.larger[axis]) for pair in inversions)
-    texts = [
-        f"between {', '.join(f'{small} and {large} ({n})' for (small, large), n in steps.most_common(3))}"
-    ]
-    texts[0] += " and others" if len(steps) > 3 else ""
-    for place, other in enumerate(times.axes):
-        sizes = {pair.smaller[other] for pair in inversions}
-        if (
-            other != axis
-            and len(inversions) > 1
-            and sizes < {shape[place] for shape in times.cells[system]}
-        ):
-            texts.append(f"only at {other} {', '.join(map(str, sorted(sizes)))}")
-    return ", " + ", ".join(texts)
+def _linear(series: Sequence[Line]) -> int:
+    """Number of series whose power may be 1."""
+    return sum(line.exponent_low <= 1 <= line.exponent_high for line in series)
 
 
-def _penalties(findings: Findings, system: str) -> str:
-    found = sorted(
-        (pair for pair in findings.batch1_penalties if pair.system == system),
-        key=lambda pair: -pair.ratio,
-    )
-    measured = sum({1, 2} <= line.keys() for line in findings.lines(system, "batch"))
-    if not measured:
-        return "Batch 1 slower than batch 2: not tested, no network was measured at both"
-    text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_significant(found)}"
-    text += f" of {count(measured, 'network')} measured at both"
-    return text + (
-        f", by at most {multiple(found[0].ratio)} at {_shape(found[0].shape)}" if found else ""
-    )
-
-
-def _batching(findings: Findings, system: str) -> str:
-    here = [batching for batching in findings.batching if batching.system == system]
-    if not here:
-        return "Batching: no network was measured at two batch sizes"
-    stopped = [batching for batching in here if batching.stops_at is not None]
-    nowhere = sum(batching.free_up_to == batching.smallest for batching in stopped)
-    free = Counter(
-        batching.free_up_to for batching in stopped if batching.free_up_to != batching.smallest
-    )
-    never = sum(batching.stops_at is None for batching in here)
-    places = [f"at no batch size ({count(nowhere, 'network')})"] if nowhere else []
-    places += [
-        f"up to batch {size} ({count(times, 'network')})" for size, times in sorted(free.items())
-    ]
-    places += [f"up to the largest batch measured ({count(never, 'network')})"] if never else []
-    best = Counter(batching.cheapest for batching in here)
-    cheapest = (f"batch {size} ({count(times, 'network')})" for size, times in sorted(best.items()))
-    text = f"Batching: doubling the batch costs less than 10 % {', '.join(places)}"
-    text += f"; least time per sample at {', '.join(cheapest)}"
-    largest = f"{sum(batching.cheapest_is_largest for batching in here)} of {len(here)} networks"
-    better = f"; in {largest} this is the largest batch measured, and a larger one may be better"
-    return text + (better if any(batching.cheapest_is_largest for batching in here) else "")
-
-
-def _inversions(findings: Findings, system: str) -> list[str]:
-    found = sorted(
-        (pair for pair in findings.inversions if pair.system == system), key=lambda pair: pair.ratio
-    )
-    lines = []
-    for pair in found[:MOST_INVERSIONS]:
-        rest = {axis: size for axis, size in pair.smaller.items() if axis != pair.axis}
-        text = (
-            f"  {pair.ratio:.3f}  {pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]}"
-        )
-        text += f" at {_shape(rest)}" if rest else ""
-        lines.append(
-            text + {True: "  significant", False: "  not significant", None: ""}[pair.certain]
-        )
-    if len(found) > MOST_INVERSIONS:
-        lines.append(f"  and {len(found) - MOST_INVERSIONS} more; --format json lists all")
-    doubts = Counter(doubt for pair in found for doubt in pair.uncertain_because or ())
-    if doubts:
-        reasons = ", ".join(
-            f"{doubt} ({count(pairs, 'pair')})" for doubt, pairs in doubts.most_common()
-        )
-        lines.append(f"  not significant because of: {reasons}")
-    return (
-        ["Larger networks that are faster (ratio of times, larger / smaller):", *lines]
-        if lines
-        else []
-    )
-
-
-def _significant(pairs: Sequence) -> str:
-    if not pairs or pairs[0].certain is None:
-        return ""
-    return f" ({sum(pair.certain for pair in pairs)} significant)"
-
-
-def _shape(shape: dict[str, int]) -> str:
-    return ", ".join(f"{axis} {size}" for axis, size in shape.items())
+def _spread(values: Sequence[float], shown: Callable[[float], str]) -> str:
+    """The median, and of several values the lowest and the highest."""
+    middle = shown(statistics.median(values))
+    several = f" ({shown(min(values))} to {shown(max(values))})"
+    return middle + several if len(values) > 1 else middle
 
 
 def _slope(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _batching(findings: Findings, system: str) -> list[str]:
+    """Networks by the batch up to which batching is almost free, and by the cheapest batch."""
+    here = [batching for batching in findings.batching if batching.system == system]
+    if not here:
+        return []
+    sizes = sorted({size for batching in here for size in batching.times_us})
+    rows = []
+    for name, found in (
+        ("doubling it costs less than 10 % up to", [batching.free_up_to for batching in here]),
+        ("least time per sample", [batching.cheapest for batching in here]),
+    ):
+        rows.append([name, *(str(found.count(size)) for size in sizes)])
+    lines = ["", table([f"Batch of {count(len(here), 'network')}", *map(str, sizes)], rows)]
+    if largest := sum(batching.cheapest_is_largest for batching in here):
+        better = "the least time per sample is at the largest batch measured"
+        lines.append(f"in {count(largest, 'network')} {better}, and a larger one may be better")
+    measured = sum({1, 2} <= batching.times_us.keys() for batching in here)
+    slower = sum(penalty.system == system for penalty in findings.batch1_penalties)
+    if measured:
+        of_both = f"{count(measured, 'network')} measured at both"
+        lines.append(f"batch 1 slower than batch 2: {slower or 'none'} of {of_both}")
+    return lines
+
+
+def _faster(inversions: Sequence[Inversion]) -> list[str]:
+    """Pairs of neighbours of which the larger network is faster, a row for each two sizes."""
+    steps: dict[str, list[Inversion]] = {}
+    for pair in sorted(inversions, key=lambda pair: pair.ratio):
+        step = f"{pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]}"
+        steps.setdefault(step, []).append(pair)
+    if not steps:
+        return []
+    rows = []
+    for step, pairs in steps.items():
+        lowest = pairs[0]
+        rest = [f"{axis} {size}" for axis, size in lowest.smaller.items() if axis != lowest.axis]
+        significant = (
+            "-" if lowest.certain is None else str(sum(pair.certain is True for pair in pairs))
+        )
+        rows.append([step, str(len(pairs)), significant, f"{lowest.ratio:.3f}", ", ".join(rest)])
+    lines = ["", table(FASTER, rows[:MOST_STEPS])]
+    if len(rows) > MOST_STEPS:
+        lines.append(f"and {len(rows) - MOST_STEPS} more; --format json lists all")
+    doubts = Counter(doubt for pair in inversions for doubt in pair.uncertain_because or ())
+    if doubts:
+        reasons = [f"{doubt} ({count(pairs, 'pair')})" for doubt, pairs in doubts.most_common()]
+        lines.append(f"not significant because of: {', '.join(reasons)}")
+    return lines

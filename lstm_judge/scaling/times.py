@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import FILE, Runs, RunsSource, as_runs, is_path, load, matching, paths_of
 from lstm_judge.statistics.segments import SAME_LEVEL
 from lstm_judge.statistics.trials import Trials, trials_of
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import count, listed
 from lstm_trt.store.schema import Failure
@@ -36,14 +36,18 @@ KINDS = ("latency", "median", "mean")
 
 @dataclass(frozen=True)
 class ShapeTime:
-    """The time of one shape on one system; `rounds` is empty if it comes from a table of averages."""
+    """The time of one shape on one system; of a table of averages it has no `rounds`."""
 
     latency_us: float
     rounds: tuple[Trials, ...] = ()
 
 
-#: The system, the sizes in the order of the axes, and their time; None if it is not known.
-Measured = tuple[dict, tuple[int, ...], ShapeTime | None]
+class Measured(NamedTuple):
+    """The time of one shape, its sizes in the order of the axes; None if it is not known."""
+
+    system: dict
+    sizes: tuple[int, ...]
+    time: ShapeTime | None
 
 
 @dataclass
@@ -96,10 +100,9 @@ class Times:
     def level_changes(self, share: float = SAME_LEVEL) -> tuple[int, int]:
         """Number of recordings within which the level changes by more than this share, and of all
         recordings."""
-        rounds = [
-            part for cells in self.cells.values() for cell in cells.values() for part in cell.rounds
-        ]
-        return sum(part.level_range > share for part in rounds), len(rounds)
+        times = itertools.chain(*(cells.values() for cells in self.cells.values()))
+        rounds = list(itertools.chain(*(time.rounds for time in times)))
+        return sum(each.level_range > share for each in rounds), len(rounds)
 
 
 def read_times(
@@ -122,18 +125,13 @@ def read_times(
     warnings: list[str] = []
     found = tables.read_tables(paths_of(source), warnings, column)
     if found is None:
-        return from_runs(
-            resolved(load(source, rename=rename, column=column, unit=unit)).where(**where or {})
-        )
-    known = (
-        *AXES,
-        *(f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS),
-        *SYSTEM_COLUMNS,
-    )
+        runs = load(source, rename=rename, column=column, unit=unit)
+        return from_runs(resolved(runs).where(**where or {}))
+    kinds = [f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS]
     for new in (rename or {}).values():
-        if new and tables.normal_name(new) not in known:
-            raise UsageError(
-                f"--rename: unknown column name {new!r}: choose from {', '.join(known)}"
+        if new:
+            one_of(
+                "column name of --rename", tables.normal_name(new), (*AXES, *kinds, *SYSTEM_COLUMNS)
             )
     return from_tables([table.renamed(rename) for table in found], column, unit, warnings, where)
 
@@ -146,38 +144,41 @@ def from_runs(runs: Runs) -> Times:
     table, the other columns that it was grouped by.
     """
     where = runs.source or "the recordings"
-    measured = [(group, _fields(group)) for group in runs if group.rounds]
-    sizes_of = [
-        {axis: size for axis in AXES if isinstance(size := fields.get(axis), int)}
-        for _, fields in measured
-    ]
-    axes = tuple(axis for axis in AXES if any(axis in sizes for sizes in sizes_of))
-    rounds = sum(len(group.rounds) for group in runs)
-    failed = sum(isinstance(item, Failure) for item in runs.recordings)
-    known = {"rows": len(runs.recordings) - failed, "failed": failed}
-    counts = Counts(
-        **known if runs.recordings else {"rows": rounds, "failed": len(runs) - len(measured)}
-    )
-    counts.duplicates = counts.rows - rounds
-    found: list[Measured] = []
-    for (group, fields), sizes in zip(measured, sizes_of, strict=True):
-        system = {name: value for name, value in fields.items() if name not in AXES}
-        trials = trials_of(group) if sizes.keys() == set(axes) else ()
+    groups = [group for group in runs if group.rounds]
+    sizes_of = [_sizes(_fields(group)) for group in groups]
+    axes = tuple(axis for axis in AXES if axis in set().union(*sizes_of))
+    counts = _counted(runs)
+    measured = []
+    for group, sizes in zip(groups, sizes_of, strict=True):
+        system = {name: value for name, value in _fields(group).items() if name not in AXES}
+        trials = trials_of(group) if len(sizes) == len(axes) else ()
         counts.used += len(trials)
-        latency_us = (
-            statistics.median_low(part.median_us for part in trials) if trials else math.inf
-        )
-        if latency_us <= 0:
-            raise UsageError(f"{where}: the median of {sizes} is 0")
-        found.append(
-            (system, tuple(sizes.values()), ShapeTime(latency_us, trials) if trials else None)
-        )
-    counts.blank = rounds - counts.used
+        time = None
+        if trials:
+            time = ShapeTime(statistics.median_low(each.median_us for each in trials), trials)
+            if time.latency_us <= 0:
+                raise UsageError(f"{where}: the median of {sizes} is 0")
+        measured.append(Measured(system, tuple(sizes.values()), time))
+    counts.blank = counts.rows - counts.duplicates - counts.used
     if not (axes and counts.used):
-        raise UsageError(
-            f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM"
-        )
-    return _times(found, counts, where=where, axes=axes, how=runs.how, warnings=runs.remarks)
+        total = counts.rows + counts.failed
+        raise UsageError(f"{where}: none of {total} recordings is of a stacked LSTM")
+    return _times(measured, counts, where=where, axes=axes, how=runs.how, warnings=runs.remarks)
+
+
+def _counted(runs: Runs) -> Counts:
+    """Numbers of recordings or rounds, and of failures; recordings given twice are duplicates."""
+    rounds = sum(len(group.rounds) for group in runs)
+    if not runs.recordings:
+        return Counts(rounds, failed=sum(not group.rounds for group in runs))
+    failed = sum(isinstance(item, Failure) for item in runs.recordings)
+    recorded = len(runs.recordings) - failed
+    return Counts(recorded, duplicates=recorded - rounds, failed=failed)
+
+
+def _sizes(fields: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes among the fields of a group."""
+    return {axis: fields[axis] for axis in AXES if isinstance(fields.get(axis), int)}
 
 
 def _fields(group: Group) -> dict:
@@ -185,9 +186,10 @@ def _fields(group: Group) -> dict:
     if group.configuration is None:
         return {tables.normal_name(name): value for name, value in group.group.items()}
     workload = group.configuration.workload
-    plain, sizes = workload.as_dict(), {axis: workload.axes[axis] for axis in AXES}
+    plain = workload.as_dict()
     fields = flat(group.configuration).items()
     others = {name: value for name, value in fields if name not in plain and value is not None}
+    sizes = {axis: workload.axes[axis] for axis in AXES}
     return {**others, **plain, **sizes, "machine": group.rounds[0].machine}
 
 
@@ -205,70 +207,109 @@ def from_tables(
     the system is a system of its own, with the name of the file. Raises `UsageError`, with row and
     column, if a value is invalid.
     """
-    counts, several_us = Counts(), defaultdict[Any, dict[str, list[float]]](dict)
-    read, warned, unused, axes = [], [*warnings], [], ()
+    counts = Counts()
+    medians_us = defaultdict[Any, list[float]](list)
+    read: list[_Columns] = []
+    said = list(warnings)
     for table, file in zip(several, tables.file_names(several), strict=True):
-        time_name, stated, more = tables.time_column(table, column, unit, KINDS)
-        columns = _columns(table, AXES)
-        if not columns:
-            lacks = f"none of the columns {', '.join(AXES)}; its columns are {tables.listed_names(table.names)}"
-            example = '--rename "Num LSTM layers=layers"'
-            raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
-        described = _columns(
-            table, SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ())
-        )
-        times_us = tables.times(table, time_name, ["blank or NaN"]) * (
-            tables.UNIT_NS[stated] / tables.UNIT_NS["us"]
-        )
-        sizes = np.array([_whole_sizes(table, name) for name in columns.values()])
-        used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
-        if not len(used):
-            rows = count(table.data.num_rows, "row")
-            raise UsageError(
-                f"{table.where}: no row has a time and {', '.join(columns)} ({rows} with blanks)"
-            )
-        texts = [
-            ["" if cell is None else str(cell) for cell in table.cells(name)]
-            for name in described.values()
-        ]
-        alone = ((FILE, file),) * (len(several) > 1)
-        for row in used:
-            system = tuple(zip(described, (cells[row] for cells in texts), strict=True)) or alone
-            of_shape = several_us[system, tuple(map(int, sizes[:, row]))]
-            of_shape.setdefault(file, []).append(float(times_us[row]))
+        found = _columns_of(table, column, unit, said)
+        if read and found.axes != read[0].axes:
+            differ = f"{several[0].where} has the sizes {', '.join(read[0].axes)}"
+            others = f"{table.where} has {', '.join(found.axes)}"
+            raise UsageError(f"{differ}, {others}: analyze them separately")
+        read.append(found)
+        alone = {FILE: file} if len(several) > 1 else {}
+        for key, times_us in _by_shape(table, found, alone).items():
+            medians_us[key].append(statistics.median(times_us))
+            counts.used += len(times_us)
         counts.rows += table.data.num_rows
-        counts.used += len(used)
-        taken = {time_name, *columns.values(), *described.values()}
-        unused += [name for name in table.names if name not in taken]
-        warned += more
-        read.append({"column": time_name, "unit": stated})
-        axes = axes or tuple(columns)
-        if tuple(columns) != axes:
-            differ = f"{several[0].where} has the sizes {', '.join(axes)}, {table.where} has {', '.join(columns)}"
-            raise UsageError(f"{differ}: analyze them separately")
-    counts.blank, counts.duplicates = counts.rows - counts.used, counts.used - len(several_us)
-    medians_us = {
-        key: statistics.median(map(statistics.median, us.values()))
-        for key, us in several_us.items()
-    }
-    measured: list[Measured] = [
-        (dict(key[0]), key[1], ShapeTime(us)) for key, us in medians_us.items()
-    ]
+    counts.blank = counts.rows - counts.used
+    counts.duplicates = counts.used - len(medians_us)
+    measured = []
+    for (system, shape), us in medians_us.items():
+        measured.append(Measured(dict(system), shape, ShapeTime(statistics.median(us))))
     source = listed((table.where for table in several), 3)
-    rows = [row[0] | dict(zip(axes, row[1], strict=True)) for row in measured]
-    chosen, _ = matching(rows, where or {}, source, warned)
+    columns = dict.fromkeys(each.time for each in read)
+    units = dict.fromkeys(each.unit for each in read)
+    unused = dict.fromkeys(itertools.chain(*(each.unused for each in read)))
     return _times(
-        list(itertools.compress(measured, chosen)),
+        _selected(measured, read[0].axes, where or {}, source, said),
         counts,
         where=source,
-        axes=axes,
-        unused=tuple(dict.fromkeys(unused)),
-        how={
-            name: ", ".join(dict.fromkeys(each[name] for each in read))
-            for name in ("column", "unit")
-        },
-        warnings=tuple(dict.fromkeys(warned)),
+        axes=read[0].axes,
+        unused=tuple(unused),
+        how={"column": ", ".join(columns), "unit": ", ".join(units)},
+        warnings=tuple(dict.fromkeys(said)),
     )
+
+
+def _selected(
+    measured: Sequence[Measured],
+    axes: Sequence[str],
+    where: Mapping[str, Any],
+    source: str,
+    warnings: list[str],
+) -> list[Measured]:
+    rows = [each.system | dict(zip(axes, each.sizes, strict=True)) for each in measured]
+    found = matching(rows, where, source)
+    warnings += found.warnings
+    return list(itertools.compress(measured, found.chosen))
+
+
+class _Columns(NamedTuple):
+    """The columns of a table: that of the times, those of the sizes by axis and of the system."""
+
+    time: str
+    unit: str
+    sizes: dict[str, str]
+    system: dict[str, str]
+    unused: list[str]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(self.sizes)
+
+
+def _columns_of(
+    table: tables.Table, column: str | None, unit: str | None, warnings: list[str]
+) -> _Columns:
+    """Find the columns; raises `UsageError` if there is none of a size."""
+    name, stated, found = tables.time_column(table, column, unit, KINDS)
+    warnings += found
+    sizes = _columns(table, AXES)
+    if not sizes:
+        names = tables.listed_names(table.names)
+        lacks = f"none of the columns {', '.join(AXES)}; its columns are {names}"
+        example = '--rename "Num LSTM layers=layers"'
+        raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
+    own = telling(Tells.MINOR) if table.find("config_id") else ()
+    system = _columns(table, SYSTEM_COLUMNS + own)
+    taken = {name, *sizes.values(), *system.values()}
+    unused = [name for name in table.names if name not in taken]
+    return _Columns(name, stated, sizes, system, unused)
+
+
+def _by_shape(
+    table: tables.Table, columns: _Columns, alone: Mapping[str, str]
+) -> dict[tuple, list[float]]:
+    """Times in us of the rows that have one and all sizes, by system and shape; `alone` is the
+    system of a table without columns that describe it."""
+    scale = tables.UNIT_NS[columns.unit] / tables.UNIT_NS["us"]
+    times_us = tables.times(table, columns.time, ["blank or NaN"]) * scale
+    sizes = np.array([_whole_sizes(table, name) for name in columns.sizes.values()])
+    used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
+    if not len(used):
+        rows = count(table.data.num_rows, "row")
+        needed = f"a time and {', '.join(columns.axes)}"
+        raise UsageError(f"{table.where}: no row has {needed} ({rows} with blanks)")
+    cells = [table.cells(name) for name in columns.system.values()]
+    found: dict[tuple, list[float]] = {}
+    for row in used:
+        values = ["" if texts[row] is None else str(texts[row]) for texts in cells]
+        system = dict(zip(columns.system, values, strict=True)) or alone
+        key = (tuple(system.items()), tuple(map(int, sizes[:, row])))
+        found.setdefault(key, []).append(float(times_us[row]))
+    return found
 
 
 def _columns(table: tables.Table, names: Iterable[str]) -> dict[str, str]:
@@ -282,37 +323,34 @@ def _whole_sizes(table: tables.Table, name: str) -> np.ndarray:
     sizes = table.numbers(name).astype(np.float64)
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))
     if wrong.any():
-        row, allowed = int(np.argmax(wrong)), "a whole number of at least 1"
-        raise UsageError(
-            f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be {allowed}"
-        )
+        row = int(np.argmax(wrong))
+        allowed = "a whole number of at least 1"
+        found = f"{name} is {sizes[row]:g}"
+        raise UsageError(f"{table.where}, {table.place(row)}: {found}, but must be {allowed}")
     return sizes
 
 
 def _times(measured: Sequence[Measured], counts: Counts, **more: Any) -> Times:
     """Sorted `Times`, with a short label for each system; counts shapes and holes."""
-    labelled = zip(_labels([system for system, _, _ in measured]), measured, strict=True)
+    names = _labels([each.system for each in measured])
     cells: dict[str, dict[tuple[int, ...], ShapeTime]] = {}
     systems: dict[str, dict] = {}
-    for label, (system, sizes, cell) in sorted(labelled, key=lambda row: (row[0], row[1][1])):
-        systems[label] = system
-        if cell is not None:
-            cells.setdefault(label, {})[sizes] = cell
+    in_order = sorted(zip(names, measured, strict=True), key=lambda pair: (pair[0], pair[1].sizes))
+    for name, (system, sizes, time) in in_order:
+        systems[name] = system
+        if time is not None:
+            cells.setdefault(name, {})[sizes] = time
     for shapes in cells.values():
+        grid = math.prod(len(set(sizes)) for sizes in zip(*shapes, strict=True))
         counts.shapes += len(shapes)
-        counts.holes += math.prod(len(set(values)) for values in zip(*shapes, strict=True)) - len(
-            shapes
-        )
+        counts.holes += grid - len(shapes)
     return Times(cells=cells, systems=systems, counts=counts, **more)
 
 
 def _labels(systems: Sequence[dict]) -> list[str]:
     """A short name for each system: the runtime, and the fields that differ."""
-    named = ("runtime", "framework")
-    rest = [
-        {name: value for name, value in system.items() if name not in named} for system in systems
-    ]
     heads = [str(system.get("runtime") or system.get("framework") or "") for system in systems]
-    return [
-        ", ".join(filter(None, pair)) or "all" for pair in zip(heads, labels(rest), strict=True)
-    ]
+    named = ("runtime", "framework")
+    rest = [{name: system[name] for name in system if name not in named} for system in systems]
+    both = zip(heads, labels(rest), strict=True)
+    return [", ".join(filter(None, pair)) or "all" for pair in both]

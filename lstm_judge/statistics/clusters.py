@@ -21,13 +21,12 @@ removed and the search is repeated. If a cluster of few trials overlaps the bulk
 significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
-import itertools
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -160,12 +159,6 @@ SHOULDER = 2.5
 SETTLED = 1e-3
 
 
-T = TypeVar("T")
-
-#: A search for clusters: gives mixtures to be fitted, and returns what it found.
-Search = Generator[Sequence["Mixture"], None, T]
-
-
 @dataclass(frozen=True)
 class Bump:
     """A cluster: its place and the half-open range of its trials, as distance from the local level
@@ -181,53 +174,84 @@ class Mixture:
     a window.
 
     `within` and `wide` bound the place and width of the cluster; `expected` is its width before any
-    trial is seen.
+    trial is seen. `fit` finds `place`, `width`, `weight` (the share of the cluster), `decay` (of
+    the rest) and `trials` (the number of those of the cluster).
     """
 
     def __init__(
         self,
         values: np.ndarray,
-        window: tuple,
+        window: tuple[float, float],
         step: float,
         reference: Reference,
         *,
-        within: tuple,
-        wide: tuple,
+        within: tuple[float, float],
+        wide: tuple[float, float],
         expected: float = 0.0,
     ) -> None:
         self.start, self.stop = window
-        self.reference, self.within, self.wide, self.expected = reference, within, wide, expected
+        self.reference = reference
+        self.within = within
+        self.wide = wide
+        self.expected = expected
         inside = values[(values >= self.start) & (values <= self.stop)]
-        self.values, self.counts = (
-            _binned(inside, step) if len(inside) else (np.array([self.start]), np.zeros(1))
-        )
+        if len(inside):
+            self.values, self.counts = _binned(inside, step)
+        else:
+            self.values, self.counts = np.array([self.start]), np.zeros(1)
         self.origin = float(reference.cumulative(self.start))
         self.length = float(reference.cumulative(self.stop)) - self.origin
         self.coordinates = reference.cumulative(self.values) - self.origin
         self.rates = reference.rate(self.values)
 
-    def begin(self, place: float, width: float, weight: float, turns: int) -> Self:
-        """This mixture with these start values, and the maximum number of iterations of `fitted`."""
-        self.place, self.width, self.weight, self.decay, self.turns, self.trials = (
-            place,
-            width,
-            weight,
-            1.0,
-            turns,
-            0.0,
-        )
+    def fit(self, place: float, width: float, weight: float, turns: int) -> Self:
+        """Expectation maximization from these start values, of at most `turns` iterations."""
+        self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
+        least, most = self.within
+        narrowest, widest = self.wide
+        total = float(self.counts.sum())
+        moments = np.stack([np.ones(len(self.values)), self.values, self.coordinates])
+        of_all = float(self.counts @ self.coordinates)
+        # A prior of two trials with the expected width, so that a few close trials do not make a
+        # narrow cluster.
+        prior = 2 if self.expected else 0
+        for _ in range(turns):
+            bump, rest = self._densities(self.values, self.coordinates, self.rates)
+            belongs = self.counts * bump / (bump + rest)
+            self.trials, sum_, coordinates = (moments @ belongs).tolist()
+            if self.trials < 1:
+                break
+            place = min(max(sum_ / self.trials, least), most)
+            squares = float(belongs @ (self.values - place) ** 2) + prior * self.expected**2
+            width = min(max(math.sqrt(squares / (self.trials + prior)), narrowest), widest)
+            weight = self.trials / total
+            mean = (of_all - coordinates) / max(total - self.trials, 1e-9)
+            settled = (
+                abs(place - self.place) < SETTLED * width
+                and abs(weight - self.weight) < SETTLED * weight
+            )
+            self.place, self.width, self.weight = place, width, weight
+            self.decay = _decay(mean, self.length)
+            if settled:
+                break
         return self
 
-    @property
-    def _fit(self) -> np.ndarray:
-        return np.array([[self.place, self.width, self.weight, self.decay]]).T
+    def _densities(
+        self, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Densities of the cluster and of the rest at places with these coordinates and rates."""
+        peak = self.weight / (self.width * math.sqrt(2 * math.pi))
+        bump = peak * np.exp(-0.5 * ((places - self.place) / self.width) ** 2)
+        turns = max(self.decay * self.length, 1e-9)
+        norm = (1 - self.weight) * turns / (-math.expm1(-turns) * self.length)
+        return bump, norm * np.exp(-self.decay * coordinates) * rates + 1e-300
 
     def _at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         coordinates = self.reference.cumulative(places) - self.origin
-        return _densities(self._fit, self.length, places, coordinates, self.reference.rate(places))
+        return self._densities(places, coordinates, self.reference.rate(places))
 
     def log_likelihood(self) -> float:
-        bump, rest = _densities(self._fit, self.length, self.values, self.coordinates, self.rates)
+        bump, rest = self._densities(self.values, self.coordinates, self.rates)
         return float(self.counts @ np.log(bump + rest))
 
     def found(self) -> Bump:
@@ -272,90 +296,7 @@ class Mixture:
         return bool(inside[0] - inside[1] <= 1.7 * math.sqrt(inside.sum()))
 
 
-def _densities(
-    fit: np.ndarray, length: Any, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray
-):
-    """Densities of the cluster and of the rest at places with these coordinates and rates.
-
-    `fit`: place, width, weight and decay, at each of them or one for all; `length`: of the window's
-    coordinate.
-    """
-    place, width, weight, decay = fit
-    bump = (
-        weight / (width * math.sqrt(2 * math.pi)) * np.exp(-(((places - place) / width) ** 2) / 2)
-    )
-    turns = np.maximum(decay * length, 1e-9)
-    norm = (1 - weight) * turns / (-np.expm1(-turns) * length)
-    return bump, norm * np.exp(-decay * coordinates) * rates + 1e-300
-
-
-def fitted(mixtures: Sequence[Mixture]) -> None:
-    """Expectation maximization of several mixtures at once, from their start values.
-
-    The data are one array, and sums are those of its parts, so a mixture is fitted as if it were
-    alone.
-    """
-
-    def each(name: str) -> np.ndarray:
-        return np.array([getattr(mixture, name) for mixture in mixtures])
-
-    fit = np.stack([each(name) for name in ("place", "width", "weight", "decay")])
-    (least, most), (narrowest, widest) = each("within").T, each("wide").T
-    prior, length, turns = each("expected"), each("length"), each("turns")
-    parts = [np.stack([m.values, m.counts, m.coordinates, m.rates]) for m in mixtures]
-    totals, trials = np.array([part[1].sum() for part in parts]), np.zeros(len(parts))
-    live, data = np.arange(len(parts)), np.empty(0)
-    for turn in range(turns.max()):
-        if not len(data):
-            data, sizes = (
-                np.concatenate([parts[place] for place in live], axis=1),
-                [parts[k].shape[1] for k in live],
-            )
-            first = np.cumsum([0, *sizes[:-1]])
-            values, counts, coordinates, rates = data
-        now = fit[:, live]
-        bump, rest = _densities(
-            np.repeat(now, sizes, axis=1),
-            np.repeat(length[live], sizes),
-            values,
-            coordinates,
-            rates,
-        )
-        belongs = counts * bump / (bump + rest)
-        n = trials[live] = np.add.reduceat(belongs, first)
-        moved = now.copy()
-        with np.errstate(divide="ignore", invalid="ignore"):  # where there are no trials
-            place = np.add.reduceat(belongs * values, first) / n
-        moved[0] = np.minimum(np.maximum(place, least[live]), most[live])
-        # A prior of two trials with the expected width, so that a few close trials do not make a
-        # narrow cluster.
-        squares = (
-            np.add.reduceat(belongs * (values - np.repeat(moved[0], sizes)) ** 2, first)
-            + 2 * prior[live] ** 2
-        )
-        width = np.sqrt(squares / np.maximum(n + 2 * (prior[live] > 0), 1e-300))
-        moved[1], moved[2] = (
-            np.minimum(np.maximum(width, narrowest[live]), widest[live]),
-            n / totals[live],
-        )
-        others = np.add.reduceat((counts - belongs) * coordinates, first)
-        moved[3] = _decay(
-            others / np.maximum(np.add.reduceat(counts - belongs, first), 1e-9), length[live]
-        )
-        enough = n >= 1
-        fit[:, live[enough]] = moved[:, enough]
-        settled = np.abs(moved - now)[[0, 2]] < SETTLED * moved[1:3]
-        going = enough & ~settled.all(axis=0) & (turn + 1 < turns[live])
-        if not going.all():
-            live, data = live[going], np.empty(0)
-            if not len(live):
-                break
-    for mixture, row, number in zip(mixtures, fit.T.tolist(), trials.tolist(), strict=True):
-        mixture.place, mixture.width, mixture.weight, mixture.decay = row
-        mixture.trials = number
-
-
-def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> Search[Mixture]:
+def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> Mixture:
     """A mixture fitted around a dense interval, within five standard deviations."""
     core = ordered[first : last + 1]
     place = float(np.median(core))
@@ -372,12 +313,12 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
         mixture = Mixture(
             ordered, window, width / 20, reference, within=within, wide=wide, expected=expected
         )
-        yield [mixture.begin(place, width, 0.5, 15)]
+        mixture.fit(place, width, 0.5, turns=15)
         place, width = mixture.place, mixture.width
     return mixture
 
 
-def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Search[Bump | None]:
+def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Bump | None:
     """A cluster of few trials that overlaps the bulk without a significant dip; None if there is
     none.
 
@@ -394,9 +335,9 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Search[
     weight = 0.7 * len(far) / len(ordered)
     places = np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist()
     mixtures = [
-        copy(mixture).begin(place, max(0.15 * place, 0.6 * spread), weight, 50) for place in places
+        copy(mixture).fit(place, max(0.15 * place, 0.6 * spread), weight, turns=50)
+        for place in places
     ]
-    yield mixtures
     likelihoods = [mixture.log_likelihood() for mixture in mixtures]
     best = mixtures[likelihoods.index(max(likelihoods))]
     narrow = 3 * best.width <= best.place and best.width <= WIDEST * (1 + best.place)
@@ -440,16 +381,20 @@ def _smooth(times: np.ndarray) -> float:
     return best
 
 
-def _decay(mean: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Rates of exponentials truncated at these lengths with these means; 0 if the mean is half of
-    `length` or more."""
-    share = np.clip(mean / length, 1e-12, 0.499)
+def _decay(mean: float, length: float) -> float:
+    """Rate of an exponential truncated at this length with this mean; 0 if that is half of `length`
+    or more."""
+    share = max(mean / length, 1e-12)
+    if share >= 0.499:
+        return 0.0
+    if share < 0.05:
+        return 1 / share / length
     x, shares = _truncated()
-    x = np.interp(share, shares, x)
+    rate = float(np.interp(share, shares, x))
     # One step of Newton's method from the table: f(x) = 1 / x - 1 / (e^x - 1).
-    grown = np.expm1(x)
-    x -= (1 / x - 1 / grown - share) / ((1 + grown) / grown**2 - 1 / x**2)
-    return np.where(share >= 0.499, 0.0, np.where(share < 0.05, 1 / share, x)) / length
+    grown = math.expm1(rate)
+    rate -= (1 / rate - 1 / grown - share) / ((1 + grown) / grown**2 - 1 / rate**2)
+    return rate / length
 
 
 @cache
@@ -494,36 +439,10 @@ CLEAR_DIP = 0.5
 #: number of steps wide.
 DIP_STEPS = 2
 
-#: Number of searches whose mixtures are fitted at once, and of trials or bins in a fit.
-TOGETHER, FITTED = 500, 20_000
 
-
-def together(searches: Iterable[Search[T]]) -> list[T]:
-    """The results of several searches, in their order; their mixtures are fitted at once, which
-    takes half the time."""
-    results: dict[int, T] = {}
-    numbered = list(enumerate(searches))
-    for first in range(0, len(numbered), TOGETHER):
-        left = dict(numbered[first : first + TOGETHER])
-        while left:
-            asked: list[Mixture] = []
-            for number, search in list(left.items()):
-                try:
-                    asked += next(search)
-                except StopIteration as end:
-                    results[number] = end.value
-                    del left[number]
-            ends = itertools.accumulate(len(mixture.values) for mixture in asked)
-            for _, some in itertools.groupby(
-                zip(ends, asked, strict=True), lambda pair: pair[0] // FITTED
-            ):
-                fitted([mixture for _, mixture in some])
-    return [results[number] for number in range(len(results))]
-
-
-def search(
+def find_clusters(
     ratios: np.ndarray, bulk: np.ndarray, step: float, known: Sequence[tuple[float, float]] = ()
-) -> Search[tuple[Bump, ...]]:
+) -> tuple[Bump, ...]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the
     slowest.
 
@@ -540,9 +459,9 @@ def search(
         if inside.any():
             bumps.append(_bump(float(np.median(ratios[inside])), np.sort(ratios[inside])))
             ratios = ratios[~inside]
-    slow = yield from _side(ratios - 1, reference, LEAST)
+    slow = _side(ratios - 1, reference, LEAST)
     slow = [Bump(1 + bump.place, 1 + bump.low, 1 + bump.high) for bump in slow]
-    fast = yield from _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
+    fast = _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
     fast = [Bump(math.exp(-bump.place), math.exp(-bump.high), math.exp(-bump.low)) for bump in fast]
     # Bounds are those of spread ties: half a step more has the ties themselves, and not those next
     # to them.
@@ -565,12 +484,12 @@ def _united(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _side(away: np.ndarray, reference: Reference, least: float) -> Search[list[Bump]]:
+def _side(away: np.ndarray, reference: Reference, least: float) -> list[Bump]:
     """Clusters on the side where `away`, the distance from the level, is positive."""
     left = np.sort(away[away > BEYOND * reference.spread])
     found: list[tuple[float, np.ndarray]] = []
     for _ in range(MOST):
-        cluster = (yield from _largest(left, reference, least)) if len(left) >= LEAST else None
+        cluster = _largest(left, reference, least) if len(left) >= LEAST else None
         if cluster is None:
             break
         inside = (left >= cluster.low) & (left < cluster.high)
@@ -649,16 +568,14 @@ def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
     )
 
 
-def _largest(ordered: np.ndarray, reference: Reference, least: float) -> Search[Bump | None]:
+def _largest(ordered: np.ndarray, reference: Reference, least: float) -> Bump | None:
     """The most significant cluster of an ascending array; None if there is none."""
     for dip in (reference.dip, None):
-        found = yield from _scanned(ordered, reference, least, dip)
+        found = _scanned(ordered, reference, least, dip)
         if found is not None:
             return found
     found = (
-        (yield from shoulder(ordered, reference, least))
-        if reference.shaped and len(ordered) <= FEW
-        else None
+        (shoulder(ordered, reference, least)) if reference.shaped and len(ordered) <= FEW else None
     )
     origin = BEYOND * reference.spread
     return found if found and _shown(ordered, origin, found, least, reference) else None
@@ -666,7 +583,7 @@ def _largest(ordered: np.ndarray, reference: Reference, least: float) -> Search[
 
 def _scanned(
     ordered: np.ndarray, reference: Reference, least: float, dip: float | None
-) -> Search[Bump | None]:
+) -> Bump | None:
     """The cluster at the scan's largest ratio or, if that is not one, beyond it; None if there is
     none.
 
@@ -684,7 +601,7 @@ def _scanned(
         gain, first, last = scan(spacings)
         if gain < LIMIT:
             return None
-        mixture = yield from around(ordered, first, last, reference)
+        mixture = around(ordered, first, last, reference)
         found, width, core = mixture.found(), mixture.width, ordered[first : last + 1]
         if dip is None and not core[0] <= mixture.place <= core[-1]:
             # The mixture does not describe the surroundings: use the dense interval itself.

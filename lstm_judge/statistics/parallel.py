@@ -1,11 +1,12 @@
 """The same analysis of many configurations, in child processes if it takes long."""
 
+import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -14,79 +15,82 @@ from lstm_trt.config.format import terminal_width
 from lstm_trt.machine.linux import allowed_cores
 from lstm_trt.machine.process import Child
 
-#: Trials that are analyzed first, from which the time of the others is estimated, and at most in
-#: one call of `look`.
+#: Trials that are analyzed first, from which the time of the others is estimated, and those that a
+#: child gets at once.
 FIRST, MOST = 50_000, 500_000
 
 #: Below this time child processes would not help.
 LONG_S = 1.0
 
-#: Of several configurations: what one call of `look` takes and returns, an entry each, picklable.
-Look = Callable[[list], list]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def computed(look: Look, items: Sequence[Any], trials: Sequence[int]) -> list:
-    """What `look` returns for the items, which have this many trials each; in child processes if it
-    takes long.
+def computed(
+    look: Callable[[Item], Result], items: Sequence[Item], trials: Sequence[int]
+) -> list[Result]:
+    """What `look` returns for each of the items, which have this many trials; in child processes if
+    it takes long.
 
-    There is a child for each allowed core; a terminal shows the progress. Raises what `look`
-    raises, `MemoryExhausted` if a child was killed.
+    There is a child for each allowed core; `look`, items and results must be picklable. A terminal
+    shows the progress. Raises what `look` raises, `MemoryExhausted` if a child was killed.
     """
     first, *others = list(_chunks(trials)) or [range(0)]
     found: list[Any] = [None] * len(items)
-    with ExitStack() as cleaning:
-        bar = tqdm(
+    with (
+        ExitStack() as cleaning,
+        tqdm(
             total=len(items),
             unit=" configurations",
             delay=LONG_S,
             leave=False,
             disable=terminal_width(sys.stderr) is None,
-        )
-        cleaning.callback(bar.close)
+        ) as bar,
+    ):
 
-        def keep(chunk: range, results: list) -> None:
-            found[chunk.start : chunk.stop] = results
-            bar.update(len(chunk))
+        def compute(places: Iterable[int]) -> None:
+            for place in places:
+                found[place] = look(items[place])
+                bar.update()
 
         began = time.perf_counter()
-        if first:
-            keep(first, look(list(items[: first.stop])))
+        compute(first)
         rate_s = (time.perf_counter() - began) / max(sum(trials[: first.stop]), 1)
         left_s = rate_s * sum(trials[first.stop :])
         cores = min(len(allowed_cores()), len(others))
-        children: list[Any] = []
-        for _ in range(cores if cores > 1 and left_s > LONG_S else 0):
+        if cores < 2 or left_s < LONG_S:
+            compute(itertools.chain(*others))
+            return found
+        children: list[Connection] = []
+        for _ in range(cores):
             child = Child("from lstm_judge.statistics.parallel import serve; serve()")
             cleaning.callback(child.close)
             children.append(child.connection)
-        under_way: dict[Any, range] = {}
-        for chunk in others:
-            some = list(items[chunk.start : chunk.stop])
-            if not children:
-                keep(chunk, look(some))
-                continue
-            child = next((each for each in children if each not in under_way), None) or _answered(
-                under_way, keep
-            )
-            child.send((look, some))
-            under_way[child] = chunk
-        while under_way:
-            _answered(under_way, keep)
+        under_way: dict[Connection, range] = {}
+        idle = children
+        while others or under_way:
+            for child in idle[: len(others)]:
+                chunk = others.pop(0)
+                child.send((look, items[chunk.start : chunk.stop]))
+                under_way[child] = chunk
+            idle = wait(list(under_way))
+            for child in idle:
+                chunk = under_way.pop(child)
+                found[chunk.start : chunk.stop] = _answer(child)
+                bar.update(len(chunk))
     return found
 
 
-def _answered(under_way: dict[Any, range], keep: Callable[[range, list], None]) -> Any:
-    """The connection of the next child that answers, after `keep` of its answer."""
-    connection: Any = wait(list(under_way))[0]
+def _answer(child: Connection) -> list:
+    """The results that a child sends; raises as `computed`."""
     try:
-        answer = connection.recv()
+        answer = child.recv()
     except (EOFError, OSError):
         remedy = "if memory ran out, analyze fewer recordings at once"
         raise MemoryExhausted(f"a process of the analysis ended: {remedy}") from None
     if isinstance(answer, Exception):
         raise answer
-    keep(under_way.pop(connection), answer)
-    return connection
+    return answer
 
 
 def _chunks(trials: Sequence[int]) -> Iterator[range]:
@@ -102,14 +106,14 @@ def _chunks(trials: Sequence[int]) -> Iterator[range]:
 
 
 def serve() -> None:
-    """Main program of a child that calls functions: it answers (function, argument) with what is
-    returned or raised."""
+    """Main program of a child: it answers (function, arguments) with the list of what is returned,
+    or with what is raised."""
     connection = Connection(int(sys.argv[-1]))
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
-            function, argument = connection.recv()
+            function, arguments = connection.recv()
             try:
-                answer = function(argument)
+                answer = list(map(function, arguments))
             except Exception as error:
                 answer = error
             connection.send(answer)

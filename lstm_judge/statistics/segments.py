@@ -16,9 +16,10 @@ warm-up (ends faster), slowdown (ends slower), no steady state (not settled at t
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lstm_judge.outcomes import SteadyState
 from lstm_judge.read.rounds import Round
@@ -170,60 +171,24 @@ def not_judged(rounds: Sequence[Round]) -> str | None:
     return None
 
 
-#: Trials whose segments are searched at once.
-AT_ONCE = 500_000
-
-
-def segments_of(several: Sequence[np.ndarray]) -> list[Segments]:
-    """Segments of the timed trials of each process, in order (at least one trial).
-
-    Processes with the same number of trials are rows of one table.
-    """
-    found: dict[int, Segments] = {}
-    alike: dict[int, list[int]] = {}
-    for place, latency_ns in enumerate(several):
-        alike.setdefault(len(latency_ns), []).append(place)
-    for n, places in alike.items():
-        rows = max(1, AT_ONCE // n)
-        for some in (places[first : first + rows] for first in range(0, len(places), rows)):
-            table = np.array([several[place] for place in some], dtype=np.float64)
-            steps = [clock_step(row) for row in table]
-            logs = np.log([spread_ties(row, step) for row, step in zip(table, steps, strict=True)])
-            levels = _levels(table, logs, steps)
-            for row, several_levels in levels.items():
-                over_main = several_levels.multiples[several_levels.kinds]
-                table[row] /= over_main
-                logs[row] -= np.log(over_main)
-            edges, medians, noise = _block_medians(logs)
-            for row, partition in enumerate(_partitions(medians, noise)):
-                course = _segments(
-                    table[row], logs[row], edges, medians[row], levels.get(row), *partition
-                )
-                found[some[row]] = replace(course, step_ns=steps[row])
-    return [found[place] for place in range(len(several))]
-
-
-def _segments(
-    latency_ns: np.ndarray,
-    logs: np.ndarray,
-    edges: np.ndarray,
-    medians: np.ndarray,
-    several: Levels | None,
-    bounds: list,
-    sloped: list,
-) -> Segments:
-    """The segments of one process between these bounds in blocks; with `several` levels latencies
-    over their level."""
-    places = [
-        0,
-        *(
-            _place(logs, edges, *triple)
-            for triple in zip(bounds, bounds[1:], bounds[2:], strict=False)
-        ),
-    ]
-    segments, levels = [], np.empty(len(logs))
-    for start, stop, slope in zip(places, [*places[1:], len(logs)], sloped, strict=True):
-        levels[start:stop] = np.median(logs[start:stop])
+def segments_of(latency_ns: np.ndarray) -> Segments:
+    """Segments of the timed trials of one process, in order (at least one trial)."""
+    latency_ns = np.asarray(latency_ns, dtype=np.float64)
+    step_ns = clock_step(latency_ns)
+    logs = np.log(spread_ties(latency_ns, step_ns))
+    levels = _levels(latency_ns, logs, step_ns)
+    if levels is not None:
+        over_main = levels.multiples[levels.kinds]
+        latency_ns = latency_ns / over_main
+        logs -= np.log(over_main)
+    edges, medians, noise = _block_medians(logs)
+    bounds, sloped = _partition(medians, noise)
+    changes = zip(bounds, bounds[1:], bounds[2:], strict=False)
+    places = [0, *(_place(logs, edges, *triple) for triple in changes), len(logs)]
+    segments = []
+    level = np.empty(len(logs))
+    for (start, stop), slope in zip(itertools.pairwise(places), sloped, strict=True):
+        level[start:stop] = np.median(logs[start:stop])
         change = 0.0
         if slope:
             inside = (edges[:-1] >= start) & (edges[1:] <= stop)
@@ -231,70 +196,56 @@ def _segments(
             x -= x.mean()
             per_trial = float(x @ medians[inside] / (x @ x))
             trials = np.arange(start, stop)
-            levels[start:stop] += per_trial * (trials - trials.mean())
+            level[start:stop] += per_trial * (trials - trials.mean())
             change = math.expm1(per_trial * (stop - start - 1))
-        segments.append(
-            Segment(start, stop, stop - start, median(latency_ns[start:stop]) / 1e3, change)
-        )
-    levels = np.exp(levels)
-    mean = levels
-    if several and several.shares_last != several.shares_first:
-        growth = np.subtract(several.shares_last, several.shares_first) @ np.log(several.medians_us)
-        mean = levels * np.exp(growth * np.linspace(0, 1, len(levels)))
+        median_us = median(latency_ns[start:stop]) / 1e3
+        segments.append(Segment(start, stop, stop - start, median_us, change))
+    level = np.exp(level)
+    mean = level
+    if levels is not None and levels.shares_last != levels.shares_first:
+        growth = np.subtract(levels.shares_last, levels.shares_first) @ np.log(levels.medians_us)
+        mean = level * np.exp(growth * np.linspace(0, 1, len(level)))
     steady = SteadyState.FLAT
-    if len(segments) > 1 or sloped[0] or mean is not levels:
+    if len(segments) > 1 or sloped[0] or mean is not level:
         steady = _steady_state(mean)
-    return Segments(tuple(segments), steady, float(mean[-1] / mean[0] - 1), levels, several)
+    drift = float(mean[-1] / mean[0] - 1)
+    return Segments(tuple(segments), steady, drift, level, levels, step_ns)
 
 
-def _levels(table: np.ndarray, logs: np.ndarray, steps: Sequence[float]) -> dict[int, Levels]:
-    """The levels between which the trials of each process (row) alternate, without those that have
-    one level.
+def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels | None:
+    """The levels between which the trials of a process alternate; None if they have one level.
 
-    In windows the mean level must be constant or linear (`_partitions`): a step, or a few long
+    In windows the mean level must be constant or linear (`_partition`): a step, or a few long
     states, are segments. The noise of a window is that of the differences between neighbours, which
     contains the dependence of the trials (von Neumann, Annals of Mathematical Statistics 12, 1941),
     and at least that of independent trials.
     """
-    n = logs.shape[1]
-    found: dict[int, Levels] = {}
+    n = len(logs)
     if n < WINDOWS * BLOCK_TRIALS:
-        return found
+        return None
     # No alternation keeps in step with these places.
-    looked = np.sort(logs if n <= LOOKED else logs[:, (n * _golden(LOOKED)).astype(np.int64)])
-    least = int(LEAST_SHARE * looked.shape[1])
-    kinds = np.array(
-        [
-            np.searchsorted(_dips(ordered, least), row)
-            for ordered, row in zip(looked, logs, strict=True)
-        ]
-    )
-    changes = np.count_nonzero(np.diff(kinds), axis=1)
-    mixed = np.flatnonzero(changes >= FEWEST_CHANGES).tolist()
-    if not mixed:
-        return found
+    looked = logs if n <= LOOKED else logs[(n * _golden(LOOKED)).astype(np.int64)]
+    dips = _dips(np.sort(looked), int(LEAST_SHARE * len(looked)))
+    kinds = np.searchsorted(dips, logs)
+    changes = int(np.count_nonzero(np.diff(kinds)))
+    if changes < FEWEST_CHANGES:
+        return None
     edges = np.linspace(0, n, WINDOWS + 1).astype(np.int64)
-    means = np.add.reduceat(kinds[mixed], edges[:-1], axis=1) / np.diff(edges)
-    between = np.mean(np.diff(means) ** 2, axis=1) / 2
-    noise = np.sqrt(np.maximum(between, kinds[mixed].var(axis=1) * WINDOWS / n))
-    for row, (bounds, (changing, *_)) in zip(mixed, _partitions(means, noise), strict=True):
-        of_trials = kinds[row]
-        medians_ns = np.array(
-            [np.median(table[row][of_trials == kind]) for kind in range(of_trials.max() + 1)]
-        )
-        if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * steps[row]:
-            continue
-        tenth = n // 10 if changing else n
-        parts = (of_trials, of_trials[:tenth], of_trials[-tenth:])
-        shares, first, last = [
-            (np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist() for part in parts
-        ]
-        main = int(np.argmax(np.array(shares) >= MAIN * max(shares)))
-        run_length = n / (int(changes[row]) + 1)
-        found[row] = Levels(
-            (medians_ns / 1e3).tolist(), shares, first, last, run_length, main, of_trials
-        )
-    return found
+    means = np.add.reduceat(kinds, edges[:-1]) / np.diff(edges)
+    between = np.mean(np.diff(means) ** 2) / 2
+    noise = math.sqrt(max(between, kinds.var() * WINDOWS / n))
+    bounds, (changing, *_) = _partition(means, noise)
+    medians_ns = [np.median(latency_ns[kinds == kind]) for kind in range(len(dips) + 1)]
+    if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * step_ns:
+        return None
+    tenth = n // 10 if changing else n
+    shares, first, last = (
+        (np.bincount(part, minlength=len(medians_ns)) / len(part)).tolist()
+        for part in (kinds, kinds[:tenth], kinds[-tenth:])
+    )
+    main = int(np.argmax(np.array(shares) >= MAIN * max(shares)))
+    medians_us = (np.array(medians_ns) / 1e3).tolist()
+    return Levels(medians_us, shares, first, last, n / (changes + 1), main, kinds)
 
 
 def _dips(ordered: np.ndarray, least: int) -> list[float]:
@@ -390,79 +341,74 @@ def _golden(n: int) -> np.ndarray:
     return np.arange(1, n + 1) * 0.6180339887498949 % 1.0
 
 
-def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges of the blocks, their medians (processes, blocks), and the standard error of a median of
-    each process.
+def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Edges of the blocks, their medians, and the standard error of a median.
 
     The error is the larger of two estimates: from the spread within blocks, for independent trials,
     and from the lower quartile of the differences of neighbouring blocks, since trials are
     dependent.
     """
-    n = logs.shape[1]
+    n = len(logs)
     blocks = max(1, min(BLOCKS, n // BLOCK_TRIALS))
     edges = np.linspace(0, n, blocks + 1).round().astype(np.int64)
     size = int(np.diff(edges).min())
     low, medians, high = np.percentile(
-        logs[:, edges[:-1, None] + np.arange(size)], [25, 50, 75], axis=2
+        logs[edges[:-1, None] + np.arange(size)], [25, 50, 75], axis=1
     )
-    spread = np.maximum(np.median(high - low, axis=1) / 1.349, 1e-9)
+    spread = max(float(np.median(high - low)) / 1.349, 1e-9)
     noise = 1.2533 * spread / math.sqrt(size)
     if blocks > 4:
-        between = np.percentile(np.abs(np.diff(medians, axis=1)), 25, axis=1)
-        noise = np.maximum(noise, between / (0.3186 * math.sqrt(2)))
+        between = float(np.percentile(np.abs(np.diff(medians)), 25))
+        noise = max(noise, between / (0.3186 * math.sqrt(2)))
     return edges, medians, noise
 
 
-def _partitions(medians: np.ndarray, noise: np.ndarray) -> list[tuple[list[int], list[bool]]]:
-    """Of each process the bounds of the segments in blocks, and whether each has a slope.
+def _partition(medians: np.ndarray, noise: float) -> tuple[list[int], list[bool]]:
+    """The bounds of the segments in blocks, and whether each has a slope.
 
     Optimal partitioning (Jackson et al., An algorithm for optimal partitioning of data on an
     interval, 2005) with squared errors from a constant or from a line. Blocks are clipped to three
     standard errors from the median of the five blocks around them, so that a burst of slow trials
     is not a level.
     """
-    rows, blocks = np.arange(len(medians)), medians.shape[1]
+    blocks = len(medians)
     if blocks < 2 * SHORTEST:
-        return [([0, blocks], [False])] * len(medians)
-    noise = noise[:, None]
-    padded = np.pad(medians, ((0, 0), (2, 2)), mode="reflect")
-    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5, axis=1), axis=2)
+        return [0, blocks], [False]
+    around = np.median(sliding_window_view(np.pad(medians, 2, mode="reflect"), 5), axis=1)
     y = np.clip(medians, around - 3 * noise, around + 3 * noise) / noise
-    y -= y.mean(axis=1, keepdims=True)
-    x = np.arange(blocks, dtype=np.float64)
-    sum_y, sum_yy, sum_xy = (
-        np.pad(np.cumsum(sums, axis=1), ((0, 0), (1, 0))) for sums in (y, y * y, x * y)
-    )
-    change, slope = (penalty + math.log(blocks) for penalty in (CHANGE_PENALTY, SLOPE_PENALTY))
-    best, before = (
-        np.full((len(rows), blocks + 1), np.inf),
-        np.zeros((len(rows), blocks + 1), dtype=np.int64),
-    )
-    sloped = np.zeros((len(rows), blocks + 1), dtype=bool)
-    best[:, 0] = -change
+    errors, lines = _errors(y - y.mean())
+    change = CHANGE_PENALTY + math.log(blocks)
+    best = np.full(blocks + 1, np.inf)
+    best[0] = -change
+    before = [0] * (blocks + 1)
     for stop in range(SHORTEST, blocks + 1):
-        starts = slice(0, stop - SHORTEST + 1)
-        first = np.arange(stop - SHORTEST + 1)
-        length = stop - first
-        total = sum_y[:, stop, None] - sum_y[:, starts]
-        level = sum_yy[:, stop, None] - sum_yy[:, starts] - total**2 / length
-        covariance = sum_xy[:, stop, None] - sum_xy[:, starts] - total * (first + stop - 1) / 2
-        gain = covariance**2 / (length * (length**2 - 1.0) / 12) - slope
-        lines = (gain > 0) & (length >= SHORTEST_SLOPE)
-        costs = best[:, starts] + level - np.where(lines, gain, 0) + change
-        chosen = costs.argmin(axis=1)
-        best[:, stop], before[:, stop], sloped[:, stop] = (
-            costs[rows, chosen],
-            chosen,
-            lines[rows, chosen],
-        )
-    found = []
-    for came_from, slopes in zip(before.tolist(), sloped.tolist(), strict=True):
-        bounds = [blocks]
-        while bounds[-1] > 0:
-            bounds.append(came_from[bounds[-1]])
-        found.append((bounds[::-1], [slopes[stop] for stop in bounds[-2::-1]]))
-    return found
+        costs = best[: stop - SHORTEST + 1] + errors[stop, : stop - SHORTEST + 1]
+        before[stop] = int(costs.argmin())
+        best[stop] = costs[before[stop]] + change
+    bounds = [blocks]
+    while bounds[-1] > 0:
+        bounds.append(before[bounds[-1]])
+    bounds.reverse()
+    return bounds, [bool(lines[stop, start]) for start, stop in itertools.pairwise(bounds)]
+
+
+def _errors(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Squared errors of a segment with a stop (row) and start (column), and whether it has a slope.
+
+    Those of a line, and `SLOPE_PENALTY`, if that is less than those of a constant.
+    """
+    blocks = len(y)
+    sum_y, sum_yy, sum_xy = (
+        np.append(0, np.cumsum(values)) for values in (y, y * y, np.arange(blocks) * y)
+    )
+    stop, start = np.ogrid[: blocks + 1, : blocks + 1]
+    length = np.maximum(stop - start, SHORTEST)  # shorter ones are not asked for
+    total = sum_y[:, None] - sum_y
+    errors = sum_yy[:, None] - sum_yy - total**2 / length
+    covariance = sum_xy[:, None] - sum_xy - total * (start + stop - 1) / 2
+    gain = covariance**2 / (length * (length**2 - 1.0) / 12) - SLOPE_PENALTY - math.log(blocks)
+    lines = (gain > 0) & (length >= SHORTEST_SLOPE)
+    return np.where(lines, errors - gain, errors), lines
 
 
 def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: int) -> int:

@@ -112,7 +112,7 @@ class Trials:
     @cached_property
     def level_range(self) -> float:
         """The highest level of the trials over the lowest, minus 1 (see `segments.py`)."""
-        level_ns = segments_of([self.latency_ns])[0].level_ns
+        level_ns = segments_of(self.latency_ns).level_ns
         return float(level_ns.max() / level_ns.min() - 1)
 
     @property

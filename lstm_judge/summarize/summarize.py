@@ -14,7 +14,8 @@ from typing import Any
 
 from lstm_judge.answers import Answers
 from lstm_judge.outcomes import SteadyState
-from lstm_judge.outliers.outliers import Cluster, quick_of
+from lstm_judge.outliers.answer import Cluster
+from lstm_judge.outliers.search import search_outliers
 from lstm_judge.read.labels import flat
 from lstm_judge.read.rounds import Group, NoTrials, Round, facts_of, group_key, least_of_floor
 from lstm_judge.read.runs import RunsSource, as_runs
@@ -269,9 +270,10 @@ def summarize_groups(
 Found = tuple[tuple[Cluster, ...] | None, SteadyState | None]
 
 
-def _clusters(several: list[Sequence[Round]]) -> list[Found]:
-    """Clusters and steady state of several configurations."""
-    return [(found.clusters, found.steady_state) for found in quick_of(several)]
+def _clusters(rounds: Sequence[Round]) -> Found:
+    """Clusters and steady state of a configuration."""
+    found = search_outliers(rounds)
+    return found.clusters, found.steady_state
 
 
 def statistics_of(series: Trials, rounds: Sequence[Trials] = ()) -> dict:

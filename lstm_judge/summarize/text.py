@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lstm_judge.outliers.outliers import clusters_cell
+from lstm_judge.outliers.text import clusters_text
 from lstm_judge.read.labels import cell_text, version_text
 from lstm_judge.read.numbers import scientific, table
 from lstm_judge.summarize.summarize import FIELDS, SummaryRow
@@ -196,7 +196,7 @@ def _error(row: SummaryRow) -> str:
 
 
 def _clusters(row: SummaryRow) -> str | None:
-    return None if row.clusters is None else clusters_cell(row.clusters)
+    return None if row.clusters is None else clusters_text(row.clusters, short=True)
 
 
 def _us(name: str) -> Callable[[SummaryRow], str]:

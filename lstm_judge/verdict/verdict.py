@@ -16,7 +16,6 @@ Bounds of percentile and miss rate are these tests, inverted (`bounds.py`).
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -288,7 +287,7 @@ def judge(rounds: Sequence[Round], question: Question, until: float | None = Non
     decides. Raises `UsageError` if there are no trials after warm-up, or a latency is not finite
     and positive.
     """
-    return _explained(judged_of([(rounds, question, until)])[0], rounds)
+    return _explained(judged_of((rounds, question, until)), rounds)
 
 
 def _explained(verdict: Verdict, rounds: Sequence[Round]) -> Verdict:
@@ -310,28 +309,21 @@ def misses_of(timed: Sequence[Trials], deadline_us: float) -> tuple[list[Any], i
     return list(misses), sum(map(len, certain))
 
 
-def judged_of(asked: list[Asked]) -> list[Verdict]:
-    """`judge` of several configurations, which takes less time together, without `miss_excess`."""
-    kept = [(timed_rounds(rounds), question, until) for rounds, question, until in asked]
-    if not all(rounds for rounds, *_ in kept):
+def judged_of(asked: Asked) -> Verdict:
+    """`judge` without `miss_excess`."""
+    rounds, question, until = asked
+    kept = timed_rounds(rounds)
+    if not kept:
         raise UsageError("there are no trials after warm-up")
-    timed = [list(map(Trials.of, rounds)) for rounds, *_ in kept]
-    trials = (
-        process.latency_ns
-        for process in itertools.chain(*timed)
-        if not isinstance(process.whole, Bins)
-    )
-    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in trials):
-        raise UsageError("latencies must be finite and positive")
-    reasons = [not_judged(rounds) for rounds, *_ in kept]
-    judged = itertools.chain(
-        *(series for series, why in zip(timed, reasons, strict=True) if why is None)
-    )
-    courses = iter(segments_of([process.latency_ns for process in judged]))
-    return [
-        _judged(each, series, [None if why else next(courses) for _ in series], why)
-        for each, series, why in zip(kept, timed, reasons, strict=True)
-    ]
+    timed = list(map(Trials.of, kept))
+    for process in timed:
+        if isinstance(process.whole, Bins):
+            continue
+        if not np.isfinite(process.latency_ns).all() or process.latency_ns.min() <= 0:
+            raise UsageError("latencies must be finite and positive")
+    why = not_judged(kept)
+    courses = [None if why else segments_of(process.latency_ns) for process in timed]
+    return _judged((kept, question, until), timed, courses, why)
 
 
 def _in_calls(question: Question, rounds: Sequence[Round], timed: Sequence[Trials]) -> Question:
@@ -616,38 +608,34 @@ def _judged(
     )
 
 
-def outcomes_of(asked: list[tuple[Asked, Sequence[float]]]) -> list[list[Outcome]]:
-    """The verdicts of `judge` of several configurations at several deadlines each, ascending.
+def outcomes_of(asked: tuple[Asked, Sequence[float]]) -> list[Outcome]:
+    """The verdicts of `judge` of one configuration at several deadlines, ascending.
 
     Between the same two latencies the misses are the same, and what MET is denied for then is only
     a drift, which fewer trials exceed at a longer deadline: so MET and MISSED stay what they are.
     What else costs time is computed once.
     """
-    several = []
-    for (rounds, question, until), deadlines_us in asked:
-        kept = timed_rounds(rounds)
-        timed, found, before = list(map(Trials.of, kept)), [], None
-        why, n = not_judged(kept), sum(process.n for process in timed)
-        courses = (
-            [None] * len(timed) if why else segments_of([process.latency_ns for process in timed])
-        )
-        for deadline_us in deadlines_us:
-            misses, certain = misses_of(timed, deadline_us)
-            missed = sum(map(len, misses))
-            outcome = by_count(question, missed, n, certain)
-            if before == (missed, certain) and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
-                outcome = found[-1]
-            elif until is not None or outcome == Outcome.MET:
-                here = replace(question, deadline_us=deadline_us)
-                outcome = _judged((kept, here, until), timed, courses, why).outcome
-            elif outcome == Outcome.MISSED:
-                tau = bursts.autocorrelation_time(misses, [process.n for process in timed])
-                proven = quantiles.proves_above(certain / tau, n / tau, *_test(question))
-                outcome = outcome if proven else Outcome.NOT_ENOUGH_EVIDENCE
-            found.append(outcome)
-            before = missed, certain
-        several.append(found)
-    return several
+    (rounds, question, until), deadlines_us = asked
+    kept = timed_rounds(rounds)
+    timed, found, before = list(map(Trials.of, kept)), [], None
+    why, n = not_judged(kept), sum(process.n for process in timed)
+    courses = [None if why else segments_of(process.latency_ns) for process in timed]
+    for deadline_us in deadlines_us:
+        misses, certain = misses_of(timed, deadline_us)
+        missed = sum(map(len, misses))
+        outcome = by_count(question, missed, n, certain)
+        if before == (missed, certain) and found[-1] != Outcome.NOT_ENOUGH_EVIDENCE:
+            outcome = found[-1]
+        elif until is not None or outcome == Outcome.MET:
+            here = replace(question, deadline_us=deadline_us)
+            outcome = _judged((kept, here, until), timed, courses, why).outcome
+        elif outcome == Outcome.MISSED:
+            tau = bursts.autocorrelation_time(misses, [process.n for process in timed])
+            proven = quantiles.proves_above(certain / tau, n / tau, *_test(question))
+            outcome = outcome if proven else Outcome.NOT_ENOUGH_EVIDENCE
+        found.append(outcome)
+        before = missed, certain
+    return found
 
 
 def failed(reason: object, question: Question) -> Verdict:

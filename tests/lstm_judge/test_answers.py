@@ -68,7 +68,7 @@ def test_several_comparisons_have_the_worst_exit_status():
         (summarize, 1),
         (lambda runs: replay(runs, 100), 1),
         (scaling, 1),
-        (lambda runs: compare(runs, runs, clusters=False), 2),
+        (lambda runs: compare(runs, runs), 2),
     ],
     ids=["verdict", "outliers", "summarize", "replay", "scaling", "compare"],
 )

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from lstm_judge import environments, versions
+from lstm_judge.compare.answer import Question
 from lstm_judge.compare.compare import compare_groups
 from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.environments import EnvironmentBroken, _needs, _reason, same_version
@@ -104,16 +105,17 @@ def test_the_answer_is_what_compare_says_of_the_recordings(recorded, here):
     folder, answer = recorded
     (told,) = answer["comparisons"]
     groups = {group.configuration.runtime_version: group for group in groups_of(folders.read_many(folder))}
-    again = json.loads(json.dumps(compare_groups(groups[OLD], groups[here]).as_dict()))
-    assert (told["a"], told["b"]) == (OLD, here)
+    again = json.loads(json.dumps(compare_groups(groups[OLD], groups[here], Question()).as_dict()))
+    assert (told["a"].pop("version"), told["b"].pop("version")) == (OLD, here)
     assert {name: told[name] for name in again if name != "command"} == {
         name: value for name, value in again.items() if name != "command"
     }
-    assert told["median_ratio_low"] <= told["median_ratio"] <= told["median_ratio_high"]
+    ratio = told["median"]["ratio"]
+    assert ratio["low"] <= ratio["estimate"] <= ratio["high"]
     if told["command"]:
         assert told["command"].startswith(f"lstm-trt versions {LIBRARY} {OLD} {here} --layers 2 --hidden 8")
     medians = {side["version"]: side["median_us"] for side in answer["versions"]}
-    assert medians[here] in told["median_us_rounds_b"] and medians[OLD] in told["median_us_rounds_a"]
+    assert medians[here] in told["median"]["b_us"] and medians[OLD] in told["median"]["a_us"]
 
 
 @pytest.mark.heavy

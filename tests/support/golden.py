@@ -72,8 +72,10 @@ PATHS = {
     "scaling": columns.SCALING,
 }
 GONE: dict[str, set[str]] = {
+    "compare": {"clusters_gone", "clusters_new", "clusters_kept", "clusters_unclear"},
     # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
     "verdict": {"max_us_rounds", "drift", "until_decided"},
+    "outliers": {"segments"},  # each of `rounds` has its own
 }
 
 
@@ -89,9 +91,13 @@ def as_before(golden: object, found: object, command: str) -> object:
             flat[name] = golden[name]
             continue
         try:
-            flat[name] = columns.value_at(found, PATHS[command].get(name, name))
+            value = columns.value_at(found, PATHS[command].get(name, name))
         except KeyError:
             continue
+        expected = golden[name]
+        if isinstance(expected, dict) and isinstance(value, dict):  # `a` of a comparison has more than its source now
+            value = {key: value[key] for key in expected if key in value}
+        flat[name] = value
     return flat
 
 

@@ -8,7 +8,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lstm_judge.outliers.outliers import Outliers, explain_of, quick_of
+from lstm_judge.outliers.answer import Outliers
+from lstm_judge.outliers.explain import explain_outliers
+from lstm_judge.outliers.search import search_outliers
 from lstm_judge.read.rounds import Round
 from lstm_judge.verdict import verdict as deadline
 from lstm_judge.verdict.answer import Verdict
@@ -154,12 +156,12 @@ def judge(rounds, *question, **lengths) -> Verdict:
 
 def explain(rounds) -> Outliers:
     """Outliers of the rounds of one configuration."""
-    return explain_of([rounds])[0]
+    return explain_outliers(rounds)
 
 
 def quick(rounds) -> Outliers:
     """As `explain`, without causes and periods."""
-    return quick_of([rounds])[0]
+    return search_outliers(rounds)
 
 
 def even(n: int, sigma: float = 0.01) -> np.ndarray:

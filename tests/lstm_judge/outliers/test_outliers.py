@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_judge.outliers.outliers import BULK, TAIL, causes_text, clusters_line, explain_of, quick_of
-from lstm_judge.outliers.text import outliers_text
+from lstm_judge.outliers.answer import TAIL
+from lstm_judge.outliers.text import causes_text, clusters_text, outliers_text
 from lstm_judge.read.rounds import Round
 from lstm_judge.read.runs import load
 from lstm_judge.statistics import causes
 from lstm_judge.statistics.causes import (
+    BULK,
     CONTROL,
     PERIOD_ERRORS,
     USUAL_PERIODS,
@@ -98,9 +99,9 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
         latency_ns, _ = plant(rng, BODIES[body](rng, n), clusters, jitter=jitter)
         names.append(body)
         recordings.append([Round.of(moving(latency_ns, **MOVES[move]))])
-    answers = quick_of(recordings)
+    answers = list(map(quick, recordings))
     failed = [
-        (body, clusters_line(found.clusters))
+        (body, clusters_text(found.clusters))
         for body, found in zip(names, answers, strict=True)
         if not recovered(found, clusters)
     ]
@@ -113,14 +114,14 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
 )
 def test_data_without_clusters_has_none_in_90_of_100(n, body, rng):
     rounds = 75 if n == 1000 else 40
-    answers = quick_of([[Round.of(BODIES[body](rng, n))] for _ in range(rounds)])
-    lines = [clusters_line(found.clusters) for found in answers]
+    answers = [quick([Round.of(BODIES[body](rng, n))]) for _ in range(rounds)]
+    lines = [clusters_text(found.clusters) for found in answers]
     check_rate(sum(line != "none" for line in lines), rounds, 0.1, lines)
 
 
 def test_labels_are_those_planted(fixed):
     latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 10_000), (A_QUARTER, TWICE))
-    (labels,) = quick([Round.of(latency_ns)]).labels
+    labels = quick([Round.of(latency_ns)]).rounds[0].labels
     # Both lie more than 15 spreads from the bulk and from each other.
     assert np.array_equal(labels == 0, planted == 0)
     assert np.array_equal(labels == 1, planted == 1)
@@ -130,7 +131,7 @@ def test_a_fast_cluster_has_a_multiple_below_one(fixed):
     latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 2000), ((0.8, 0.05),))
     found = quick([Round.of(latency_ns)])
     assert recovered(found, ((0.8, 0.05),))
-    assert np.array_equal(found.labels[0] == 0, planted == 0)
+    assert np.array_equal(found.rounds[0].labels == 0, planted == 0)
 
 
 def test_fast_trials_at_the_level_of_a_segment_are_described_so(fixed):
@@ -155,7 +156,7 @@ def test_a_level_that_a_step_moves_is_no_cluster(fixed):
 def test_a_smooth_tail_is_a_tail(body, fixed):
     found = quick([Round.of(BODIES[body](fixed, 10_000))])
     assert found.tail is not None
-    assert (found.labels[0] == TAIL).sum() == found.tail.count > 100
+    assert (found.rounds[0].labels == TAIL).sum() == found.tail.count > 100
     assert found.tail.share == found.tail.count / 10_000
     text = outliers_text(found)
     assert "smooth tail" in text
@@ -164,7 +165,7 @@ def test_a_smooth_tail_is_a_tail(body, fixed):
 
 def test_a_normal_body_has_no_tail(rng):
     rounds = 30
-    answers = quick_of([[Round.of(BODIES["normal 5 %"](rng, 3000))] for _ in range(rounds)])
+    answers = [quick([Round.of(BODIES["normal 5 %"](rng, 3000))]) for _ in range(rounds)]
     check_rate(sum(found.tail is not None for found in answers), rounds, 0.05)
 
 
@@ -173,7 +174,7 @@ def test_a_normal_body_has_no_tail(rng):
 
 def assert_partition(found) -> None:
     """Every trial is of one kind, and each kind has as many trials as the answer says elsewhere."""
-    part, labels = found.partition, np.concatenate(found.labels)
+    part, labels = found.partition, np.concatenate([each.labels for each in found.rounds])
     assert sum(part.values()) == found.n == len(labels)
     assert part["tail"] == (found.tail.count if found.tail else 0) == np.count_nonzero(labels == TAIL)
     for kind, fast in (("slow_clusters", False), ("fast_clusters", True)):
@@ -192,7 +193,8 @@ def test_planted_trials_are_in_one_part_each(body, rng):
 @pytest.mark.parametrize(("folder", "every"), [("outliers", 2), ("grid", 16)])
 def test_recorded_trials_are_in_one_part_each(folder, every):
     groups = list(load(ROOT / "data" / "epyc" / folder))[::every]
-    for group, found in zip(groups, quick_of([group.rounds for group in groups]), strict=True):
+    for group in groups:
+        found = quick(group.rounds)
         assert_partition(found)
         assert found.outliers == count_outliers(np.concatenate([round_.timed_ns for round_ in group.rounds]))
 
@@ -209,7 +211,7 @@ def test_a_straggler_is_never_in_the_bulk(fixed):
     latency_ns = BODIES["normal 1 %"](fixed, 10_000)
     latency_ns[5000] = 3 * MEDIAN_NS
     found = quick([Round.of(latency_ns)])
-    assert found.labels[0][5000] == TAIL
+    assert found.rounds[0].labels[5000] == TAIL
     assert found.tail.count == 1  # and not the 0.35 % that a normal distribution has beyond the fence
 
 
@@ -222,8 +224,9 @@ def test_a_straggler_is_never_in_the_bulk(fixed):
 def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
     rounds, failed = 12, []
     series = [beats(rng, 10_000, 20, missed=missed, strays=strays) for _ in range(rounds)]
-    for found in explain_of([[Round.of(latency_ns, start_ns)] for latency_ns, start_ns, _ in series]):
-        assert found.period_by == "timestamps"
+    for latency_ns, start_ns, _ in series:
+        found = explain([Round.of(latency_ns, start_ns)])
+        assert found.events.period_by == "timestamps"
         period_ms = found.clusters[0].period_ms if len(found.clusters) == 1 else None
         if period_ms is None or abs(period_ms / 20 - 1) > 0.01:
             failed.append(period_ms)
@@ -295,7 +298,7 @@ def test_no_period_near_the_spacing_of_trials_is_named(every, fixed):
 def test_without_stamps_the_period_is_by_summed_latencies(fixed):
     latency_ns, _, _ = beats(fixed, 10_000, 20, outside_ns=0)
     found = explain([Round.of(latency_ns)])
-    assert found.period_by == "summed latencies"
+    assert found.events.period_by == "summed latencies"
     assert found.clusters[0].period_ms == pytest.approx(20, rel=0.01)
     assert "summing latencies" in outliers_text(found)
 
@@ -343,7 +346,7 @@ def counted(rng, holds, else_, rounds, n=1000):
     for _ in range(rounds):
         latency_ns, planted = plant(rng, BODIES["normal 1 %"](rng, n), (A_QUARTER, TWICE))
         recordings.append([with_counts(rng, latency_ns, planted == 0, holds=holds, else_=else_)])
-    return explain_of(recordings)
+    return list(map(explain, recordings))
 
 
 def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
@@ -374,7 +377,7 @@ def test_odds_ratio_and_shares_of_a_cause_are_those_of_its_table(fixed):
     switches[np.flatnonzero(planted < 0)[:7]] = 1
     found = explain([Round.of(latency_ns, causes={"involuntary_switches": switches})])
     (cause,) = found.clusters[0].causes
-    bulk = found.labels[0] == BULK
+    bulk = found.rounds[0].labels == BULK
     marked = int((bulk & (switches > 0)).sum())
     a, b, c, d = 15.5, 5.5, marked + 0.5, bulk.sum() - marked + 0.5
     assert cause.odds_ratio == pytest.approx(a * d / (b * c))
@@ -391,7 +394,7 @@ def test_counters_of_blocks_are_tested_by_blocks(planted, rng):
         late = rng.random(n) < np.where(stolen, 0.09, 0.001) if planted else rng.random(n) < 0.02
         latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
         recordings.append([Round.of(latency_ns, block_causes={"steal_ns": 1000 * stolen.astype(np.int64)})])
-    for found in explain_of(recordings):
+    for found in map(explain, recordings):
         causes = [(cause.name, cause.by) for cluster in found.clusters for cause in cluster.causes]
         assert set(causes) <= {("steal_ns", "block")}
         named += bool(causes)
@@ -408,7 +411,7 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
     found = explain([Round.of(latency_ns, control_ns=control_ns)])
     assert [cause.name for cause in found.clusters[0].causes] == ([CONTROL] if noisy else [])
     assert ("consistent with machine noise" in outliers_text(found)) == noisy
-    assert CONTROL in found.causes_counted
+    assert CONTROL in found.events.counted
 
 
 # Order
@@ -430,13 +433,13 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
 def test_steady_states_are_found_also_among_clusters(n, state, shape, rng):
     rounds, each = 20, shape(np.arange(n) / n)
     series = [plant(rng, BODIES["lognormal 2 %"](rng, n), (A_QUARTER, TWICE))[0] * each for _ in range(rounds)]
-    failed = [found.steady_state for found in segments_of(series) if found.steady_state != state]
+    failed = [found.steady_state for found in map(segments_of, series) if found.steady_state != state]
     check_rate(len(failed), rounds, 0.05, failed)
 
 
 def test_steps_are_placed_and_segments_cover_all_trials(fixed):
     latency_ns = moving(BODIES["normal 1 %"](fixed, 10_000), drift=0, step=0.05, at=0.37)
-    (found,) = segments_of([latency_ns])
+    found = segments_of(latency_ns)
     assert len(found.segments) == 2
     assert (found.segments[0].start, found.segments[1].stop) == (0, 10_000)
     # The step is five spreads high: it is placed within a few trials.
@@ -447,7 +450,7 @@ def test_steps_are_placed_and_segments_cover_all_trials(fixed):
 
 
 def test_a_drift_is_one_sloping_segment(fixed):
-    (found,) = segments_of([moving(BODIES["normal 1 %"](fixed, 10_000), drift=0.03, step=0)])
+    found = segments_of(moving(BODIES["normal 1 %"](fixed, 10_000), drift=0.03, step=0))
     assert len(found.segments) == 1
     assert found.segments[0].change == pytest.approx(0.03, abs=0.005)
     assert found.drift == pytest.approx(0.03, abs=0.005)
@@ -459,13 +462,13 @@ def test_a_drift_is_one_sloping_segment(fixed):
 def test_the_answer_as_json_has_the_documented_fields(fixed):
     latency_ns, start_ns, _ = beats(fixed, 10_000, 20)
     plain = json.loads(json.dumps(explain([Round.of(latency_ns, start_ns)]).as_dict()))
-    assert {"n", "outliers", "median_us", "clusters", "segments", "steady_state", "tail"} <= set(plain)
+    assert {"n", "outliers", "median_us", "clusters", "rounds", "steady_state", "tail"} <= set(plain)
     assert set(plain["clusters"][0]) >= KEYS
     (cluster,) = plain["clusters"]
     assert cluster["share"] == cluster["count"] / plain["n"] == cluster["count"] / 10_000
     assert cluster["share_low"] < cluster["share"] < cluster["share_high"]
     assert cluster["causes"] == []
-    assert set(plain["segments"][0]) >= {"start", "stop", "median_us"}
+    assert set(plain["rounds"][0]["segments"][0]) >= {"start", "stop", "median_us"}
     assert plain["steady_state"] == "flat"
 
 
@@ -482,8 +485,8 @@ def test_shares_have_the_exact_interval_of_clopper_and_pearson(fixed):
 def test_text(fixed):
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 1000), (A_QUARTER, TWICE), jitter=0.001)
     found = explain([Round.of(latency_ns)])
-    assert clusters_line(found.clusters) == "2.0 % at 1.25x, 1.0 % at 2.00x"
-    assert clusters_line(()) == "none"
+    assert clusters_text(found.clusters) == "2.0 % at 1.25x, 1.0 % at 2.00x"
+    assert clusters_text(()) == "none"
     text = outliers_text(found, "a name")
     assert text.startswith("a name:\n1000 trials, median 100")
     assert "Level: flat" in text
@@ -501,12 +504,12 @@ def test_quick_is_examine_without_causes_and_periods(fixed):
     assert whole.clusters[0].period_ms is not None
     assert whole.clusters[0].causes
     assert tuple(replace(cluster, period_ms=None, causes=()) for cluster in whole.clusters) == fast.clusters
-    assert np.array_equal(whole.labels[0], fast.labels[0])
+    assert np.array_equal(whole.rounds[0].labels, fast.rounds[0].labels)
     assert (whole.n, whole.outliers, whole.rounds) == (fast.n, fast.outliers, fast.rounds)
-    assert (fast.period_by, fast.causes_counted) == (None, ())
+    assert fast.events is None
     again = quick(rounds)
     assert again.clusters == fast.clusters
-    assert np.array_equal(again.labels[0], fast.labels[0])
+    assert np.array_equal(again.rounds[0].labels, fast.rounds[0].labels)
 
 
 def test_rounds_are_pooled_each_by_its_own_level(fixed):
@@ -519,9 +522,9 @@ def test_rounds_are_pooled_each_by_its_own_level(fixed):
     assert recovered(found, (A_QUARTER,))
     assert found.clusters[0].counts == (20, 20, 20)
     assert (found.n, [part.n for part in found.rounds]) == (3000, [1000, 1000, 1000])
-    assert [label.shape for label in found.labels] == [(1000,)] * 3
-    assert [level.shape for level in found.levels_ns] == [(1000,)] * 3
-    assert {segment["round"] for segment in found.as_dict()["segments"]} == {0, 1, 2}
+    assert [each.labels.shape for each in found.rounds] == [(1000,)] * 3
+    assert [each.level_ns.shape for each in found.rounds] == [(1000,)] * 3
+    assert [each["round"] for each in found.as_dict()["rounds"] if each["segments"]] == [0, 1, 2]
     assert "3000 trials in 3 rounds" in outliers_text(found)
 
 
@@ -543,7 +546,7 @@ def test_few_trials_give_a_plain_answer(n, kind, fixed):
     }[kind]
     found = explain([Round.of(latency_ns)])
     assert found.n == n
-    assert found.labels[0].shape == (n,)
+    assert found.rounds[0].labels.shape == (n,)
     if n < 10 or kind == "all equal":
         assert found.clusters == ()
     if kind == "all equal":
@@ -581,13 +584,13 @@ def test_a_coarse_clock_makes_no_clusters_and_hides_none(call_ns, step_ns, body,
         plain.append([Round.of(np.round(latency_ns / step_ns) * step_ns)])
         planted.append([Round.of(np.round(slow_ns / step_ns) * step_ns)])
     made = 0
-    for found, (round_,) in zip(explain_of(plain), plain, strict=True):
+    for found, (round_,) in zip(map(explain, plain), plain, strict=True):
         made += bool(found.clusters) or (found.tail is not None and found.tail.period_ms is not None)
         assert found.clock_step_us == pytest.approx(step_ns / 1e3)
-        labels_of_ties = set(zip(round_.timed_ns.tolist(), found.labels[0].tolist(), strict=True))
+        labels_of_ties = set(zip(round_.timed_ns.tolist(), found.rounds[0].labels.tolist(), strict=True))
         assert len(found.rounds[0].segments) > 1 or len(labels_of_ties) == len(np.unique(round_.timed_ns))
     kept = 0
-    for found in quick_of(planted):
+    for found in map(quick, planted):
         kept += len(found.clusters) == 1 and abs(found.clusters[0].multiplier / multiple - 1) <= 0.05
     check_rate(made, rounds, 0.1)
     check_rate(rounds - kept, rounds, 0.1)
@@ -624,7 +627,7 @@ def test_levels_that_alternate_are_named_and_are_no_drift(kind, rng):
 
 def test_a_drift_of_all_levels_is_one(fixed):
     kinds = ALTERNATIONS["two levels, runs of 50"](fixed, 10_000)
-    (found,) = segments_of([moving(at_levels(fixed, kinds), drift=0.05, step=0)])
+    found = segments_of(moving(at_levels(fixed, kinds), drift=0.05, step=0))
     assert found.levels is not None and found.drift == pytest.approx(0.05, abs=0.005)
     assert found.level_ns[-1] / found.level_ns[0] == pytest.approx(1.05, abs=0.005)
 
@@ -632,7 +635,7 @@ def test_a_drift_of_all_levels_is_one(fixed):
 def test_a_step_is_no_alternation(fixed):
     latency_ns = at_levels(fixed, (np.arange(10_000) > 6000) * 1)
     latency_ns[fixed.choice(6000, 60, replace=False)] *= 2
-    (found,) = segments_of([latency_ns])
+    found = segments_of(latency_ns)
     assert found.levels is None and len(found.segments) == 2
 
 
@@ -643,7 +646,7 @@ def test_a_million_trials(fixed):
     found = explain([Round.of(moving(latency_ns), start_ns)])
     assert recovered(found, ((1.25, 0.002), (2.0, 0.001)))
     assert [cluster.period_ms for cluster in found.clusters] == [None, None]
-    assert np.mean(found.labels[0][planted >= 0] == planted[planted >= 0]) > 0.999
+    assert np.mean(found.rounds[0].labels[planted >= 0] == planted[planted >= 0]) > 0.999
 
 
 @pytest.mark.parametrize("rounded", [True, False], ids=["rounded to ns", "exact"])
@@ -655,7 +658,7 @@ def test_steps_of_the_clock_are_no_clusters(rounded, rng):
         width_ns = median_ns * rng.uniform(0.002, 0.02)
         latency_ns = np.round(rng.normal(median_ns, width_ns, 1000) / step_ns) * step_ns
         recordings.append([Round.of(np.round(latency_ns) if rounded else latency_ns)])
-    check_rate(sum(bool(found.clusters) for found in quick_of(recordings)), rounds, 0.05)
+    check_rate(sum(bool(found.clusters) for found in map(quick, recordings)), rounds, 0.05)
 
 
 def test_the_quantum_is_the_common_step_of_the_latencies(fixed):
@@ -681,7 +684,7 @@ def named_of(recordings: list[list[Round]]) -> int:
     """In how many recordings page faults are named as the cause of a cluster."""
     return sum(
         any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)
-        for found in explain_of(recordings)
+        for found in map(explain, recordings)
     )
 
 
@@ -746,3 +749,8 @@ def test_bursts_of_events_that_slow_calls_down_are_their_cause(rng):
         slow = in_bursts(rng, n, 20, 8)
         recordings.append(with_faults(rng, n, slow, slow))
     check_rate(rounds - named_of(recordings), rounds, 0.05)
+
+
+def test_holms_correction():
+    assert causes.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert causes.holm([0.5, 0.9]) == [1, 1] and causes.holm([]) == []

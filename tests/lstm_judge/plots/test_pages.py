@@ -13,8 +13,9 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from lstm_judge import plots
-from lstm_judge.outliers.outliers import OutlierAnswers, causes_text, clusters_line, outliers
-from lstm_judge.plots import page as pages, style, tail, trials
+from lstm_judge.outliers.outliers import OutlierAnswers, outliers
+from lstm_judge.outliers.text import causes_text, clusters_text
+from lstm_judge.plots import page as pages, style, tail
 from lstm_judge.plots.style import apart, image_bytes, multiple, percent, sheet
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import Runs, as_runs, load
@@ -209,7 +210,7 @@ def test_a_configuration_that_failed_has_a_page_with_its_reason():
 
 
 @pytest.mark.heavy
-def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
+def test_all_of_a_million_trials_are_drawn():
     generator = np.random.default_rng(3)
     latency = MEDIAN_NS * (1 + 0.01 * generator.standard_normal(1_000_000))
     slow = generator.choice(1_000_000, 5000, replace=False)
@@ -225,7 +226,7 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
     bulk = only(lines(figure, label="within 1.5 × IQR")).get_ydata()
     kept = inside.latency_us[~inside.is_outlier]
-    assert len(bulk) < 40_000 and (bulk.min(), bulk.max()) == (kept.min(), kept.max())
+    assert len(bulk) == len(kept) and (bulk.min(), bulk.max()) == (kept.min(), kept.max())
     x, y = pooled_line(figure).get_data()
     assert len(x) < 6000
     for level in np.quantile(latency / 1000, [0.01, 0.3, 0.5, 0.9, 0.99, 0.996, 0.99999]):
@@ -233,12 +234,8 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
         assert drawn == pytest.approx(np.mean(latency / 1000 > level), rel=0.02)
 
 
-def test_thinning_keeps_what_it_must():
+def test_exceedance_counts_the_trials_above_each_level():
     values = np.random.default_rng(1).random(50_001)
-    kept = trials.thinned(values, 1000)
-    assert len(kept) <= 1300 and values[kept].max() == values.max() and values[kept].min() == values.min()
-    assert (np.diff(kept) > 0).all() and np.diff(kept).max() <= 200  # no stretch is left empty
-    assert list(trials.thinned(values[:10], 1000)) == list(range(10))
     ordered = np.sort(values)
     latency, above = tail.exceedance(ordered)
     assert (ordered[len(values) - 1 - above] == latency).all() and list(above[-3:]) == [2, 1, 0]
@@ -561,7 +558,7 @@ def test_findings_belong_to_the_trials_that_are_drawn():
     recorded, found = planted()
     figure = plots.outliers_page(recorded, found)
     places = cluster_line(figure, found.clusters[0]).get_xdata()
-    assert list(places) == list(10 + np.flatnonzero(found.labels[0] == 0))
+    assert list(places) == list(10 + np.flatnonzero(found.rounds[0].labels == 0))
     (first,) = recorded.rounds
     shorter = replace(first, latency_ns=first.latency_ns[20:], warmup=first.warmup[20:])
     with pytest.raises(UsageError, match="2000 trials, but round 0 has 1990"):
@@ -639,7 +636,7 @@ def test_tables_of_verdicts_outliers_and_clusters():
     recorded, found = planted()
     answers = OutlierAnswers(as_runs([recorded]), (found,))
     (row,) = answers.frame.to_dict("records")
-    assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
+    assert row["outliers"] == found.outliers and row["clusters"] == clusters_text(found.clusters)
     clusters = answers.clusters
     assert clusters["trials"].tolist() == [cluster.count for cluster in found.clusters] and len(clusters) == 2
     assert clusters["percent"].tolist() == pytest.approx([100 * cluster.share for cluster in found.clusters])
@@ -653,11 +650,13 @@ def test_a_cause_of_few_slow_trials_is_stated_as_a_part():
     def text(share: float, by: str = "trial") -> str:
         cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
         part = SimpleNamespace(causes=(cause,), hint=None)
-        return causes_text(part, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+        return causes_text(part, SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))).replace(
+            "\u00a0", " "
+        )
 
     assert text(0.9) == "major page faults (odds ratio 12.0)"
     assert text(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
     assert "partly" not in text(0.2, "control")
-    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(causes_counted=("major_faults",))
+    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))
     assert causes_text(*nothing) == "unexplained"
-    assert causes_text(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"
+    assert causes_text(nothing[0], SimpleNamespace(events=SimpleNamespace(counted=()))) == "no events were counted"

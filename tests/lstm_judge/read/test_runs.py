@@ -1,4 +1,4 @@
-"""Runs: groups of samples, selected by their configuration."""
+"""Runs: groups of rounds, selected by their configuration."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lstm_judge.read.runs import Incomplete, Runs, as_runs, load, other_versions
+from lstm_judge.read.runs import LATENCIES, Incomplete, Runs, as_runs, load, other_versions
 from lstm_judge.summarize.summarize import summarize
 from lstm_onnx.c.file import VERSION
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
@@ -257,3 +258,20 @@ def test_the_rows_of_a_summary_show_the_versions_that_tell_them_apart():
     assert "version" not in one.splitlines()[2].split() and "version" in other.splitlines()[2].split()
     *_, first, second = other.splitlines()
     assert "1.0" in first.split() and "2.0" in second.split()
+
+
+def test_runs_groups_and_rounds_are_one_short_line():
+    name = "data/epyc/deadline"
+    runs = load(ROOT / name, columns=LATENCIES)
+    assert repr(runs).startswith(f"<Runs: {len(runs)} configurations, {sum(group.n for group in runs)} trials, ")
+    assert repr(runs).endswith(f"{name}>")
+    group = runs[0]
+    assert repr(group) == f"<Group {group.name}: {group.n} trials in 1 round>"
+    assert repr(group.rounds[0]) == f"<Round 0: {group.rounds[0].n} trials>"
+    for thing in (runs, group, group.rounds[0], replace(runs, source=100 * "long/")):
+        assert "\n" not in repr(thing) and len(repr(thing)) < 200
+    html = runs._repr_html_()
+    assert html.startswith("<p>") and runs.sentence in html and html.count("<tr") == len(runs) + 1
+    printed = []
+    runs._repr_pretty_(SimpleNamespace(text=printed.append), cycle=False)
+    assert printed[0].endswith(str(runs))

@@ -416,7 +416,7 @@ def test_a_baseline_is_compared(runs, campaign, tmp_path):
     for hidden in (8, 16):
         files.write(recording(LstmShape(1, hidden, 4), "slow", 1.5 * 5 * hidden, draw=1), slower)
     found = lab.report(slower, *QUESTION, baseline=runs.where(runtime="slow", hidden=[8, 16], sequence=4))
-    tails = [str(answer.tail) for answer in found.comparisons]
+    tails = [str(answer.tail.change) for answer in found.comparisons]
     assert found.exit_status == found.comparisons.exit_status != found.verdicts.exit_status == 0
     assert "Median compared with the baseline: 2 SLOWER." in str(found)
     assert f"Tail compared with the baseline: 2 {tails[0]}." in str(found) and len(set(tails)) == 1
@@ -445,12 +445,12 @@ def test_markdown_and_junit_have_the_comparison_with_the_baseline(compared_folde
     whole = markdown.page(found)
     rows = {row[0].split(" ")[0]: row for row in markdown_rows(whole.partition("Undecided")[0], "network")}
     assert list(rows) == ["1x16-s4-b1", "1x8-s4-b1", "1x32-s4-b1"]  # SLOWER first
-    paired = zip(found.comparisons.pairs.pairs, found.comparisons, strict=True)
-    by_name = {b.name: answer for (_, a, b), answer in paired if a is not None and b is not None}
+    by_name = {both.name: answer for both, answer in found.comparisons.items() if both.on_both_sides}
     for hidden, ratio in ((8, 0.6), (16, 1.5)):
         (answer,) = [answer for name, answer in by_name.items() if name.startswith(f"1x{hidden}-")]
         _, median, tail, median_ratio, tail_ratio, percentile, *_ = rows[f"1x{hidden}-s4-b1"]
-        assert (median, tail) == (answer.median, answer.tail) and float(percentile) == answer.tail_percentile
+        assert (median, tail) == (answer.median.change, answer.tail.change)
+        assert float(percentile) == answer.tail.percentile
         assert float(median_ratio) == pytest.approx(ratio, rel=0.02) == pytest.approx(float(tail_ratio), rel=0.02)
     assert rows["1x32-s4-b1"][1:-1] == ["AMBIGUOUS", "AMBIGUOUS", "-", "-", "-"]
     assert "no memory" in rows["1x32-s4-b1"][-1] and "On one side only, and not compared: 2 configurations." in whole

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -78,6 +79,12 @@ def from_columns(columns: dict, rename: dict | None = None):
 def scaling_text(findings) -> str:
     """What the command prints."""
     return str(ScalingAnswers(Runs(()), (findings,)))
+
+
+def row_of(text: str, name: str) -> list[str]:
+    """The cells of a row of a table in the text, without its name."""
+    (line,) = (line for line in text.splitlines() if line.startswith(name))
+    return re.split(" {2,}", line.strip())[1:]
 
 
 def write_csv(path, columns: dict, separator: str = ","):
@@ -182,17 +189,17 @@ def test_a_break_of_equal_processes_is_significant():
     assert break_of(SEQUENCE, times_us, [np.full(5, time_us) for time_us in times_us]) == 256
 
 
-def test_breaks_of_few_processes_are_said_to_be_untested():
+def test_breaks_of_few_rounds_are_said_to_be_untested():
     for rounds, tested in ((1, False), (4, False), (5, True)):
         cells = {}
         for size in HIDDEN:
             time_us = (100 + 3 * size) * (1.6 if size == 256 else 1)
-            series = tuple(Trials(1e3 * np.array([time_us - 0.1, time_us, time_us + 0.1])) for _ in range(rounds))
-            cells[1, size, 1, 1] = ShapeTime(time_us, series)
+            same = Trials(1e3 * np.array([time_us - 0.1, time_us, time_us + 0.1]))
+            cells[1, size, 1, 1] = ShapeTime(time_us, (same,) * rounds)
         found = find_scaling(replace(from_columns(grid()), cells={"all": cells}))
         (line,) = (line for line in found.linearity if line.axis == "hidden")
         assert (line.breaks_at, line.breaks_tested, line.untested_break) == (256, tested, not tested)
-        assert ("1 not tested against noise, which takes 5 processes" in scaling_text(found)) != tested
+        assert ("1 at 256 (1 not tested)" in scaling_text(found)) != tested
         assert found.as_dict()["linearity"][0]["breaks_tested"] == tested
 
 
@@ -267,11 +274,15 @@ def test_inversions_between_hidden_200_and_256():
     text = scaling_text(found)
     along = [line for line in found.linearity if line.axis == "sequence"]
     assert 0 < (linear := sum(line.exponent_low <= 1 <= line.exponent_high for line in along)) < len(along)
-    assert f"Sequence length: may be linear in {linear} of {len(along)} series: power 0." in text
-    assert "3 series leave the line through the smaller sizes" in text
-    assert "only at layers 3, 4, 6, only at sequence 256, only at batch 1" in text
+    row = row_of(text, "Sequence length")
+    assert row[0] == f"{linear} of {len(along)}" and row[-1] == "3 at 256 (3 not tested)"
+    pairs, significant, lowest, shape = row_of(text, "hidden 200 -> 256")
+    assert (pairs, significant, shape) == ("3", "-", "layers 3, sequence 256, batch 1")
+    assert float(lowest) == pytest.approx(
+        min(pair.ratio for pair in found.inversions if pair.axis == "hidden"), abs=6e-4
+    )
     # The slow shape is also slower at batch 1 than at batch 2.
-    assert {tuple(pair.shape.values()) for pair in found.batch1_penalties} == {(n, 200, 256, 1) for n in (3, 4, 6)}
+    assert {tuple(pair.smaller.values()) for pair in found.batch1_penalties} == {(n, 200, 256, 1) for n in (3, 4, 6)}
 
 
 def test_neighbours_are_those_present_on_their_line():
@@ -351,7 +362,9 @@ def test_the_command_prints_the_documented_fields(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["batch1_penalties"] == []
     assert run(path, "--rename", *RENAMED) == 0
     text = capsys.readouterr().out
-    assert "Batch 1 slower than batch 2: in 1 of 15 networks" in text
+    assert "batch 1 slower than batch 2: 1 of 15 networks measured at both" in text
+    assert row_of(text, "batch 1 -> 2") == ["1", "-", f"{fast / slow:.3f}", "layers 1, hidden 64, sequence 32"]
+    assert row_of(text, "doubling it costs")[-2:] == row_of(text, "least time per sample")[-2:] == ["0", "15"]
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("ns", 1e3), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
@@ -495,7 +508,8 @@ def test_recordings_give_medians_and_say_what_is_not_certain(tmp_path, capsys):
     assert found["linearity"][0]["fixed"] == {"layers": 2, "sequence": 16, "batch": 1}
     assert run(tmp_path) == 0
     text = capsys.readouterr().out
-    assert "2 pairs (0 significant)" in text and text.count("fewer than 5 rounds (2 pairs)") == 1
+    assert row_of(text, "hidden 128 -> 200")[:2] == row_of(text, "hidden 64 -> 128")[:2] == ["1", "0"]
+    assert text.count("fewer than 5 rounds (2 pairs)") == 1
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]

@@ -48,7 +48,7 @@ def test_no_bound_contradicts_the_verdict_on_a_recording(rng, folder):
         percentile, confidence = str(rng.choice(PERCENTILES)), float(rng.choice(CONFIDENCES))
         questions = near(rng, timed_rounds(group.rounds), percentile, confidence, 4)
         asked += [(group.rounds, question, group.until) for question in questions]
-    for answer in judged_of(asked):
+    for answer in map(judged_of, asked):
         assert not list(contradictions(answer)), answer
 
 
@@ -92,7 +92,7 @@ def test_no_bound_contradicts_the_verdict_on_planted_latencies(rng, law, until):
             rounds = [binned(latency_ns) for latency_ns in latencies_ns]
         questions = near(rng, rounds, percentile, float(rng.choice(CONFIDENCES)), 2)
         asked += [(rounds, question, until) for question in questions]
-    for answer in judged_of(asked):
+    for answer in map(judged_of, asked):
         assert not list(contradictions(answer)), answer
 
 
@@ -160,9 +160,9 @@ def test_a_slow_level_is_seen_in_the_slowest_calls_and_denies_met_near_the_deadl
     runs = 40
     recordings = [[Round.of(slow_level(rng, 10_000))] for _ in range(runs)]
     true_us = 100 * np.exp(0.02 * 2**0.5 * 3.0902)
-    found = judged_of([(rounds, Question(true_us, "99.9"), None) for rounds in recordings])
+    found = [judged_of((rounds, Question(true_us, "99.9"), None)) for rounds in recordings]
     check_rate(sum(answer.outcome == Outcome.MET for answer in found), runs, 0.05)
-    far = judged_of([(rounds, Question(1000, "99.9"), None) for rounds in recordings])
+    far = [judged_of((rounds, Question(1000, "99.9"), None)) for rounds in recordings]
     check_rate(sum(answer.outcome != Outcome.MET or not answer.bursts.slow_longer for answer in far), runs, 0.1)
     for answer in far:
         assert answer.bursts.slow_longer == ("for which MET holds" in verdict_text(answer))

@@ -101,7 +101,7 @@ def test_without_times_off_the_core_nothing_is_split_and_the_reason_is_stated():
 def test_recordings_of_earlier_versions_say_nothing():
     before = Round.of(round_(on_core=90_000).latency_ns)
     found = explain([before])
-    assert found.slowest is found.control is None and found.switches == ()
+    assert found.events.slowest is found.events.control is None and found.events.switches == ()
     assert "Time of slow calls" not in outliers_text(found)
     verdict = judge([before], Question(150))
     assert verdict.outcome == "MISSED" and verdict.miss_excess is None

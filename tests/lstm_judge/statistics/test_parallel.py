@@ -18,22 +18,20 @@ from tests.conftest import wait_for
 ITEMS = [np.arange(100.0) + place for place in range(50)]
 
 
-def sums(items: list) -> list:
-    """The sum of each item, and the process that computed it."""
+def total(item: np.ndarray) -> tuple[float, int]:
+    """The sum of an item, and the process that computed it."""
     time.sleep(0.01)
-    return [(float(item.sum()), os.getpid()) for item in items]
+    return float(item.sum()), os.getpid()
 
 
-def refused_except_first(items: list) -> list:
-    if any(item[0] > 0 for item in items):
-        raise UsageError(f"item {items[0][0]:g} is wrong")
-    return [None for _ in items]
+def refused_except_first(item: np.ndarray) -> None:
+    if item[0] > 0:
+        raise UsageError(f"item {item[0]:g} is wrong")
 
 
-def killed_except_first(items: list) -> list:
-    if any(item[0] > 0 for item in items):
+def killed_except_first(item: np.ndarray) -> None:
+    if item[0] > 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    return [None for _ in items]
 
 
 def children() -> list[int]:
@@ -62,8 +60,8 @@ def two_children(monkeypatch):
 
 
 def test_children_compute_what_this_process_would_in_the_same_order(two_children):
-    found = computed(sums, ITEMS, [100] * 50)
-    assert [value for value, _ in found] == [value for value, _ in sums(ITEMS)]
+    found = computed(total, ITEMS, [100] * 50)
+    assert [value for value, _ in found] == [value for value, _ in map(total, ITEMS)]
     workers = {pid for _, pid in found}
     assert found[0][1] == os.getpid() and 2 <= len(workers) <= 3
     assert all(pid != os.getpid() for _, pid in found[1:])
@@ -71,11 +69,11 @@ def test_children_compute_what_this_process_would_in_the_same_order(two_children
 
 def test_short_work_and_one_core_need_no_child(monkeypatch, two_children):
     monkeypatch.setattr(parallel, "LONG_S", 1e9)
-    assert {pid for _, pid in computed(sums, ITEMS, [100] * 50)} == {os.getpid()}
+    assert {pid for _, pid in computed(total, ITEMS, [100] * 50)} == {os.getpid()}
     monkeypatch.setattr(parallel, "LONG_S", 0.0)
     monkeypatch.setattr(parallel, "allowed_cores", lambda: linux.allowed_cores()[:1])
-    assert {pid for _, pid in computed(sums, ITEMS, [100] * 50)} == {os.getpid()}
-    assert computed(sums, [], []) == []
+    assert {pid for _, pid in computed(total, ITEMS, [100] * 50)} == {os.getpid()}
+    assert computed(total, [], []) == []
 
 
 @pytest.mark.heavy
@@ -93,4 +91,4 @@ def test_ctrl_c_ends_the_children(monkeypatch, two_children):
 
     monkeypatch.setattr(parallel, "wait", stopped)
     with pytest.raises(KeyboardInterrupt):
-        computed(sums, ITEMS, [100] * 50)
+        computed(total, ITEMS, [100] * 50)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from lstm_judge.compare.compare import compare
-from lstm_judge.outliers.outliers import Cluster, clusters_cell, clusters_line
+from lstm_judge.outliers.answer import Cluster
+from lstm_judge.outliers.text import clusters_text
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import as_runs
 from lstm_judge.statistics.quantiles import count_outliers, percentile
@@ -120,7 +121,7 @@ def test_precisions_are_never_pooled_and_named():
     assert [group.name for group in as_runs([in_precision("bf16", 0.0)])] == names[2:]
     assert [group.name for group, _ in verdict(runs, deadline_us=1000).items()] == names
     sides = compare(runs, as_runs([in_precision(name, 0.0, round=1) for name in ("fp32", "bf16")]))
-    paired = [[side and side.name for side in sides_of[1:]] for sides_of in sides.pairs.pairs]
+    paired = [[side and side.name for side in (both.a, both.b)] for both, _ in sides.items()]
     assert paired == [names[:1] * 2, names[2:] * 2, [names[1], None]]
 
 
@@ -320,9 +321,15 @@ def cluster_at(multiplier: float, share: float) -> Cluster:
 
 def test_a_cell_has_the_most_frequent_cluster_and_the_number_of_others():
     clusters = [cluster_at(2.011, 0.01), cluster_at(1.25, 0.0204)]
-    assert clusters_line(clusters) == "1.0 % at 2.01x, 2.0 % at 1.25x"
-    assert clusters_cell(clusters) == "2.0 % at 1.25x; 1 more" and clusters_cell(clusters[:1]) == "1.0 % at 2.01x"
-    assert clusters_cell([]) == "none" and clusters_cell([cluster_at(3, 0.0002)]) == "0.020 % at 3.00x"
+    assert clusters_text(clusters) == "1.0 % at 2.01x, 2.0 % at 1.25x"
+    assert (
+        clusters_text(clusters, short=True) == "2.0 % at 1.25x; 1 more"
+        and clusters_text(clusters[:1], short=True) == "1.0 % at 2.01x"
+    )
+    assert (
+        clusters_text([], short=True) == "none"
+        and clusters_text([cluster_at(3, 0.0002)], short=True) == "0.020 % at 3.00x"
+    )
 
 
 def test_a_sweep_is_summarized_with_and_without_clusters():
@@ -332,7 +339,7 @@ def test_a_sweep_is_summarized_with_and_without_clusters():
     lines = str(rows).splitlines()
     assert max(map(len, lines)) <= 150
     place = lines[2].index("clusters")
-    assert [line[place:] for line in lines[3:]] == [clusters_cell(row.clusters) for row in rows]
+    assert [line[place:] for line in lines[3:]] == [clusters_text(row.clusters, short=True) for row in rows]
     assert all(re.fullmatch(r"none|\d+(\.\d+)? % at \d+(\.\d+)?x(; \d+ more)?", line[place:]) for line in lines[3:])
     bare = summarize(items, clusters=False)
     assert bare[0].clusters is bare[0].steady_state is None

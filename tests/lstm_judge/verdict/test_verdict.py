@@ -361,7 +361,7 @@ def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
         question = Question(1e9, percentile)
-        verdicts = judged_of([(of(BODIES[body](rng, n)), question, None) for _ in range(runs)])
+        verdicts = [judged_of((of(BODIES[body](rng, n)), question, None)) for _ in range(runs)]
         check_rate(sum(verdict.outcome != MET for verdict in verdicts), runs, 1e-3)
         assert all(verdict.effective.n == n for verdict in verdicts if verdict.outcome == MET)
 
@@ -476,7 +476,7 @@ def test_misses_of_one_round_are_not_those_of_all():
 def test_rounds_of_different_medians_are_no_dependence(rng):
     runs, question = 100, Question(1e4)
     recordings = [of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))) for _ in range(runs)]
-    verdicts = judged_of([(rounds, question, None) for rounds in recordings])
+    verdicts = [judged_of((rounds, question, None)) for rounds in recordings]
     check_rate(sum(verdict.effective.n != 3000 for verdict in verdicts), runs, 1e-3)
 
 
@@ -502,9 +502,9 @@ def test_the_outcomes_at_many_deadlines_are_those_of_each(rng, rounds, until, as
     inside = np.quantile(every_us, [0, 0.3, *np.linspace(0.97, 1, 10)])
     deadlines_us = np.unique([0.9 * every_us.min(), *inside, 1.01 * every_us.max(), 2 * every_us.max()]).tolist()
     question = Question(1.0, "99", **asked)
-    found, again = outcomes_of(2 * [((rounds, question, until), deadlines_us)])
+    found = outcomes_of(((rounds, question, until), deadlines_us))
     each = [replace(question, deadline_us=deadline_us) for deadline_us in deadlines_us]
-    assert found == again == [judge_question(rounds, one, until).outcome for one in each]
+    assert found == [judge_question(rounds, one, until).outcome for one in each]
     assert found[0] == MISSED and found[-1] in ((NOT_ENOUGH,) if every_us.size == 40 else (MET, NOT_ENOUGH))
 
 

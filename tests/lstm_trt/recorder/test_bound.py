@@ -239,10 +239,10 @@ def test_one_round_below_its_own_bound_is_marked():
     assert lab.summarize(rounds)[0].below_floor
     assert [row.below_floor for row in lab.summarize(rounds, by_round=True)] == [False, True, False]
     several = as_runs([*rounds, bounded(0.7, runtime="another"), bounded(None, runtime="a third")])
-    (text,) = several.warnings
+    (text,) = several.remarks
     assert "0.7 of the roofline bound or more" in text and "a third" not in text and text.count(" on ") == 2
-    assert several.where(runtime="a third").warnings == () and len(several.where(runtime="another").warnings) == 1
-    (text,) = several.where(runtime=["planted", "a third"]).warnings
+    assert several.where(runtime="a third").remarks == () and len(several.where(runtime="another").remarks) == 1
+    (text,) = several.where(runtime=["planted", "a third"]).remarks
     assert "0.9 of the roofline bound or more" in text and "another" not in text
 
 

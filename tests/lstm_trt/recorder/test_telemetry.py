@@ -408,10 +408,10 @@ def test_unexplained_cpu_time_is_named_where_it_matters(call_ns, least_ns):
         sample = Round.of(np.full(n, call_ns), unexplained_cpu_ns=int(unexplained_ns), telemetry="on (onnxruntime)")
         answers = outliers([Group("planted", (sample,))])
         (found,) = answers
-        assert bool(found.unexplained) == named
+        assert bool(found.events.unexplained) == named
         if named:
-            assert "telemetry: on (onnxruntime)" in found.unexplained[0]
-            assert found.unexplained[0] in str(answers)
+            assert "telemetry: on (onnxruntime)" in found.events.unexplained[0]
+            assert found.events.unexplained[0] in str(answers)
 
 
 # --- time between calls ---

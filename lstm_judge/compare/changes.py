@@ -1,0 +1,272 @@
+"""Whether a percentile, or the rate of misses, of B differs from that of A.
+
+The unit of replication is the process. The same script in ten processes had medians that were
+known to 0.07 % each but differed by 3 %, so disjoint intervals of two processes prove nothing.
+The question is whether *another* process of B would differ from *another* process of A.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from lstm_judge.compare.answer import MissRates, PercentileChange, Question, Ratio
+from lstm_judge.outcomes import Change
+from lstm_judge.statistics import quantiles
+from lstm_judge.statistics.dependence import effective_n
+from lstm_judge.statistics.sequential import limit_ns
+from lstm_judge.statistics.trials import Trials
+from lstm_trt.config.format import short_number
+
+#: The timed trials of each process of A, and of B.
+Sides = Sequence[Sequence[Trials]]
+
+#: A threshold belongs to the tail if at most this many times as many trials exceed it as exceed the
+#: percentile.
+TAIL = 5
+
+#: Miss rates whose ratio is between 1 / 1.25 and 1.25 are the same: a margin of 2 % would need 10
+#: 000 misses a process.
+RATE_EFFECT = 0.25
+
+
+def tail_change(sides: Sides, question: Question, machine: float) -> PercentileChange:
+    """The change of the highest percentile that has an upper bound in every process."""
+    least = min(process.n for side in sides for process in side)
+    for percentile, share in question.tails.items():
+        _, high = quantiles.interval_ranks(least, share, question.confidence)
+        if high is not None:
+            return percentile_change(sides, f"p{percentile:.15g}", share, question, machine)
+    reason = f"tail: n = {least} is too small for an upper bound of p{min(question.tails):g}"
+    return PercentileChange(Change.AMBIGUOUS, None, Ratio(), (), (), reason, 0)
+
+
+def percentile_change(
+    sides: Sides, heading: str, share: Fraction, question: Question, machine: float
+) -> PercentileChange:
+    """The change of the percentile `share`, which reasons call `heading`.
+
+    `machine`: the ratio B / A of the control runs, or 1.
+    """
+    a_ns, b_ns = (
+        np.array([quantiles.percentile(process.ordered_ns, share) for process in side])
+        for side in sides
+    )
+    ratios = np.sort(np.divide.outer(b_ns, a_ns).ravel())
+    rank = quantiles.ratio_rank(len(a_ns), len(b_ns), question.each)
+    ratio = Ratio(_middle(ratios))
+    if rank:
+        ratio = Ratio(_middle(ratios), float(ratios[rank - 1]), float(ratios[-rank]))
+    needed = _fewest_rounds(question)
+    if min(len(a_ns), len(b_ns)) < quantiles.ROUNDS:
+        values_ns = (a_ns, b_ns)
+        change, reason = _change_in_few_rounds(
+            sides, values_ns, _middle(ratios), share, question, machine
+        )
+    elif ratio.low is None or ratio.high is None:
+        change = Change.AMBIGUOUS
+        reason = _no_interval(sides, question)
+    else:
+        needed = 2 * max(map(len, sides))
+        kinds = (Change.FASTER, Change.SLOWER)
+        change, reason = _decided(ratio.low, ratio.high, question.effect, *kinds)
+    return PercentileChange(
+        change,
+        float(100 * share),
+        ratio,
+        tuple((a_ns / 1e3).tolist()),
+        tuple((b_ns / 1e3).tolist()),
+        f"{heading}: {reason}",
+        needed if change == Change.AMBIGUOUS else 0,
+    )
+
+
+def _middle(ratios: np.ndarray) -> float:
+    """The median of ascending ratios; of two middle ones their geometric mean."""
+    return math.sqrt(float(ratios[(len(ratios) - 1) // 2]) * float(ratios[len(ratios) // 2]))
+
+
+def _decided(
+    low: float, high: float, effect: float, less: Change, more: Change
+) -> tuple[Change, str]:
+    """Whether a ratio B / A between these bounds is the same, less or more; and why."""
+    bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
+    if math.isinf(high):
+        bounds = f"the ratio over rounds is at least {low:.4g}, without an upper bound"
+    if math.isinf(low):
+        bounds = "the ratio over rounds has no bound, because processes of A have no miss"
+    margin = f"{100 * effect:g} %"
+    least = 1 / (1 + effect)
+    most = 1 + effect
+    if high < least or low > most:
+        change = less if high < least else more
+        return change, f"{bounds}, which differs from 1 by more than {margin}"
+    if least <= low and high <= most:
+        return Change.SAME, f"{bounds}, which is within {margin} of 1"
+    return Change.AMBIGUOUS, f"{bounds}, neither entirely within {margin} of 1 nor entirely beyond"
+
+
+def _fewest_rounds(question: Question) -> int:
+    """Rounds per side that give an interval of the ratio over rounds, at least `ROUNDS` and at most
+    100."""
+    for rounds in range(quantiles.ROUNDS, 100):
+        if quantiles.ratio_rank(rounds, rounds, question.each):
+            return rounds
+    return 100
+
+
+def _no_interval(sides: Sides, question: Question) -> str:
+    m, n = map(len, sides)
+    given = f"{m} and {n} rounds give no interval at {100 * question.confidence:g} % confidence"
+    return f"{given}; record {_fewest_rounds(question)} per side"
+
+
+def _processes(sides: Sides) -> str:
+    m, n = map(len, sides)
+    if m != n:
+        return f"{m} and {n} processes"
+    return "one process per side" if m == 1 else f"{m} processes per side"
+
+
+# Fewer than 5 rounds per side
+
+
+def _change_in_few_rounds(
+    sides: Sides,
+    values_ns: tuple[np.ndarray, np.ndarray],
+    ratio: float,
+    share: Fraction,
+    question: Question,
+    machine: float,
+) -> tuple[Change, str]:
+    """FASTER or SLOWER if nothing else can explain the ratio B / A of the percentiles `values_ns`;
+    and why."""
+    smallest = max(quantiles.ONE_PROCESS_RATIO, 1 + question.effect)
+    slow = int(ratio > 1)
+    apart = max(ratio, 1 / ratio)
+    doubt = _doubt_of_ratio(sides, values_ns, apart, smallest, machine if slow else 1 / machine)
+    if doubt is not None:
+        return Change.AMBIGUOUS, doubt
+    effective = _effective_share(sides, values_ns, share)
+    lows, highs = (
+        [
+            quantiles.interval(process.ordered_ns, share, question.confidence, effective)[end]
+            for process in sides[side]
+        ]
+        for side, end in ((slow, 0), (1 - slow, 1))
+    )
+    rounds = _processes(sides)
+    if None in (*lows, *highs):
+        correlated = f"trials are too correlated for an interval with {rounds}"
+        reason = f"{correlated} (effective sample size {100 * effective:.0f} % of n)"
+        return Change.AMBIGUOUS, reason
+    low_ns = np.array(lows)
+    high_ns = np.array(highs)
+    if high_ns.max() >= low_ns.min():
+        return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
+    # The uncertainty within processes adds in quadrature to the difference between processes.
+    chance_slow = math.log((values_ns[slow] / low_ns).max())
+    chance_fast = math.log((high_ns / values_ns[1 - slow]).max())
+    needed = math.exp(math.hypot(math.log(smallest), chance_slow, chance_fast))
+    if apart <= needed:
+        inconclusive = f"a ratio below {needed:.2f} is inconclusive with {rounds}"
+        return Change.AMBIGUOUS, f"{inconclusive} and the uncertainty within each process"
+    proof = f"disjoint intervals and a ratio above {needed:.2f}, of {rounds}"
+    assumed = f"less than {100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
+    reason = f"{proof}; assumes that processes of one configuration differ by {assumed}"
+    return (Change.SLOWER if slow else Change.FASTER), reason
+
+
+def _doubt_of_ratio(
+    sides: Sides,
+    values_ns: tuple[np.ndarray, np.ndarray],
+    apart: float,
+    smallest: float,
+    machine: float,
+) -> str | None:
+    """Why a ratio `apart`, above 1, can be chance: also equal processes, rounds of one side, or the
+    control runs (whose ratio in the same direction is `machine`) differ as much."""
+    rounds = _processes(sides)
+    if apart <= smallest:
+        under = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive with {rounds}"
+        return f"{under}; record {quantiles.ROUNDS} per side"
+    within = max(float(value.max() / value.min()) for value in values_ns)
+    if apart <= within:
+        return f"rounds of one side already differ by a ratio of {within:.2f}"
+    if apart <= smallest * machine:
+        also = f"the control runs (an empty step) also differ by a ratio of {machine:.2f}"
+        return f"{also}, with {rounds}"
+    return None
+
+
+def _effective_share(
+    sides: Sides, values_ns: tuple[np.ndarray, np.ndarray], share: Fraction
+) -> float:
+    """Effective sample size over the number of trials, the minimum of all processes.
+
+    Computed for exceedances of each process's own percentile, and of the geometric mean of all
+    percentiles if that is in the tail. The minimum, because a burst of slow calls in one process
+    leaves no trace in the others.
+    """
+    pooled_ns = np.concatenate(values_ns)
+    middle_ns = math.exp(np.mean(np.log(pooled_ns)))
+    shares = []
+    for process, own_ns in zip(itertools.chain(*sides), pooled_ns, strict=True):
+        beyond = process.latency_ns > middle_ns
+        shares.append(effective_n(process.latency_ns > own_ns) / len(beyond))
+        if beyond.mean() <= TAIL * (1 - share):
+            shares.append(effective_n(beyond) / len(beyond))
+    return min(shares)
+
+
+# Miss rates
+
+
+def miss_rates(sides: Sides, deadline_us: float, question: Question) -> MissRates:
+    """The change of the miss rates at a deadline.
+
+    The interval of the ratio is that of the Mann-Whitney test, inverted. A pair of rates that are
+    both 0 has any ratio: it counts against either direction, so that with ties the interval has at
+    least its confidence.
+    """
+    calls = min(process.n for side in sides for process in side)
+    limit = limit_ns(deadline_us)
+    a, b = (
+        np.array([np.sum(process.above(limit)[0] < calls) / calls for process in side])
+        for side in sides
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.divide.outer(b, a).ravel()
+    lows = np.sort(np.where(np.isnan(ratios), 0, ratios))
+    highs = np.sort(np.where(np.isnan(ratios), math.inf, ratios))
+    estimate = _middle(lows) if _middle(lows) == _middle(highs) else math.inf
+    rank = quantiles.ratio_rank(len(a), len(b), question.each)
+    low = float(lows[rank - 1]) if rank else None
+    high = float(highs[-rank]) if rank else math.inf
+    change = Change.AMBIGUOUS
+    needed = _fewest_rounds(question)
+    if not a.any() and not b.any():
+        unknown = "so no number of processes tells how the miss rates compare"
+        reason = f"no call of either side missed, {unknown}; a shorter deadline can be compared"
+        needed = 0
+    elif min(map(len, sides)) < quantiles.ROUNDS:
+        reason = f"inconclusive with {_processes(sides)}; record {quantiles.ROUNDS} per side"
+    elif low is None:
+        reason = _no_interval(sides, question)
+    else:
+        effect = max(question.effect, RATE_EFFECT)
+        change, reason = _decided(low, high, effect, Change.FEWER, Change.MORE)
+        needed = 2 * max(map(len, sides))
+    counted = f"misses of {short_number(deadline_us)} us in the first {calls} calls of each process"
+    return MissRates(
+        change,
+        deadline_us,
+        calls,
+        Ratio(*(bound and quantiles.finite(bound) for bound in (estimate, low, high))),
+        tuple(a.tolist()),
+        tuple(b.tolist()),
+        f"{counted}: {reason}",
+        needed if change == Change.AMBIGUOUS else 0,
+    )
