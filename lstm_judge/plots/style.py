@@ -138,7 +138,7 @@ class Picture(Figure):
 
 
 def image_bytes(picture: Picture, form: str = "png") -> bytes:
-    """The whole picture in one of `FORMATS`, at the size of its layout; the same bytes each time."""
+    """The whole picture in one of `FORMATS`, at the size of its layout; always the same bytes."""
     metadata = {
         "png": {"Description": picture.alt},
         "svg": {"Title": picture.alt, "Date": None},  # screen readers read the title
@@ -325,7 +325,7 @@ MOST_ROWS = 4
 
 
 @contextmanager
-def facets(
+def facets(  # noqa: PLR0913
     title: str,
     notes: Sequence[str],
     blocks: Sequence[Sequence[str]],
@@ -362,17 +362,7 @@ def facets(
     else:
         height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
     with figure(title, notes, height_in, summary=summary) as (picture, body):
-        grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=True)
-        axes: list[Axes] = []
-        for block, count in zip(blocks, rows, strict=True):
-            panels = [*grid[:count].flat]
-            grid = grid[count:]
-            for place, panel in enumerate(panels):
-                panel.set_visible(place < len(block))
-                panel.tick_params(labelbottom=place + columns >= len(block) or not sharex)
-            for panel, name in zip(panels, block, strict=False):
-                panel.set_title(name, loc="left")
-                axes.append(panel)
+        axes = _panels(body, blocks, columns, sharex)
         yield picture, axes
         name_axes(axes, *names)
         if below and handles:
@@ -381,6 +371,25 @@ def facets(
             body.legend(
                 handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4
             )
+
+
+def _panels(
+    body: SubFigure, blocks: Sequence[Sequence[str]], columns: int, sharex: bool
+) -> list[Axes]:
+    """A panel for each title; those that fill up the last row of a block are not shown."""
+    rows = sum(math.ceil(len(block) / columns) for block in blocks)
+    grid = body.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True)
+    every = iter(grid)
+    axes = []
+    for block in blocks:
+        for first in range(0, len(block), columns):
+            for place, panel in enumerate(next(every), first):
+                panel.set_visible(place < len(block))
+                panel.tick_params(labelbottom=not sharex or place + columns >= len(block))
+                if place < len(block):
+                    panel.set_title(block[place], loc="left")
+                    axes.append(panel)
+    return axes
 
 
 @contextmanager
