@@ -77,7 +77,7 @@ API = defined(
         "compare.compare": ("compare",),
         "verdict.verdict": ("verdict",),
         "outliers.outliers": ("outliers",),
-        "replay.replay": ("replay",),
+        "replay": ("replay",),
         "scaling.scaling": ("scaling",),
         "summarize.summarize": ("summarize",),
         "campaign": (
@@ -119,7 +119,8 @@ TEXTS = {
     "Comparisons": "lstm_judge.compare.text",
     "ComparisonSeries": "lstm_judge.compare.text",
     "OutlierAnswers": "lstm_judge.outliers.text",
-    "Replays": "lstm_judge.replay.text",
+    "Replays": "lstm_judge.replay",
+    "Report": "lstm_judge.report.text",
     "ScalingAnswers": "lstm_judge.scaling.text",
     "Summary": "lstm_judge.summarize.text",
     "Verdicts": "lstm_judge.verdict.text",

@@ -262,13 +262,13 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     bottom, top = ax.get_ylim()
     warm_us = calls.latency_us[calls.warm]
     above = warm_us[warm_us > top]
-    below = warm_us[warm_us < bottom]
-    trials = f"of {len(warm_us)} warm-up trials"
+    below = (warm_us < bottom).sum()
     outside = []
     if len(above):
-        outside.append(f"▲ {len(above)} {trials} above, up to {number(above.max())} µs")
-    if len(below):
-        outside.append(f"▼ {len(below)} {trials} below, from {number(below.min())} µs")
+        of_all = f"{len(above)} of {len(warm_us)} warm-up trials above"
+        outside.append(f"▲ {of_all}, up to {number(above.max())} µs")
+    if below:
+        outside.append(f"▼ {below} of {len(warm_us)} warm-up trials below")
     if deadline_us and not bottom < deadline_us < top:
         outside.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
     look = {"ha": "left", "color": "0.35", "xycoords": "axes fraction"}
