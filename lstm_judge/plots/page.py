@@ -305,7 +305,8 @@ def draw_outliers(
     timelines = []
     for place in places:
         one = runs[place : place + 1]
-        pages.append((one, partial(outliers_page, one, findings[place])))
+        found: Any = findings[place]  # not None where there are trials
+        pages.append((one, partial(outliers_page, one, found)))
         if any(round_.switches for round_ in one[0].rounds):
             timelines.append((one, partial(timeline, one)))
     return style.write_pictures(

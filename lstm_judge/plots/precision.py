@@ -89,7 +89,7 @@ def _error(point: data.Point) -> float:
 def _draw(ax: Axes, point: data.Point, look: dict) -> None:
     """The median and its interval in each round."""
     for trials in point.rounds:
-        found = trials.percentile(MEDIAN)
+        found: Any = trials.percentile(MEDIAN)
         ends_us = [found.low_us or found.us, found.high_us or found.us]
         ax.plot([_error(point)] * 2, ends_us, color=look["color"], linewidth=1.3, zorder=2)
     ax.plot([_error(point)], [point.statistic("median_us")], **look | MARK, zorder=3)

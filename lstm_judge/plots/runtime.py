@@ -107,7 +107,9 @@ def _lane(
     ax.plot(ends_us, [height] * 2, **look | line)
     for kind, right in COLUMNS.items():
         value_us = point.statistic(kind)
-        hollow = {"markerfacecolor": "white", "zorder": 4} if kind == "max_us" else {"zorder": 3}
+        hollow: Any = (
+            {"markerfacecolor": "white", "zorder": 4} if kind == "max_us" else {"zorder": 3}
+        )
         ax.plot([value_us], [height], **look | MARK | hollow, markeredgewidth=1.3)
         best_us = min(other.statistic(kind) for other in others if other.ok)
         weight = "bold" if value_us == best_us else "normal"

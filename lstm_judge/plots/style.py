@@ -485,7 +485,7 @@ def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
     return [heading(name), *reversed(handles), heading(" ")]
 
 
-def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> None:
+def latency_axis(axes: Sequence[Axes], numbers: Iterable[float], room_below: float = 0.0) -> None:
     """Set scale and limits of a shared y axis with latencies.
 
     `room_below` is the share of the height that is kept free at the bottom, for failure marks.

@@ -233,10 +233,11 @@ def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
     size = _mark_size(calls)
     if kind.label != BULK:
         size += 1 if "marker" in kind.look else 2
+    look: Any = DOT | {"markersize": size} | kind.look
     ax.plot(
         calls.place[chosen],
         calls.latency_us[chosen],
-        **DOT | {"markersize": size} | kind.look,
+        **look,
         rasterized=bool(chosen.sum() > VECTORS),
         label=kind.name,
         zorder=2 if kind.label == BULK else 3,
@@ -281,7 +282,7 @@ def _histogram(side: Axes, timed: Trials, ax: Axes) -> None:
     spaced = np.geomspace if ax.get_yscale() == "log" else np.linspace
     side.hist(
         timed.latency_us,
-        spaced(low, high, 61),
+        spaced(low, high, 61).tolist(),
         orientation="horizontal",
         color=BULK_COLOR,
         alpha=0.8,
