@@ -539,16 +539,20 @@ def even_ticks(low: float, high: float) -> np.ndarray:
 def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
     """Make an axis logarithmic, from `low` to `high`, with about eight ticks.
 
-    These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 5.
+    These are 1, 2, 5 of each decade, others where they fit, fewer over many decades, even ones
+    below a factor of 2.5.
     """
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     ratio = high / low
-    if ratio <= 5:
-        ticks = even_ticks(low, high)
-    else:
-        subs = (1, 2, 5) if ratio <= 1e3 else (1, 3) if ratio <= 1e4 else (1,)
-        powers = np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = np.outer(subs, 10.0**powers).flat
+    subs = (1,)
+    if ratio <= 1e4:
+        subs = (1, 3)
+    if ratio <= 1e3:
+        subs = (1, 2, 5)
+    if ratio <= 12:
+        subs = (1, 2, 5, 3, 4, 7, 1.5)
+    powers = 10.0 ** np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = even_ticks(low, high) if ratio <= 2.5 else np.outer(subs, powers).flat
     set_ticks(axis, ticks, low, high)
 
 
