@@ -495,3 +495,6 @@ def test_the_command_writes_all_formats_of_a_selection(lab, campaign, tmp_path):
     assert result.stdout.startswith("In 3 of 3 configurations") and "0 miss" not in result.stdout
     assert len(ElementTree.parse(out[2]).findall("testcase")) == 3
     assert json.loads(lab("report", campaign, *question, "--out", out[1], "--format", "json").stdout)["largest"]
+    for form in ("csv", "md"):
+        printed = lab("report", campaign, *question, "--out", out[1], "--format", form).stdout
+        assert printed == lab("verdict", campaign, *question, "--format", form).stdout
