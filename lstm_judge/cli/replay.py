@@ -3,7 +3,7 @@
 import argparse
 
 from lstm_judge.cli import common
-from lstm_judge.replay.replay import replay
+from lstm_judge.replay import replay
 from lstm_trt.cli.common import deadline_argument
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"

@@ -38,16 +38,15 @@ def explain_outliers(rounds: Sequence[Round]) -> Outliers:
     causes = find_causes(rounds, labels, excess_ns)
     starts_ns = list(map(_starts, rounds))
     spent = Spent(rounds)
-    bulk = [kinds == BULK for kinds in labels]
+    pooled = np.concatenate(labels)
     for label, part in parts.items():
-        inside = [kinds == label for kinds in labels]
-        period = find_period(starts_ns, inside, median_ns)
+        period = find_period(starts_ns, [kinds == label for kinds in labels], median_ns)
         parts[label] = replace(
             part,
             period_ms=period.ms if period else None,
             hint=period.hint if period and not causes[label] else None,
             causes=causes[label],
-            excess=spent.excess(inside, bulk),
+            excess=spent.excess(pooled == label, pooled == BULK),
         )
     tail = parts.pop(TAIL, None)
     return replace(found, clusters=tuple(parts.values()), tail=tail, events=_events(rounds, spent))

@@ -228,7 +228,8 @@ def _pictures(report: Report) -> Iterator[Picture]:
     if chosen:
         first = list(chosen.values())[:MOST_CURVES]
         yield tails(first, deadline_us=deadline_us, relative=False)
-    if len({row.precision for row in report.rows if row.parity_error is not None}) > 1:
+    checked = [row for row in report.rows if row.facts["parity_error"] is not None]
+    if len({row.configuration["precision"] for row in checked}) > 1:
         yield precisions(report.runs, deadline_us=deadline_us)
 
 

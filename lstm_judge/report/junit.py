@@ -38,7 +38,10 @@ def page(report: Report) -> str:
 
 def _verdicts(report: Report) -> Iterator[ElementTree.Element]:
     for (group, verdict), row in zip(report.verdicts.items(), report.rows, strict=True):
-        place = ".".join(filter(None, (row.runtime, row.precision))) or "table"
+        place = (
+            ".".join(filter(None, (row.configuration["runtime"], row.configuration["precision"])))
+            or "table"
+        )
         case = _case(report, place, group.name)
         if group.failure is not None:
             stage = group.failure.stage or "failed"

@@ -21,7 +21,7 @@ arrivals, shows the noise of the machine itself. An association is not proof of 
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ import numpy as np
 from lstm_judge.outcomes import CountedBy
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics.bursts import autocorrelation_time
+from lstm_judge.statistics.quantiles import rate_bounds
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.libraries import special
 
@@ -88,10 +89,10 @@ class Period:
     def hint(self) -> str | None:
         """What usually has this period, which is no proof that it is the cause; None if nothing
         known has."""
-        reach_ms = PERIOD_ERRORS * self.error_ms
-        return next(
-            (hint for ms, hint in USUAL_PERIODS.items() if abs(self.ms - ms) <= reach_ms), None
-        )
+        for ms, hint in USUAL_PERIODS.items():
+            if abs(self.ms - ms) <= PERIOD_ERRORS * self.error_ms:
+                return hint
+        return None
 
 
 def find_period(
@@ -103,87 +104,107 @@ def find_period(
     trials. `latency_ns`: typical duration of a trial. A start may precede the timer's event by
     this duration, or by the typical spacing of the trials if that is more.
     """
-    marked = [
-        (starts, np.flatnonzero(member)) for starts, member in zip(starts_ns, members, strict=True)
-    ]
-    marked = [(starts, places) for starts, places in marked if len(places) > 1]
-    intervals = [_period_intervals(starts, places) for starts, places in marked]
+    generator = np.random.default_rng(5)
+    intervals = []
+    random = []
+    spacings = []
+    for starts, member in zip(starts_ns, members, strict=True):
+        places = np.flatnonzero(member)
+        if len(places) > 1:
+            intervals.append(_intervals(starts, places))
+            random.append(_random_intervals(starts, len(places), generator))
+            spacings.append(np.diff(starts))
     if sum(map(len, intervals)) < LEAST:
         return None
-    generator = np.random.default_rng(5)
-    random = np.concatenate(
-        [_random_intervals(starts, len(places), generator) for starts, places in marked]
-    )
-    spacing_ns = float(np.median(np.concatenate([np.diff(starts) for starts, _ in marked])))
-    return _best(np.sort(np.concatenate(intervals)), np.sort(random), max(latency_ns, spacing_ns))
+    found = np.sort(np.concatenate(intervals))
+    by_chance = np.sort(np.concatenate(random))
+    spacing_ns = max(latency_ns, float(np.median(np.concatenate(spacings))))
+    candidate = _candidate(found, by_chance, spacing_ns)
+    period = None if candidate is None else _refined(found, candidate, spacing_ns)
+    if period is None or not _is_at_multiples(found, by_chance, 1e6 * period.ms, spacing_ns):
+        return None
+    return period
 
 
-def _period_intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Times between marked trials; of consecutive ones only the first counts."""
-    apart = np.ones(len(places), dtype=bool)
-    apart[1:] = places[1:] - places[:-1] > 1
-    first = starts[places[apart]]
-    return (first[1:] - first[:-1]).astype(np.float64)
+    first = places[np.diff(places, prepend=-2) > 1]
+    return np.diff(starts[first]).astype(np.float64)
 
 
 def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """`_period_intervals` of `count` trials drawn at random, repeated until there are enough."""
+    """`_intervals` of `count` trials drawn at random, repeated until there are enough."""
     drawn, total = [], 0
     while total < max(RANDOM, TIMES * count) and len(drawn) < RANDOM // 20:
         places = np.sort(generator.choice(len(starts), count, replace=False, shuffle=False))
-        drawn.append(_period_intervals(starts, places))
+        drawn.append(_intervals(starts, places))
         total += len(drawn[-1])
     return np.concatenate(drawn)
 
 
-def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Period | None:
+def _candidate(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float | None:
+    """The most significant period, by the intervals near its multiples; None if there is none.
+
+    Under the null hypothesis the count of the marked trials, given the sum of both counts, is
+    binomial.
+    """
     n = len(intervals)
     # Include halves and thirds of intervals: with few trials per period, no interval need be near
     # the period.
-    chosen = (
-        intervals[np.linspace(0, n - 1, min(n, 400 // part)).astype(int)] / part
-        for part in (1, 2, 3)
-    )
-    candidates = np.unique(np.concatenate(list(chosen)))
+    parts = []
+    for part in (1, 2, 3):
+        chosen = np.linspace(0, n - 1, min(n, 400 // part)).astype(int)
+        parts.append(intervals[chosen] / part)
+    candidates = np.unique(np.concatenate(parts))
     candidates = candidates[candidates > SPACINGS * spacing_ns]
     if not len(candidates):
         return None
-    near, expected = (_near(ordered, candidates, spacing_ns) for ordered in (intervals, random))
+    near = _near(intervals, candidates, spacing_ns)
+    expected = _near(random, candidates, spacing_ns)
     chance = (expected + 1) / (len(random) + 1)
-    # Under the null hypothesis the count of the marked trials, given the sum of both counts, is
-    # binomial.
     p_values = special.bdtrc(near - 1, near + expected, n / (n + len(random)))
-    p_values = np.where(near > n * chance, p_values, 1.0)
+    p_values[near <= n * chance] = 1.0
     best = int(np.lexsort((-near / n + chance, p_values))[0])
     period, count = candidates[best], int(near[best])
     if p_values[best] * len(candidates) > PERIOD_ALPHA or count < LEAST:
         return None
     # The best candidate can be a harmonic: take the longest period that explains nearly as many
     # intervals.
-    longer = (
-        times
-        for times in (2, 3)
-        if _near(intervals, times * period, spacing_ns) >= HARMONIC * count
-    )
-    period *= next(longer, 1)
+    for times in (2, 3):
+        if _near(intervals, times * period, spacing_ns) >= HARMONIC * count:
+            return times * period
+    return period
+
+
+def _refined(intervals: np.ndarray, period_ns: float, spacing_ns: float) -> Period | None:
+    """The period by the intervals near its multiples; None if none is."""
+    error_ns = 0.0
     for _ in range(5):
-        beats = np.maximum(np.round(intervals / period), 1)
-        inside = (np.abs(intervals - beats * period) <= _reach(period, spacing_ns)) & (
-            beats <= MULTIPLES
-        )
-        if not inside.any():
+        beats = np.maximum(np.round(intervals / period_ns), 1)
+        near = np.abs(intervals - beats * period_ns) <= _reach(period_ns, spacing_ns)
+        near &= beats <= MULTIPLES
+        if not near.any():
             return None
-        period = float(intervals[inside].sum() / beats[inside].sum())
-        error = float(np.linalg.norm((intervals - beats * period)[inside]) / beats[inside].sum())
-    at, beside = (_near(intervals, period, spacing_ns, aside) for aside in ((0,), (-1, 1)))
-    random_at, random_beside = (
-        _near(random, period, spacing_ns, aside) for aside in ((0,), (-1, 1))
+        total = beats[near].sum()
+        period_ns = float(intervals[near].sum() / total)
+        error_ns = float(np.linalg.norm((intervals - beats * period_ns)[near]) / total)
+    return Period(period_ns / 1e6, error_ns / 1e6)
+
+
+def _is_at_multiples(
+    intervals: np.ndarray, random: np.ndarray, period_ns: float, spacing_ns: float
+) -> bool:
+    """Whether intervals are at multiples more often than beside them.
+
+    Those without a period are distributed over the three windows like random ones.
+    """
+    at, random_at = (_near(each, period_ns, spacing_ns) for each in (intervals, random))
+    beside, random_beside = (
+        _near(each, period_ns, spacing_ns, -1) + _near(each, period_ns, spacing_ns, 1)
+        for each in (intervals, random)
     )
-    share = float(random_at + PRIOR / 3) / float(random_at + random_beside + PRIOR)
-    # Intervals without a period are distributed over the three windows like random ones.
-    if not at or special.bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
-        return None
-    return Period(period / 1e6, error / 1e6)
+    share = (random_at + PRIOR / 3) / (random_at + random_beside + PRIOR)
+    return at > 0 and special.bdtrc(at - 1, at + beside, share) <= ALPHA_BESIDE
 
 
 def _reach(periods, spacing_ns: float):
@@ -191,24 +212,19 @@ def _reach(periods, spacing_ns: float):
     return np.minimum(spacing_ns + OFF * periods, periods / (2 * BESIDE + 2))
 
 
-def _near(
-    ordered: np.ndarray, periods: Any, spacing_ns: float, asides: tuple[int, ...] = (0,)
-) -> Any:
-    """Number of ascending intervals in windows at the first multiples of a period (aside 0), or
-    next to them.
+def _near(ordered: np.ndarray, periods: Any, spacing_ns: float, aside: int = 0) -> Any:
+    """Number of ascending intervals in windows at the first multiples of a period, or next to them:
+    before (`aside` -1) or after (1).
 
     For an array of periods an array.
     """
     reach = _reach(periods, spacing_ns)
-    middles = [
-        multiple * periods + aside * BESIDE * reach
-        for multiple in range(1, MULTIPLES + 1)
-        for aside in asides
-    ]
-    return sum(
-        np.searchsorted(ordered, middle + reach, "right") - np.searchsorted(ordered, middle - reach)
-        for middle in middles
-    )
+    found = 0
+    for multiple in range(1, MULTIPLES + 1):
+        middle = multiple * periods + aside * BESIDE * reach
+        found += np.searchsorted(ordered, middle + reach, "right")
+        found -= np.searchsorted(ordered, middle - reach)
+    return found
 
 
 #: Significance level of a cause after Holm's correction.
@@ -259,18 +275,20 @@ class Cause(JsonFields):
     by: CountedBy
 
 
-#: Numbers of trials: in the cluster with and without the cause, in the bulk with and without the
-#: cause.
-Table = tuple[int, ...]
+@dataclass(frozen=True)
+class _Counted:
+    """Of the timed trials of a round, whether a counter is above its median, and the labels."""
 
-#: Rounds with a counter, whether it is above its median at each timed trial, and their labels.
-Counted = Sequence[tuple[Round, np.ndarray, np.ndarray]]
+    round: Round
+    has: np.ndarray
+    labels: np.ndarray
 
 
-def odds(a: float, b: float, c: float, d: float) -> tuple[float, float, float]:
-    """Odds ratio of [[a, b], [c, d]] with one half added to each, and its interval (Woolf 1955)."""
-    a, b, c, d = a + 0.5, b + 0.5, c + 0.5, d + 0.5
-    log, error = math.log(a * d / (b * c)), math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
+def odds(table: Iterable[int]) -> tuple[float, float, float]:
+    """Odds ratio of [a, b, c, d] with one half added to each, and its interval (Woolf 1955)."""
+    a, b, c, d = (count + 0.5 for count in table)
+    log = math.log(a * d / (b * c))
+    error = math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
     reach = float(special.ndtri(1 - (1 - ODDS_CONFIDENCE) / 2)) * error
     return math.exp(log), math.exp(log - reach), math.exp(min(log + reach, 700))
 
@@ -294,54 +312,65 @@ def find_causes(
     `labels`: labels of the timed trials of each round; those labelled `BULK` are the reference.
     `excess_ns`: range of the excess of each kind's trials over the level; negative for fast trials.
     """
+    counters = [*_counters(rounds, labels, CountedBy.TRIAL)]
+    counters += _counters(rounds, labels, CountedBy.BLOCK)
     tested: list[tuple[int, Cause]] = []
     for kind in excess_ns:
-        for by, counters, test in (
-            (CountedBy.TRIAL, [round_.causes for round_ in rounds], _by_run),
-            (CountedBy.BLOCK, [round_.block_causes for round_ in rounds], _by_block),
-        ):
-            for name in sorted(set().union(*counters)):
-                counted = [
-                    (round_, _present(round_.timed(counts[name])), label)
-                    for round_, counts, label in zip(rounds, counters, labels, strict=True)
-                    if name in counts
-                ]
-                label = np.concatenate([label for _, _, label in counted])
-                table = _table(
-                    np.concatenate([has for _, has, _ in counted]), label == kind, label == BULK
-                )
-                parts = test(counted, kind) if any(table[:2]) and any(table[2:]) else None
-                if parts is not None:
-                    tested.append((kind, _cause(name, table, parts, by)))
+        for name, by, counted in counters:
+            cause = _tested(name, by, counted, kind)
+            if cause is not None:
+                tested.append((kind, cause))
     found: dict[int, list[Cause]] = {kind: [] for kind in excess_ns}
     for (kind, cause), p in zip(tested, holm([cause.p for _, cause in tested]), strict=True):
         if p <= CAUSE_ALPHA and cause.odds_ratio > 1:
             found[kind].append(replace(cause, p=p))
     for kind, causes in found.items():
         causes.sort(key=lambda cause: (cause.p, -cause.odds_ratio))
-        causes.extend(_control(rounds, labels, kind, excess_ns[kind]))
+        noise = _control(rounds, labels, kind, excess_ns[kind])
+        if noise is not None:
+            causes.append(noise)
     return {kind: tuple(causes) for kind, causes in found.items()}
 
 
-def _cause(name: str, table: Table, parts: np.ndarray, by: CountedBy) -> Cause:
-    """A cause with its uncorrected p-value; `table` counts trials, the rows of `parts` runs of
-    trials or blocks."""
+def _counters(
+    rounds: Sequence[Round], labels: Sequence[np.ndarray], by: CountedBy
+) -> Iterator[tuple[str, CountedBy, list[_Counted]]]:
+    """The counters of trials, or of blocks, each in the rounds that have it."""
+    tables = [round_.causes if by == CountedBy.TRIAL else round_.block_causes for round_ in rounds]
+    for name in sorted(set().union(*tables)):
+        counted = []
+        for round_, table, kinds in zip(rounds, tables, labels, strict=True):
+            if name in table:
+                counts = round_.timed(table[name])
+                has = counts > max(float(np.median(counts)), 0)
+                counted.append(_Counted(round_, has, kinds))
+        yield name, by, counted
+
+
+def _tested(name: str, by: CountedBy, counted: Sequence[_Counted], kind: int) -> Cause | None:
+    """An event with its uncorrected p-value; None if there is nothing to compare.
+
+    Odds are those of trials, the p-value counts runs of trials, or blocks.
+    """
+    has = np.concatenate([each.has for each in counted])
+    labels = np.concatenate([each.labels for each in counted])
+    table = _table(has, labels == kind, labels == BULK)
     a, b, c, d = table
-    return Cause(name, *odds(*table), chance_of(parts), a / (a + b), c / (c + d), by)
+    if not a + b or not c + d:
+        return None
+    parts = _by_run(counted, kind) if by == CountedBy.TRIAL else _by_block(counted, kind)
+    if parts is None:
+        return None
+    return Cause(name, *odds(table), chance_of(parts), a / (a + b), c / (c + d), by)
 
 
-def _present(counts: np.ndarray) -> np.ndarray:
-    """Whether the count of a trial, or of its block, is above the median."""
-    return counts > max(float(np.median(counts)), 0)
-
-
-def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> Table:
+def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> tuple[int, ...]:
     """Numbers of trials or blocks inside, with and without the cause, and the same outside."""
-    cells = itertools.product((inside, outside), (has, ~has))
-    return tuple(int(np.count_nonzero(part & present)) for part, present in cells)
+    cells = (inside & has, inside & ~has, outside & has, outside & ~has)
+    return tuple(int(np.count_nonzero(cell)) for cell in cells)
 
 
-def _by_run(counted: Counted, kind: int) -> np.ndarray | None:
+def _by_run(counted: Sequence[_Counted], kind: int) -> np.ndarray | None:
     """A row for each stratum: the table of runs of slow calls and of runs of the bulk; None without
     an event in both.
 
@@ -350,22 +379,24 @@ def _by_run(counted: Counted, kind: int) -> np.ndarray | None:
     runs, of which no more is looked at, so that a long run is not likelier to contain an event than
     a part. What is compared is near in time: each round has `STRATA` equal parts.
     """
-    if not any(np.isin(label[has], (kind, BULK)).any() for _, has, label in counted):
+    if not any(np.isin(each.labels[each.has], (kind, BULK)).any() for each in counted):
         return None
-    runs = [_runs(label == kind) for _, _, label in counted]
+    runs = [_runs(each.labels == kind) for each in counted]
     length = int(np.median(np.concatenate([sizes for _, sizes in runs])))
-    inside, outside, events, sizes = [], [], [], []
-    for (_, has, label), (starts, lengths) in zip(counted, runs, strict=True):
-        ends = starts + np.minimum(lengths, length)
-        marked = np.array(
-            [has[start:end].any() for start, end in zip(starts, ends, strict=True)], dtype=bool
-        )
-        inside.append(_in_strata(starts, marked, len(label)))
-        whole = len(label) // length * length
-        bulk = (label[:whole] == BULK).reshape(-1, length)
+    inside = []
+    outside = []
+    events = []
+    sizes = []
+    for each, (starts, lengths) in zip(counted, runs, strict=True):
+        n = len(each.labels)
+        before = np.append(0, np.cumsum(each.has))
+        marked = before[starts + np.minimum(lengths, length)] > before[starts]
+        inside.append(_in_strata(starts, marked, n))
+        whole = n // length * length
+        bulk = (each.labels[:whole] == BULK).reshape(-1, length)
         kept = np.flatnonzero(2 * bulk.sum(axis=1) >= length)
-        marked = (has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]
-        outside.append(_in_strata(kept * length, marked, len(label)))
+        marked = (each.has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]
+        outside.append(_in_strata(kept * length, marked, n))
         events.append(np.flatnonzero(marked))
         sizes.append(len(kept))
     # Divided and rounded so that the sums over the strata are right.
@@ -415,24 +446,24 @@ def chance_of(tables: np.ndarray) -> float:
     return float(law[a.sum() - least.sum() :].sum() / law.sum())
 
 
-def _by_block(counted: Counted, kind: int) -> np.ndarray | None:
+def _by_block(counted: Sequence[_Counted], kind: int) -> np.ndarray | None:
     """The table of blocks, as one row, with many or few of the kind; None if all are, or none is,
     with the cause."""
-    blocks = [
-        (has[start], label[start:stop])
-        for round_, has, label in counted
-        for start, stop in _blocks(round_)
-    ]
-    marked, shares = (
-        np.array([has for has, _ in blocks]),
-        [np.mean(label == kind) for _, label in blocks],
-    )
-    many = np.array(shares) > np.median(shares)
-    return np.array([_table(marked, many, ~many)]) if marked.any() and not marked.all() else None
+    marked = []
+    shares = []
+    for each in counted:
+        starts = _blocks(each.round)
+        marked.append(each.has[starts])
+        sizes = np.diff(starts, append=len(each.labels))
+        shares.append(np.add.reduceat(each.labels == kind, starts, dtype=float) / sizes)
+    has = np.concatenate(marked)
+    share = np.concatenate(shares)
+    many = share > np.median(share)
+    return np.array([_table(has, many, ~many)]) if 0 < has.sum() < len(has) else None
 
 
-def _blocks(round_: Round) -> list[tuple[int, int]]:
-    """Half-open ranges of timed trials that belong to one block.
+def _blocks(round_: Round) -> np.ndarray:
+    """Where blocks of timed trials start.
 
     A block ends where a block counter changes, or before warm-up rows. Adjacent blocks with equal
     counts cannot be distinguished this way, so longer runs are cut to the length of a typical
@@ -443,53 +474,46 @@ def _blocks(round_: Round) -> list[tuple[int, int]]:
     for values in round_.block_causes.values():
         ends |= np.diff(values[timed]) != 0
     bounds = [0, *(np.flatnonzero(ends) + 1).tolist(), len(timed)]
-    runs = list(itertools.pairwise(bounds))
-    inner = sorted(stop - start for start, stop in (runs[1:-1] or runs))
-    length = max(inner[len(inner) // 4], 1)
-    blocks = []
-    for start, stop in runs:
+    lengths = np.diff(bounds)
+    inner = np.sort(lengths[1:-1] if len(lengths) > 2 else lengths)
+    length = max(int(inner[len(inner) // 4]), 1)
+    starts: list[int] = []
+    for start, stop in itertools.pairwise(bounds):
         pieces = max(1, round((stop - start) / length))
-        blocks += itertools.pairwise(np.linspace(start, stop, pieces + 1).astype(int).tolist())
-    return blocks
+        starts += np.linspace(start, stop, pieces + 1).astype(int).tolist()[:-1]
+    return np.array(starts)
 
 
-def _control(rounds, labels, kind: int, excess_ns: tuple[float, float]) -> list[Cause]:
-    """The control run as a cause, if its stalls are frequent enough to explain the slow trials;
-    else none.
+def _control(
+    rounds: Sequence[Round],
+    labels: Sequence[np.ndarray],
+    kind: int,
+    excess_ns: tuple[float, float],
+) -> Cause | None:
+    """The control run as a cause, if its stalls are frequent enough to explain the slow trials.
 
     Stalls count from half to twice the excess of the slow trials. The exact interval of the rate
     ratio is that of a binomial share (Clopper and Pearson), given the total number of events.
     """
+    low_ns, high_ns = excess_ns
     stalls = calls = count = trials = 0
-    for round_, label in zip(rounds, labels, strict=True):
-        if round_.control_ns is None or not len(round_.control_ns):
-            continue
-        stall = round_.control_ns - np.median(round_.control_ns)
-        stalls += int(np.count_nonzero((stall >= excess_ns[0] / 2) & (stall <= 2 * excess_ns[1])))
-        calls += len(stall)
-        count += int(np.count_nonzero(label == kind))
-        trials += len(label)
-    if not count or not stalls or excess_ns[0] <= 0:
-        return []
-
-    def ratio(share: float) -> float:
-        return share / (1 - share) * trials / calls if share < 1 else math.inf
-
-    low = ratio(float(special.betaincinv(stalls, count + 1, 0.025)))
-    high = ratio(float(special.betaincinv(stalls + 1, count, 0.975)))
-    rate_ratio = stalls / calls / (count / trials)
-    p = float(special.bdtrc(stalls - 1, stalls + count, SURELY * calls / (SURELY * calls + trials)))
-    if rate_ratio < EXPLAINS or p > 1 - ODDS_CONFIDENCE:
-        return []
-    return [
-        Cause(
-            CONTROL,
-            rate_ratio,
-            low,
-            high,
-            p,
-            min(1.0, rate_ratio),
-            stalls / calls,
-            CountedBy.CONTROL,
-        )
-    ]
+    for round_, kinds in zip(rounds, labels, strict=True):
+        if round_.control_ns is not None and len(round_.control_ns):
+            stall_ns = round_.control_ns - np.median(round_.control_ns)
+            like = (stall_ns >= low_ns / 2) & (stall_ns <= 2 * high_ns)
+            stalls += int(np.count_nonzero(like))
+            calls += len(stall_ns)
+            count += int(np.count_nonzero(kinds == kind))
+            trials += len(kinds)
+    if not count or not stalls or low_ns <= 0:
+        return None
+    times = trials / calls
+    ratio = stalls / count * times
+    p = float(special.bdtrc(stalls - 1, stalls + count, SURELY / (SURELY + times)))
+    if ratio < EXPLAINS or p > 1 - ODDS_CONFIDENCE:
+        return None
+    # The share is below 1, since `count` is above 0.
+    bounds = rate_bounds(stalls, stalls + count, 1 - (1 - ODDS_CONFIDENCE) / 2)
+    low, high = (share / (1 - share) * times for share in bounds)
+    found = min(1.0, ratio)
+    return Cause(CONTROL, ratio, low, high, p, found, stalls / calls, CountedBy.CONTROL)

@@ -96,81 +96,81 @@ class Spent:
     others."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
-        self._samples, self._latency_ns = rounds, [round_.timed_ns for round_ in rounds]
-        self._measured = all(round_.switches is not None for round_ in rounds)
+        self._rounds = rounds
+        self._measured = bool(rounds) and all(round_.switches is not None for round_ in rounds)
 
     @classmethod
     def of_control(cls, rounds: Sequence[Round]) -> Self:
         """Of the control runs, an empty step, whose waiting can only be a late wake-up."""
-        runs = [round_ for round_ in rounds if round_.control_ns is not None]
-        return cls(
-            [
-                Round.of(run.control_ns, off_core=run.control_off_core, switches=run.switches)
-                for run in runs
-            ]
-        )
+        runs = []
+        for run in rounds:
+            if run.control_ns is not None:
+                control = Round.of(
+                    run.control_ns, off_core=run.control_off_core, switches=run.switches
+                )
+                runs.append(control)
+        return cls(runs)
 
     @cached_property
-    def _parts(self) -> dict[str, list[np.ndarray]]:
-        split = all("off_core_ns" in round_.off_core for round_ in self._samples)
-        return self._timed([parts_of(round_, split) for round_ in self._samples])
+    def _latency_ns(self) -> np.ndarray:
+        return np.concatenate([round_.timed_ns for round_ in self._rounds])
 
     @cached_property
-    def _counters(self) -> dict[str, list[np.ndarray]]:
-        return self._timed(
-            [
-                round_.causes | round_.off_core | round_.of_blocks(OF_BLOCKS)
-                for round_ in self._samples
-            ]
-        )
+    def _parts(self) -> dict[str, np.ndarray]:
+        split = all("off_core_ns" in round_.off_core for round_ in self._rounds)
+        return self._timed(PARTS, [parts_of(round_, split) for round_ in self._rounds])
 
-    def _timed(self, tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, list[np.ndarray]]:
-        """The timed trials of each round by name, of what all rounds have."""
-        pairs = list(zip(self._samples, tables, strict=True))
-        names = [
-            name
-            for name in (*PARTS, *OF_TRIALS, *OF_BLOCKS)
-            if all(name in table for table in tables)
-        ]
-        return {name: [round_.timed(table[name]) for round_, table in pairs] for name in names}
+    @cached_property
+    def _counters(self) -> dict[str, np.ndarray]:
+        tables = []
+        for round_ in self._rounds:
+            tables.append(round_.causes | round_.off_core | round_.of_blocks(OF_BLOCKS))
+        return self._timed((*OF_TRIALS, *OF_BLOCKS), tables)
 
-    def excess(self, slow: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Excess | None:
-        """The excess of the `slow` calls over `others`: masks of the timed trials of each round.
+    def _timed(
+        self, names: Iterable[str], tables: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """The timed trials of all rounds by name, of what all rounds have."""
+        found = {}
+        for name in names:
+            if all(name in table for table in tables):
+                pairs = zip(self._rounds, tables, strict=True)
+                found[name] = np.concatenate([round_.timed(table[name]) for round_, table in pairs])
+        return found
+
+    def excess(self, slow: np.ndarray, others: np.ndarray) -> Excess | None:
+        """The excess of the `slow` calls over `others`: masks of the timed trials of all rounds.
 
         If there are no others, that over zero. None if there are no such calls, or if a round was
         recorded before these times were.
         """
-        n, n_others = (int(sum(map(np.count_nonzero, masks))) for masks in (slow, others))
+        n = int(np.count_nonzero(slow))
+        n_others = int(np.count_nonzero(others))
         if not n or not self._measured:
             return None
 
-        def means(values: Sequence[np.ndarray]) -> tuple[float, float]:
-            sums = (
-                sum(part[mask].sum() for part, mask in zip(values, masks, strict=True))
-                for masks in (slow, others)
-            )
-            return float(next(sums)) / n, float(next(sums)) / max(n_others, 1)
+        def means(values: np.ndarray) -> tuple[float, float]:
+            return float(values[slow].sum()) / n, float(values[others].sum()) / max(n_others, 1)
+
+        def excess_us(values_ns: np.ndarray) -> float:
+            here, there = means(values_ns)
+            return (here - there) / 1e3
 
         counted = {name: means(values) for name, values in self._counters.items()}
-        seen = {
-            name: (here, there)
-            for name, (here, there) in counted.items()
-            if _is_seen(name, here, there)
-        }
-        spent = {name: means(values) for name, values in self._parts.items()}
-        parts_us = {name: (here - there) / 1e3 for name, (here, there) in spent.items()}
-        here, there = means(self._latency_ns)
-        return Excess(n, n_others, (here - there) / 1e3, parts_us, seen)
+        return Excess(
+            n,
+            n_others,
+            excess_us(self._latency_ns),
+            {name: excess_us(part_ns) for name, part_ns in self._parts.items()},
+            {name: pair for name, pair in counted.items() if _is_seen(name, *pair)},
+        )
 
     def slowest(self) -> Excess | None:
         """The excess of the slowest calls of all rounds over the others."""
-        if not (self._measured and self._latency_ns):
+        if not self._measured:
             return None
-        least = np.sort(np.concatenate(self._latency_ns))[-SLOWEST:][0]
-        return self.excess(
-            [part >= least for part in self._latency_ns],
-            [part < least for part in self._latency_ns],
-        )
+        slow = self._latency_ns >= np.sort(self._latency_ns)[-SLOWEST:][0]
+        return self.excess(slow, ~slow)
 
 
 def _is_seen(name: str, here: float, there: float) -> bool:
@@ -178,14 +178,14 @@ def _is_seen(name: str, here: float, there: float) -> bool:
     return there > SEEN * here if name == "cpu_khz" else here > max(SEEN * there, RARE)
 
 
-def ran(switches: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, int]]:
+def ran(switches: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """What ran while a timed call was preempted: name -> `times`, `shortest_ns`, `longest_ns`,
     `total_ns`."""
     turns: dict[str, list[Mapping[str, int]]] = {}
     for recorded in switches:
-        for name, one in recorded["ran"].items():
-            turns.setdefault(name, []).append(one)
+        for name, of_recording in recorded["ran"].items():
+            turns.setdefault(name, []).append(of_recording)
     return {
-        name: {key: how(one[key] for one in each) for key, how in _RAN.items()}
-        for name, each in turns.items()
+        name: {key: join(each[key] for each in known) for key, join in _RAN.items()}
+        for name, known in turns.items()
     }

@@ -20,6 +20,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outcomes import Outcome
 from lstm_judge.read.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
@@ -212,8 +214,9 @@ def with_excess(verdict: Verdict, rounds: Sequence[Round]) -> Verdict:
     if verdict.outcome != Outcome.MISSED or verdict.known_to:
         return verdict
     rounds = timed_rounds(rounds)
-    late = [round_.timed_ns > limit_ns(verdict.question.deadline_us) for round_ in rounds]
-    return replace(verdict, miss_excess=Spent(rounds).excess(late, [~each for each in late]))
+    latency_ns = np.concatenate([round_.timed_ns for round_ in rounds])
+    late = latency_ns > limit_ns(verdict.question.deadline_us)
+    return replace(verdict, miss_excess=Spent(rounds).excess(late, ~late))
 
 
 def judged_of(asked: Asked) -> Verdict:
@@ -248,7 +251,7 @@ def verdict_of(seen: AtDeadline) -> Verdict:
     evidence = processes = firm = None
     if seen.evidence:
         least = min(each.log_met for each in seen.evidence)
-        evidence = EValues(least, sequential.pooled(seen.evidence).log_missed)
+        evidence = EValues(least, sequential.log_missed(seen.evidence))
     else:
         processes = processes_of(seen.timed, seen.places, question.share, question.confidence)
     if measured.ordered and seen.certain == seen.misses:

@@ -15,7 +15,7 @@ from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import as_runs
-from lstm_judge.replay.replay import replay
+from lstm_judge.replay import replay
 from lstm_judge.scaling.scaling import scaling
 from lstm_judge.summarize.summarize import summarize
 from lstm_judge.verdict.verdict import verdict

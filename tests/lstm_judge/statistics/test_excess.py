@@ -47,7 +47,7 @@ def round_(n: int = 1000, **slow_ns: int) -> Round:
 def test_the_parts_of_planted_calls_are_found():
     found = round_(preempted=70_000, waiting=20_000, on_core=5_000)
     slow = np.arange(1000) % 10 == 9
-    excess = Spent([found]).excess([slow], [~slow])
+    excess = Spent([found]).excess(slow, ~slow)
     assert (excess.n, excess.others, excess.mostly) == (100, 900, "preempted")
     assert excess.parts_us["preempted"] == pytest.approx(70) and excess.parts_us["waiting"] == pytest.approx(20)
     assert excess.parts_us["on_core"] == pytest.approx(5, abs=0.1)
@@ -67,7 +67,7 @@ def test_the_parts_sum_to_the_excess_whatever_they_are(rng):
         rounds.append(Round(latency_ns, warmup, starts, off_core=off_core, switches=SWITCHES))
     slow = [rng.random(len(each.timed_ns)) < 0.3 for each in rounds]
     slow[0][0], slow[0][1] = True, False
-    excess = Spent(rounds).excess(slow, [~mask for mask in slow])
+    excess = Spent(rounds).excess(np.concatenate(slow), ~np.concatenate(slow))
     assert set(excess.parts_us) == {"late", "behind", "preempted", "waiting", "on_core"}
     pooled, chosen = np.concatenate([each.timed_ns for each in rounds]), np.concatenate(slow)
     assert excess.excess_us == pytest.approx((pooled[chosen].mean() - pooled[~chosen].mean()) / 1e3)
@@ -90,11 +90,11 @@ def test_without_times_off_the_core_nothing_is_split_and_the_reason_is_stated():
         refused, blocks=[{**refused.blocks[0], "runnable_ns": 7_000}, {**refused.blocks[1], "runnable_ns": 0}]
     )
     slow = np.arange(1000) < 500
-    excess = Spent([refused]).excess([slow], [~slow])
+    excess = Spent([refused]).excess(slow, ~slow)
     assert list(excess.parts_us) == ["not_split"] and excess.seen == {"runnable_ns": (7_000, 0)}
     told = outliers_text(explain([refused]))
     assert "Times off the core were not measured: perf_event_open: Operation not permitted" in told
-    mixed = Spent([round_(), refused]).excess([slow, slow], [~slow, ~slow])
+    mixed = Spent([round_(), refused]).excess(np.tile(slow, 2), np.tile(~slow, 2))
     assert list(mixed.parts_us) == ["not_split"]
 
 
@@ -114,9 +114,9 @@ def test_counters_are_stated_where_they_were_higher():
     blocks = [{"rows": n // 2, "interrupts": 55, "cpu_khz": 2e6}, {"rows": n // 2, "interrupts": 40, "cpu_khz": 3e6}]
     faults = np.where(first, 2, 0)
     found = replace(found, blocks=blocks, causes={"minor_faults": faults, "major_faults": np.zeros(n, int)})
-    excess = Spent([found]).excess([first], [~first])
+    excess = Spent([found]).excess(first, ~first)
     assert excess.seen == {"minor_faults": (2, 0), "interrupts": (55, 40), "cpu_khz": (2e6, 3e6)}
-    assert Spent([found]).excess([~first], [first]).seen == {}
+    assert Spent([found]).excess(~first, first).seen == {}
     found = replace(found, latency_ns=found.latency_ns + first * 50_000)
     told = outliers_text(explain([found]))
     assert "minor page faults 2.00 instead of" in told and "MHz per block" not in told
