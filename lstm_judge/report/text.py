@@ -56,7 +56,8 @@ def _needed(report: Report) -> list[str]:
     if not needed:
         return []
     trials = " to ".join(map(str, dict.fromkeys((min(needed), max(needed)))))
-    return [f"For {len(needed)} that are undecided a new recording of {trials} trials would decide."]
+    undecided = f"For {len(needed)} that are undecided"
+    return [f"{undecided} a new recording of {trials} trials would decide."]
 
 
 def _compared(report: Report) -> Iterator[str]:
