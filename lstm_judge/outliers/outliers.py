@@ -77,7 +77,7 @@ class OutlierAnswers(Answers[Outliers]):
                         100 * cluster.share_low,
                         100 * cluster.share_high,
                         cluster.period_ms,
-                        causes_text(cluster, found),
+                        causes_text(cluster, found.events, short=True),
                     )
                 )
         return pd.DataFrame(rows, columns=list(CLUSTER_COLUMNS))
