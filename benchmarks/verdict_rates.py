@@ -90,7 +90,7 @@ def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             shares = [f"{100 * each / recordings:.1f}" for each in (found[0], found[1], found[3])]
             cells.append(" / ".join(shares))
         met = sum(
-            bursts.proves_below(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
+            bursts.proves_below_in_bursts(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
             for _ in range(recordings)
         )
         yield f"| {kind} | " + " | ".join([*cells, f"{100 * met / recordings:.1f}"]) + " |"
@@ -252,7 +252,9 @@ def lengths_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     heads = ("mean", "averaged over misses", "MET, fixed number of trials, the worst", "MET, until decided")
     yield "| lengths of bursts of misses | " + " | ".join(heads) + " |"
     yield "| --- |" + " --- |" * len(heads)
-    needed = {misses: bursts.trials_for(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)}
+    needed = {
+        misses: bursts.trials_for_in_bursts(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)
+    }
     for name, law in (LENGTHS_20 | OUTSIDE_20).items():
         mean, of_misses = means(law)
         worst = max(chance_of_at_most(misses, n * float(ALLOWED), law) for misses, n in needed.items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import Any, ClassVar, TypeVar, overload
 
 from lstm_judge.read.frames import html_table, numeric
@@ -18,6 +19,9 @@ from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, warning_lines
 from lstm_trt.config.libraries import pd
+
+#: Longest sentence that `repr` shows whole.
+MOST_LETTERS = 240
 
 #: The answer to one configuration.
 Answer = TypeVar("Answer", covariant=True)
@@ -66,11 +70,17 @@ class Answers(Sequence[Answer]):
 
     @property
     def sentence(self) -> str:
-        """The answer in one line: the first of the text."""
+        """The answer in one line: the `headline` of its module of texts, else the first of the
+        text."""
+        text = registry.load_entry("TEXTS", type(self).__name__)
+        if hasattr(text, "headline"):
+            return text.headline(self)
         return str(self).partition("\n")[0]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.sentence}>"
+        return (
+            f"<{type(self).__name__}: {shorten(self.sentence, MOST_LETTERS, placeholder=' ...')}>"
+        )
 
     def texts(self, text: Callable[[Any, str], str]) -> list[str]:
         """For each configuration `text(answer, name)`, or the reason of its failure."""
@@ -87,10 +97,17 @@ class Answers(Sequence[Answer]):
         printer.text("\n".join([*warning_lines(self.warnings), str(self)]))
 
     def _repr_html_(self) -> str:
-        """Show the warnings, the sentence and the table in Jupyter."""
-        return html_table(
-            [*warning_lines(self.warnings), self.sentence, *self.runs.lacks], self.frame
-        )
+        """Show the warnings, the sentence and the table in Jupyter: the one of `--format md`, with
+        the `legend` of its module of texts."""
+        text = registry.load_entry("TEXTS", type(self).__name__)
+        lines = [*warning_lines(self.warnings), self.sentence, *self.runs.lacks]
+        if hasattr(text, "legend"):
+            lines += text.legend(self)
+        table = self.frame
+        if hasattr(text, "cells"):
+            header, rows = text.cells(self)
+            table = pd.DataFrame(rows, columns=header)
+        return html_table(lines, table)
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""

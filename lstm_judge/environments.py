@@ -41,6 +41,12 @@ MARKER = "made.json"
 #: Packages that `venv` may install.
 _OF_VENV = ("pip", "setuptools")
 
+#: How pip installs: quietly, without questions, binaries where there are some.
+PIP_INSTALL = (
+    *("install", "--quiet", "--no-input", "--disable-pip-version-check"),
+    *("--progress-bar", "off", "--retries", "2", "--prefer-binary"),
+)
+
 #: Number of latest versions that the message lists if the requested version does not exist.
 LATEST_NAMED = 5
 
@@ -63,9 +69,8 @@ def normal(library: str) -> str:
 def surroundings(pins: Sequence[str] = ()) -> str:
     """8 hexadecimal digits that identify the current environment (its Python and its package
     folders) and the pins."""
-    return hashlib.sha256(
-        json.dumps([sys.version, sys.base_prefix, package_folders(), *pins]).encode()
-    ).hexdigest()[:8]
+    text = json.dumps([sys.version, sys.base_prefix, package_folders(), *pins])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -92,62 +97,44 @@ class Environment:
     def packages(self) -> dict[str, str]:
         """The packages that are installed in it, name -> version."""
         found = importlib.metadata.distributions(path=list(self.interpreter.first))
-        return dict(
-            sorted((normal(each.name), each.version) for each in found if each.name not in _OF_VENV)
-        )
+        named = {normal(each.name): each.version for each in found if each.name not in _OF_VENV}
+        return dict(sorted(named.items()))
 
 
 def _install(place: Environment, pins: Sequence[str]) -> None:
     """Make an environment with its library and `pins`; raises `UsageError` if one of them cannot be
     installed."""
-    python, variables = place.interpreter.executable, place.interpreter.environment()
+    python = place.interpreter.executable
+    variables = place.interpreter.environment()
     # Not find_spec: under Python 3.11, setuptools takes it for a run of pip and can no longer be
     # imported afterwards.
     own_pip = facts.installed_version("pip") is None  # the current environment has no pip
-    venv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "venv",
-        *([] if own_pip else ["--without-pip"]),
-        str(place.folder),
-    ]
+    here = [sys.executable, "-P", "-m"]
+    venv = [*here, "venv", str(place.folder)]
+    pip = [python, "-m", "pip"]
+    if not own_pip:
+        venv.append("--without-pip")
+        pip = [*here, "pip", "--python", python]
     if run_command(venv, env=variables).returncode:
         remedy = "install venv for this Python (Debian: apt install python3-venv)"
         raise UsageError(f"cannot create an environment for {place}: {remedy}")
-    lines = [f"import site; site.addsitedir({text!r})\n" for text in package_folders()]
-    (Path(place.interpreter.first[0]) / "present.pth").write_text("".join(lines))
+    sites = [f"import site; site.addsitedir({text!r})\n" for text in package_folders()]
+    (Path(place.interpreter.first[0]) / "present.pth").write_text("".join(sites))
     constraints = place.folder / "constraints.txt"
-    constraints.write_text(
-        "".join(f"{line}\n" for line in _needs(place.library, *map(_name, pins)))
-    )
-    pip = (
-        [python, "-m", "pip"]
-        if own_pip
-        else [sys.executable, "-P", "-m", "pip", "--python", python]
-    )
-    pip += [
-        "install",
-        "--quiet",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--progress-bar",
-        "off",
-    ]
-    pip += ["--retries", "2", "--prefer-binary", f"{place.library}=={place.asked}", *pins]
+    constraints.write_text("\n".join(_needs(place.library, *map(_name, pins))))
+    install = [*pip, *PIP_INSTALL, f"{place.library}=={place.asked}", *pins]
     # First what is pinned, even if the current environment has it too; then the missing
     # dependencies.
     for more in (
         ["--no-deps", "--ignore-installed"],
         ["--no-warn-conflicts", "-c", str(constraints)],
     ):
-        done = run_command([*pip, *more], env=variables)
+        done = run_command([*install, *more], env=variables)
         if done.returncode:
             raise UsageError(f"cannot install {place}: {_reason(done.stderr, place.library)}")
     if place.library not in place.packages:
-        raise UsageError(
-            f"cannot install {place}: pip reported success, but the package is missing"
-        )
+        missing = "pip reported success, but the package is missing"
+        raise UsageError(f"cannot install {place}: {missing}")
 
 
 def _reason(stderr: str, library: str) -> str:
@@ -160,13 +147,11 @@ def _reason(stderr: str, library: str) -> str:
         errors = re.findall(r"(?m)^ERROR: (.*)", stderr) or stderr.strip().splitlines()[-1:]
         return plain(errors[0]) if errors else "pip gives no reason"
     if known[1] == "none":
-        return f"pip finds no {library} for this Python; check the network connection and the package index"
-    releases = [text for text in known[1].split(", ") if re.fullmatch(r"[\d.]+", text)][
-        -LATEST_NAMED:
-    ]
-    return (
-        f"pip finds no such version for this Python; the latest versions are {', '.join(releases)}"
-    )
+        remedy = "check the network connection and the package index"
+        return f"pip finds no {library} for this Python; {remedy}"
+    releases = [text for text in known[1].split(", ") if re.fullmatch(r"[\d.]+", text)]
+    latest = ", ".join(releases[-LATEST_NAMED:])
+    return f"pip finds no such version for this Python; the latest versions are {latest}"
 
 
 def plain(text: str) -> str:
@@ -223,11 +208,8 @@ def environment(
     place = Environment(library, version, folder() / f"{library}-{version}-{surroundings(pins)}")
     cache.make_folder(folder().name)
     with file_errors(f"write the cache {folder()}", cache.HINT), _lock(tell):
-        if (
-            not rebuild
-            and (place.folder / MARKER).exists()
-            and Path(place.interpreter.executable).exists()
-        ):
+        needed = (place.folder / MARKER, Path(place.interpreter.executable))
+        if not rebuild and all(path.exists() for path in needed):
             return replace(place, reused=True)
         tell(f"installing {place} into a separate environment")
         try:
@@ -249,18 +231,15 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     or a module outside the environment is imported, and `UsageError` if the configuration is
     invalid.
     """
+    names = ("workload", "runtime", "protocol", "options", "mode")
+    job = DescribeJob(place.library, **{name: asked[name] for name in names if name in asked})
     with temporary_folder() as logs:
         try:
             with closing(Process(None, logs, "describe", place.interpreter)) as child:
-                names = ("workload", "runtime", "protocol", "options", "mode")
-                job = DescribeJob(
-                    place.library, **{name: asked[name] for name in names if name in asked}
-                )
                 loaded = child.call(job, Limits(EXAMINE_LIMIT_S))
         except OSError as error:
-            raise EnvironmentBroken(
-                f"cannot start Python in the environment of {place}: {plain(str(error))}"
-            ) from None
+            start = f"cannot start Python in the environment of {place}"
+            raise EnvironmentBroken(f"{start}: {plain(str(error))}") from None
         except ConfigurationFailed as error:
             together = f"{place} cannot be imported together with the other installed packages"
             raise EnvironmentBroken(f"{together}: {plain(str(error))}") from None
@@ -271,10 +250,9 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     bare = re.sub(r"\.post\d+$", "", place.asked)
     module = any(same_version(version, loaded.module) for version in (place.asked, bare))
     if not (inside and module and same_version(place.asked, loaded.metadata)):
-        found = (
-            f"{loaded.module} (installed: {loaded.metadata})"
-            + " from outside the environment" * (not inside)
-        )
+        found = f"{loaded.module} (installed: {loaded.metadata})"
+        if not inside:
+            found += " from outside the environment"
         raise EnvironmentBroken(f"the environment of {place} loads {found}")
     configuration = Configuration.from_dict(loaded.configuration)
     if not same_version(place.asked, configuration.runtime_version):

@@ -148,7 +148,16 @@ class Answer:
         caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
         rows = summarize_groups(self.groups.values())
         shown = summary.text(
-            [replace(row, runtime=f"{self.library} {row.runtime_version}") for row in rows]
+            [
+                replace(
+                    row,
+                    configuration={
+                        **row.configuration,
+                        "runtime": f"{self.library} {row.configuration['runtime_version']}",
+                    },
+                )
+                for row in rows
+            ]
         )
         blocks = [f"{caption}\n{shown}"]
         missing = {

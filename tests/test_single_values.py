@@ -121,7 +121,6 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
         "1.20.1",
         lambda place, value: refusal(lab.versions, "onnxruntime", value, SHAPE, out=place.folder / "versions"),
     ),
-    "heat_map.facets": ("layers", lambda place, value: plots.heat_map(place.recordings, facets=value).alt),
     "tails.names": ("mine", lambda place, value: plots.tails(lab.load(place.recordings)[:1], names=value).alt),
     **{
         f"{name}.formats": ("svg", lambda place, value, name=name: _drawn(place, name, value))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lstm_judge import plots
-from lstm_judge.answers import Answers
 from lstm_judge.read.labels import FIELDS
 from lstm_judge.read.runs import COLUMNS, LATENCIES, Incomplete, Runs, load
 from lstm_judge.read.tables import UNIT_NS
@@ -22,9 +21,12 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, FIELDS as SIZES
 
 PATH_HELP = (
-    "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, .npy, plain text; also .gz), a folder of"
-    " tables, or - for standard input"
+    "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, .npy, plain text;"
+    " also .gz), a folder of tables, or - for standard input"
 )
+
+#: Arguments of `table_arguments` for tables, as `load` takes them.
+TABLE = ("column", "unit", "group_by", "causes", "one_group", "drop_missing", "counts")
 
 #: Fields with a flag of their own where recordings are read.
 SELECTED = ("runtime", *AXES[:4], "precision", "mode", "machine")
@@ -37,28 +39,27 @@ def path_argument(parser: argparse.ArgumentParser, meaning: str = PATH_HELP) -> 
     )
 
 
+def values(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """The values of these arguments by their names."""
+    return {name: getattr(arguments, name) for name in names}
+
+
 def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) -> None:
     """Add the selection of what is read, and options for tables recorded elsewhere.
 
     `grouped` adds those that assign rows to configurations.
     """
-    selected = parser.add_argument_group(
-        "selection of what is read (several values of a field are alternatives)"
-    )
+    alternatives = "selection of what is read (several values of a field are alternatives)"
+    select = parser.add_argument_group(alternatives).add_argument
     headings = {name: field.heading for name, field in {**SIZES, **FIELDS}.items()}
     for name in SELECTED:
         what = headings.get(name, "beginning of the fingerprint of the machine")
-        selected.add_argument(
-            f"--{name}", nargs="+", metavar="N" if name in AXES else "NAME", help=what
-        )
+        select(f"--{name}", nargs="+", metavar="N" if name in AXES else "NAME", help=what)
     where = "any field of a configuration, or a size of your own network; all of several must hold"
-    selected.add_argument(
-        "--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=where
-    )
-    group = parser.add_argument_group("tables recorded elsewhere")
-    add = group.add_argument
-    column = "column of the latencies, or its place from 1 (default: latency_ns, _us, _ms or _s, or the only one that"
-    add("--column", metavar="NAME", help=f"{column} states a unit)")
+    select("--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=where)
+    add = parser.add_argument_group("tables recorded elsewhere").add_argument
+    units = "default: latency_ns, _us, _ms or _s, or the only one that states a unit"
+    add("--column", metavar="NAME", help=f"column of the latencies, or its place from 1 ({units})")
     add(
         "--unit",
         choices=UNIT_NS,
@@ -68,8 +69,14 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
     add("--rename", nargs="+", action="extend", default=[], metavar="OLD=NEW", help=rename)
     if not grouped:
         return
-    groups = "columns that distinguish configurations (default of several tables: file, the name of the table)"
-    add("--group-by", nargs="+", default=[], metavar="COLUMN", help=groups)
+    default = "default of several tables: file, the name of the table"
+    add(
+        "--group-by",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help=f"columns that distinguish configurations ({default})",
+    )
     add(
         "--causes",
         nargs="+",
@@ -98,21 +105,18 @@ def load_runs(
 ) -> Runs:
     """Load the runs of paths with the options of `table_arguments`; of recordings all columns, or
     only `latencies`."""
-    names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing", "counts")
-    given = {name: getattr(arguments, name) for name in names}
     if arguments.counts and getattr(arguments, "figures", None):
-        raise UsageError(
-            "--figures shows each call, which the histogram of --counts does not have: omit one of them"
-        )
-    runs = load(
-        path, rename=renames(arguments.rename), columns=LATENCIES if latencies else COLUMNS, **given
-    )
+        shown = "--figures shows each call, which the histogram of --counts does not have"
+        raise UsageError(f"{shown}: omit one of them")
+    names = renames(arguments.rename)
+    columns = LATENCIES if latencies else COLUMNS
+    runs = load(path, rename=names, columns=columns, **values(arguments, TABLE))
     return runs.where(**selection(arguments))
 
 
 def selection(arguments: argparse.Namespace) -> dict[str, list[str]]:
     """Name -> allowed values of the selection in `table_arguments`, as `Runs.where` takes them."""
-    found = {name: values for name in SELECTED if (values := getattr(arguments, name))}
+    found = {name: given for name, given in values(arguments, SELECTED).items() if given}
     for text in arguments.where:
         name, value = pair("--where", "KEY=VALUE", text)
         if name in found:
@@ -125,10 +129,9 @@ def renames(given: Iterable[str]) -> dict[str, str]:
     """`["Num LSTM layers=layers"]` -> `{"Num LSTM layers": "layers"}`; raises `UsageError` without
     a `=`."""
     names: dict[str, str] = {}
+    form = 'OLD=NEW, for example "Average time (s)=latency_s"'
     for text in given:
-        old, new = pair(
-            "--rename", 'OLD=NEW, for example "Average time (s)=latency_s"', text, empty=True
-        )
+        old, new = pair("--rename", form, text, empty=True)
         if names.setdefault(old, new) != new:
             raise UsageError(f"--rename gives {old!r} two names")
     return names
@@ -136,8 +139,13 @@ def renames(given: Iterable[str]) -> dict[str, str]:
 
 def percentiles_argument(parser: argparse.ArgumentParser) -> None:
     """Add --percentiles."""
-    meaning = "percentiles to print, such as 50 99.9 99.99, instead of the usual ones"
-    parser.add_argument("--percentiles", nargs="+", default=[], metavar="P", help=meaning)
+    parser.add_argument(
+        "--percentiles",
+        nargs="+",
+        default=[],
+        metavar="P",
+        help="percentiles to print, such as 50 99.9 99.99, instead of the usual ones",
+    )
 
 
 def clusters_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -148,14 +156,17 @@ def clusters_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
-    meaning = f"{meaning} (default %(default)s)"
     parser.add_argument(
-        "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=meaning
+        "--confidence",
+        type=float,
+        default=DEFAULT_CONFIDENCE,
+        metavar="C",
+        help=f"{meaning} (default %(default)s)",
     )
 
 
 def print_answers(
-    arguments: argparse.Namespace, answers: Answers, figures: str = "", *shown: Any, **how: Any
+    arguments: argparse.Namespace, answers: Any, figures: str = "", *shown: Any, **more: Any
 ) -> int:
     """Print answers with their warnings; with --figures also draw `shown` with the function
     `figures` of `plots`.
@@ -164,9 +175,8 @@ def print_answers(
     """
     print_answer(answers, arguments.format, answers.warnings)
     if figures and arguments.figures:
-        print_files(
-            getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how)
-        )
+        draw = getattr(plots, figures)
+        print_files(draw(*shown, arguments.figures, formats=arguments.formats, **more))
     return answers.exit_status or incomplete_status(answers.warnings)
 
 

@@ -7,7 +7,8 @@ from lstm_judge.outliers.outliers import outliers
 from lstm_judge.outliers.text import AT_LENGTH
 from lstm_trt.cli.common import figure_arguments
 
-EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
+EXAMPLE = """lstm-trt outliers recordings
+  lstm-trt outliers times.csv --column latency_us --group-by hidden"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import argparse
 
 from lstm_judge.cli import common
-from lstm_judge.replay.replay import replay
+from lstm_judge.replay import replay
 from lstm_trt.cli.common import deadline_argument
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
@@ -11,9 +11,8 @@ EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `replay`."""
-    add = parser.add_argument
     common.path_argument(parser)
-    add(
+    parser.add_argument(
         "--period-us",
         type=float,
         required=True,
@@ -27,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `replay`; returns the exit status."""
-    runs = common.load_runs(arguments, arguments.path)
-    return common.print_answers(
-        arguments, replay(runs, arguments.period_us, arguments.deadline_us, arguments.percentiles)
-    )
+    asked = common.values(arguments, ("period_us", "deadline_us", "percentiles"))
+    answers = replay(common.load_runs(arguments, arguments.path), **asked)
+    return common.print_answers(arguments, answers)

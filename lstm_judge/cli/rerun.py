@@ -25,12 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="notebooks, run one after the other",
     )
     pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
-    add(
-        "-p",
-        "--parameter",
-        **pair,
-        help="set a parameter to a number, True, False, None or text; one value in place of a list is a list of one",
-    )
+    value = "set a parameter to a number, True, False, None or text"
+    add("-p", "--parameter", **pair, help=f"{value}; one value in place of a list is a list of one")
     add("-r", "--raw", **pair, help="set a parameter to this text, without conversion")
     add(
         "-y",
@@ -62,8 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
             values += dict(yaml.safe_load(text)).items()
         except (yaml.YAMLError, TypeError, ValueError):
             raise UsageError(f"-y {text!r} is not YAML of the form 'name: value'") from None
-    for name, _ in values:
-        if [each for each, _ in values].count(name) > 1:
+    names = [name for name, _ in values]
+    for name in names:
+        if names.count(name) > 1:
             raise UsageError(f"the parameter {name} is given twice")
 
     def print_run(done: Run) -> None:
@@ -72,13 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.format != "json":
             show(done)
 
-    how = {"out": arguments.out, "kernel": arguments.kernel, "cell_limit_s": arguments.cell_limit}
     runs = rerun(
         arguments.notebooks,
         dict(values),
+        out=arguments.out,
+        kernel=arguments.kernel,
+        cell_limit_s=arguments.cell_limit,
         show_progress=not arguments.quiet,
         listener=print_run,
-        **how,
     )
     if arguments.format == "json":
         print(json.dumps([done.as_dict() for done in runs], indent=1))  # parameters may be NaN

@@ -26,8 +26,12 @@ def question_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is tested, the arguments `QUESTION`."""
     add = parser.add_argument
     deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
-    percentile = "percentile that must meet the deadline (default %(default)s)"
-    add("--percentile", default="99.9", metavar="P", help=percentile)
+    add(
+        "--percentile",
+        default="99.9",
+        metavar="P",
+        help="percentile that must meet the deadline (default %(default)s)",
+    )
     common.confidence_argument(parser, "confidence of the verdict")
     bursts = "MET must hold if a miss lies, averaged over misses, in a burst of up to this length"
     add(
@@ -48,7 +52,7 @@ def question_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED
     first."""
-    question = {name: getattr(arguments, name) for name in QUESTION}
+    question = common.values(arguments, QUESTION)
     Question(**question)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), **question)
     return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)

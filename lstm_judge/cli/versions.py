@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from lstm_judge.cli.common import values
 from lstm_judge.cli.compare import comparison_arguments
 from lstm_judge.statistics.quantiles import ROUNDS
 from lstm_judge.versions import record_versions
@@ -16,7 +17,8 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.step import Step
 from lstm_trt.config.workload import Workload
 
-EXAMPLE = """lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
+EXAMPLE = """\
+lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
 each version is installed into its own virtual environment, which is kept in the cache"""
 
 
@@ -79,17 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol) -> int:
     """Record a workload with the arguments of `recording_arguments`, and print the answer."""
-    given = {
-        name: getattr(arguments, name)
-        for name in ("out", "mode", "runtime", "control", "effect", "confidence")
-    }
-    given |= {
-        "protocol": protocol,
-        "options": common.options_of(arguments),
+    answer = record_versions(
+        arguments.library,
+        arguments.versions,
+        workload,
+        protocol=protocol,
+        options=common.options_of(arguments),
+        tell=common.print_progress if arguments.show_progress else lambda line: None,
+        **values(arguments, ("out", "mode", "runtime", "control", "effect", "confidence")),
         **sweep_options(arguments),
-    }
-    tell = common.print_progress if arguments.show_progress else lambda line: None
-    answer = record_versions(arguments.library, arguments.versions, workload, tell=tell, **given)
+    )
     common.print_progress(str(answer.report))
     if answer.report.stopped:
         return common.stopped(arguments.given)

@@ -1,6 +1,7 @@
 """Comparisons as text. No code parses it."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from lstm_judge.compare.answer import Comparison, Comparisons, ComparisonSeries, NotCompared
@@ -26,6 +27,21 @@ def text(comparisons: Comparisons) -> str:
             alone.setdefault(answer.reason, []).append(answer.name)
     parts += [f"{reason}: {listed(names, 8, '; ')}" for reason, names in alone.items()]
     return "".join(differ) + "\n\n".join(parts)
+
+
+def headline(comparisons: Comparisons) -> str:
+    """The answer in one line: the results of the only configuration, or the number of each."""
+    compared = [answer for answer in comparisons if isinstance(answer, Comparison)]
+    if len(comparisons) == 1 or not compared:
+        return str(comparisons).partition("\n")[0]
+    texts = []
+    for name, changes in (
+        ("median", [answer.median.change for answer in compared]),
+        ("tail", [answer.tail.change for answer in compared]),
+    ):
+        counted = [f"{number} {change}" for change, number in Counter(changes).most_common()]
+        texts.append(f"{name} {listed(counted)}")
+    return f"{count(len(compared), 'configuration')} of B compared with A: {'; '.join(texts)}"
 
 
 def _names(comparisons: Comparisons, both: Pair) -> tuple[str, str]:

@@ -57,6 +57,17 @@ def text(answers: Answers[Outliers]) -> str:
     return "\n\n".join(answers.texts(outliers_text))
 
 
+def headline(answers: Answers[Outliers]) -> str:
+    """The answer in one line: that of the only configuration, or how many have clusters."""
+    if len(answers) == 1:
+        return answers.texts(outliers_line)[0]
+    found = [answer for answer in answers if isinstance(answer, Outliers)]
+    clusters = sum(bool(outliers.clusters) for outliers in found)
+    unsteady = sum(outliers.steady_state == SteadyState.NONE for outliers in found)
+    counted = f"{clusters} with clusters of slow or fast calls, {unsteady} without a steady state"
+    return f"{fmt.count(len(answers), 'configuration')}: {counted}"
+
+
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
     trials = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}"

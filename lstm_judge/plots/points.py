@@ -97,9 +97,8 @@ class Point:
 
     @property
     def floor_us(self) -> float | None:
-        return next(
-            (round_.floor_us for round_ in self.group.rounds if round_.floor_us is not None), None
-        )
+        """The roofline bound, which is the same in all rounds that state it."""
+        return min((each.floor_us for each in self.group.rounds if each.floor_us), default=None)
 
     def each_round(self, statistic: str) -> list[float]:
         return [each.statistic(statistic) for each in self.rounds]
@@ -142,22 +141,24 @@ def elsewhere(frame: Any, points: Sequence[Point], drawn: tuple[str, str, str]) 
     it lacks one of them, and if two rows have the same label and sizes or a label is that of a
     system, since a line would join them.
     """
-    if missing := {"label", "latency_us", *drawn} - set(frame.columns):
+    missing = {"label", "latency_us", *drawn} - {*frame.columns}
+    if missing:
         raise UsageError(
             f"the table to draw beside the recordings lacks the columns {listed(sorted(missing))}"
         )
     axes = [axis for axis in AXES if axis in frame.columns]
-    for axis in {*axes} - {drawn[0]}:
-        frame = frame[frame[axis].isin(values(points, axis))]
+    for axis in axes:
+        if axis != drawn[0]:
+            frame = frame[frame[axis].isin(values(points, axis))]
     repeated = frame[frame.duplicated(["label", *axes]) | frame["label"].isin(systems(points))]
     if len(repeated):
         raise UsageError(
-            f"the table to draw beside the recordings has {repeated.iloc[0]['label']!r} twice at one size"
+            "the table to draw beside the recordings has"
+            f" {repeated.iloc[0]['label']!r} twice at one size"
         )
-    rows = frame.to_dict("records")
     return [
         Elsewhere(row["label"], {axis: row[axis] for axis in axes}, row["latency_us"])
-        for row in rows
+        for row in frame.to_dict("records")
     ]
 
 
@@ -182,11 +183,10 @@ def points_of(runs: Any, without: Sequence[str] = ()) -> list[Point]:
     points = []
     for group, system in zip(groups, system_labels(groups, without), strict=True):
         found = [failure for failure in failures if _belongs_to(failure, group)]
-        if not (found or group.n):  # its recordings are not available
+        if not found and not group.n:  # its recordings are not available
             found = [group.failure or NoTrials(None, "no trials after warm-up")]
-        points.append(
-            Point(group, system, group.configuration.workload.axes, trials_of(group), tuple(found))
-        )
+        sizes = group.configuration.workload.axes
+        points.append(Point(group, system, sizes, trials_of(group), tuple(found)))
     return points
 
 
@@ -214,27 +214,30 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
     Properties in `without` are left out.
     """
     fields = [_system(group) | dict.fromkeys(without) for group in groups]
-    texts, several = labels(fields, enough=True), len({each["runtime"] for each in fields}) > 1
-    heads = ["" if several else each["runtime"] for each in fields]
-    return [with_micro(", ".join(filter(None, pair))) for pair in zip(heads, texts, strict=True)]
+    texts = labels(fields, enough=True)
+    runtimes = [each["runtime"] for each in fields]
+    if len({*runtimes}) == 1:
+        texts = [", ".join(filter(None, pair)) for pair in zip(runtimes, texts, strict=True)]
+    return [with_micro(each) for each in texts]
 
 
 def _workload(group: Group) -> str:
     """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
-    return str(
-        group.configuration.workload.group_fields(group.configuration.mode).get("workload", "")
-    )
+    fields = group.configuration.workload.group_fields(group.configuration.mode)
+    return str(fields.get("workload", ""))
 
 
 def _system(group: Group) -> dict[str, Any]:
     """The properties of a group's system by name."""
-    refused = {"graph": "refused"} if "graph_captured" in group.group else {}
-    known = {
+    fields = {
         "runtime": group.configuration.runtime,
         "workload": _workload(group),
         **label_fields(group),
+        "cores": None,
     }
-    return {**known, **refused, "cores": None}
+    if "graph_captured" in group.group:
+        fields["graph"] = "refused"
+    return fields
 
 
 def systems(points: Iterable[AnyPoint]) -> list[str]:
@@ -246,11 +249,12 @@ def pages(runs: Runs, most: int) -> list[Runs]:
     """The runs in parts of at most so many systems."""
     points = points_of(runs)
     names = systems(points)
-    parts = [names[start : start + most] for start in range(0, len(names), most)]
-    return [
-        replace(runs, groups=tuple(each.group for each in points if each.system in part))
-        for part in parts
-    ]
+    parts = []
+    for start in range(0, len(names), most):
+        shown = names[start : start + most]
+        groups = tuple(point.group for point in points if point.system in shown)
+        parts.append(replace(runs, groups=groups))
+    return parts
 
 
 def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
@@ -263,15 +267,19 @@ def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
     found = {point.system: point for point in sorted(points, key=lambda point: point.system)}
     runtimes = style.runtime_looks(sorted({point.runtime for point in found.values()}))
     machines = sorted({point.machine for point in found.values()})
-    alone, looks, taken = 1 == len(runtimes) < len(found), {}, Counter()
-    for place, (system, point) in enumerate(found.items()):
-        look = style.kind_looks(place + 1)[-1] if alone else dict(runtimes[point.runtime])
-        if not alone:
-            look["color"] = tuple(np.multiply(look["color"], 0.62 ** taken[point.runtime]))
-        dashes = style.DASHES[machines.index(point.machine) % len(style.DASHES)]
-        looks[system] = {**look, "linestyle": dashes}
-        taken[point.runtime] += 1
-    return looks
+    if len(runtimes) == 1 < len(found):
+        looks = style.kind_looks(len(found))
+    else:
+        looks = []
+        taken = Counter()
+        for point in found.values():
+            look = runtimes[point.runtime]
+            darker = np.multiply(look["color"], 0.62 ** taken[point.runtime])
+            looks.append({**look, "color": tuple(darker)})
+            taken[point.runtime] += 1
+    for look, point in zip(looks, found.values(), strict=True):
+        look["linestyle"] = style.DASHES[machines.index(point.machine) % len(style.DASHES)]
+    return dict(zip(found, looks, strict=True))
 
 
 def values(points: Iterable[AnyPoint], axis: str) -> list[int]:
@@ -284,12 +292,10 @@ def values(points: Iterable[AnyPoint], axis: str) -> list[int]:
 def varied(points: Sequence[Point]) -> list[str]:
     """Axes on which a workload has more than one value, not those that only tell networks of users
     apart."""
-    by_workload: dict[str, list[Point]] = {}
-    for point in points:
-        by_workload.setdefault(_workload(point.group), []).append(point)
-    return [
-        axis for axis in AXES if any(len(values(each, axis)) > 1 for each in by_workload.values())
-    ]
+    sizes = {(_workload(point.group), axis, point.sizes[axis]) for point in points for axis in AXES}
+    counts = Counter((workload, axis) for workload, axis, size in sizes if size is not None)
+    several = {axis for (_, axis), count in counts.items() if count > 1}
+    return [axis for axis in AXES if axis in several]
 
 
 def choose_networks(points: Sequence[Point], most: int) -> tuple[list[Point], list[str], str]:
@@ -298,24 +304,20 @@ def choose_networks(points: Sequence[Point], most: int) -> tuple[list[Point], li
 
     Of more they are those measured on most systems, spread evenly over the medians.
     """
-    good = sorted(
-        (point for point in points if point.ok), key=lambda point: -point.statistic("median_us")
-    )
-    fastest = {
-        point.network: point.statistic("median_us") for point in good
-    }  # the last one is the smallest
-    measured_on = Counter(
-        network for network, _ in {(point.network, point.system) for point in good}
-    )
-    every = {point.network for point in points}
-    chosen = sorted(every, key=lambda network: (fastest.get(network, math.inf), network))
-    if len(every) > most:
-        widest = max(measured_on[network] for network in every)
-        chosen = style.spread(
-            [network for network in chosen if measured_on[network] == widest], most
-        )
-    some = f" {len(chosen)} of {len(every)} networks, spread evenly over their medians."
-    note = some if len(chosen) < len(every) else ""
+    fastest = dict.fromkeys((point.network for point in points), math.inf)
+    measured_on: dict[str, set[str]] = {network: set() for network in fastest}
+    for point in points:
+        if point.ok:
+            fastest[point.network] = min(fastest[point.network], point.statistic("median_us"))
+            measured_on[point.network].add(point.system)
+    chosen = sorted(fastest, key=lambda network: (fastest[network], network))
+    note = ""
+    if len(chosen) > most:
+        widest = max(map(len, measured_on.values()))
+        wide = [network for network in chosen if len(measured_on[network]) == widest]
+        chosen = style.spread(wide, most)
+        shown = f"{len(chosen)} of {len(fastest)} networks"
+        note = f" {shown}, spread evenly over their medians."
     return [point for point in points if point.network in chosen], chosen, note
 
 
@@ -329,27 +331,30 @@ def hold(
     features and directions, and to the middle value of the other axes. Raises `UsageError` for an
     unknown axis, and for a fixed value that was not measured.
     """
-    fixed, held = fixed or {}, {}
+    fixed = fixed or {}
     for axis in (*free, *fixed):
         one_of("axis", axis, AXES)
         if axis in free and axis in fixed:
             raise UsageError(f"{axis} is drawn and cannot be fixed")
-    for axis in [*fixed, *(axis for axis in _HELD if axis not in fixed and axis not in free)]:
-        places = {
-            (row.get(axis), row.get("system"), *(row.get(name) for name in free)) for row in rows
-        }
-        drawn = Counter(size for size, *_ in places if size is not None)
-        if axis in fixed and fixed[axis] not in drawn:
-            raise UsageError(
-                f"nothing was measured at {axis} = {fixed[axis]}: choose from {listed(sorted(drawn))}"
-            )
-        if not drawn:
+    held: dict[str, int] = {}
+    for axis in dict.fromkeys((*fixed, *_HELD)):
+        if axis in free:
             continue
-        best = [size for size, total in drawn.items() if total == max(drawn.values())]
-        held[axis] = (
-            fixed[axis] if axis in fixed else min(best) if axis in _SMALLEST else median_low(best)
-        )
-        rows = [row for row in rows if row[axis] == held[axis]]
+        others = ("system", *free)
+        places = {(row.get(axis), *(row.get(name) for name in others)) for row in rows}
+        drawn = Counter(size for size, *_ in places if size is not None)
+        if axis in fixed:
+            held[axis] = fixed[axis]
+            if held[axis] not in drawn:
+                raise UsageError(
+                    f"nothing was measured at {axis} = {fixed[axis]}:"
+                    f" choose from {listed(sorted(drawn))}"
+                )
+        elif drawn:
+            best = [size for size, total in drawn.items() if total == max(drawn.values())]
+            held[axis] = min(best) if axis in _SMALLEST else median_low(best)
+        if axis in held:
+            rows = [row for row in rows if row[axis] == held[axis]]
     return held
 
 
@@ -369,14 +374,10 @@ def hold_fixed(
     if not points:
         raise UsageError(f"none of these workloads has the axes {listed(free)}: nothing to draw")
     # A size that differs only between networks of users is not held at one of them.
-    several = {axis for axis in AXES if len(values(points, axis)) > 1} - {
-        *varied(points),
-        *free,
-        *(fixed or {}),
-    }
-    good = [
-        point for point in points if point.ok and not fixed
-    ]  # all points at a requested value may have failed
+    several = {axis for axis in AXES if len(values(points, axis)) > 1}
+    several -= {*varied(points), *free, *(fixed or {})}
+    # All points at a requested value may have failed.
+    good = [] if fixed else [point for point in points if point.ok]
     rows = [
         {**point.sizes, **dict.fromkeys(several), "system": point.system}
         for point in good or points
@@ -391,33 +392,34 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
 
     The mode is one of the options unless it is "forward" for all.
     """
-    devices: dict[Any, list[dict[str, Any]]] = {}
+    devices: dict[str, list[dict[str, Any]]] = {}
     for point in points:
         fields = _system(point.group) | dict.fromkeys(without)
-        fields["version"] = with_version(
-            str(fields.pop("runtime")), point.group.configuration.runtime_version
-        )
+        version = point.group.configuration.runtime_version
+        fields["version"] = with_version(str(fields.pop("runtime")), version)
         devices.setdefault(str(fields.pop("device_name")), []).append(fields)
     texts = []
     for device, systems in devices.items():
         runtimes = dict.fromkeys(each.pop("version") for each in systems)
-        names = [
-            name for name in systems[0] if name in ("precision", "threads", *differing(systems))
-        ]
-        names += ["mode"] * (systems[0]["mode"] not in (None, "forward") and "mode" not in names)
-        values = (dict.fromkeys(field_text(name, each[name]) for each in systems) for name in names)
-        options = ", ".join(text for each in values if (text := " / ".join(filter(None, each))))
-        texts.append(f"{', '.join(runtimes)} ({with_micro(options)}) on {device}")
+        told = {"precision", "threads", *differing(systems)}
+        if systems[0]["mode"] not in (None, "forward"):
+            told.add("mode")
+        options = []
+        for name in systems[0]:
+            if name in told:
+                values = dict.fromkeys(field_text(name, each[name]) for each in systems)
+                options.append(" / ".join(filter(None, values)))
+        listed = with_micro(", ".join(filter(None, options)))
+        texts.append(f"{', '.join(runtimes)} ({listed}) on {device}")
     return " · ".join(texts)
 
 
 def describe_extremes(points: Iterable[Point], statistic: str) -> str:
     """The smallest and the largest value of a statistic with their configurations, in one sentence."""
-    good = sorted(
-        (point for point in points if point.ok), key=lambda point: point.statistic(statistic)
-    )
+    good = [point for point in points if point.ok]
     if not good:
         return "No configuration succeeded."
+    good.sort(key=lambda point: point.statistic(statistic))
     ends = [
         f"{number(point.statistic(statistic))} µs ({point.group.name})"
         for point in (good[0], good[-1])
@@ -427,14 +429,16 @@ def describe_extremes(points: Iterable[Point], statistic: str) -> str:
 
 def describe_fastest(points: Sequence[Point]) -> str:
     """In how many networks each system has the smallest median, in one sentence."""
-    best: dict[str, Point] = {}
-    for point in sorted(
-        (point for point in points if point.ok), key=lambda point: point.statistic("median_us")
-    ):
-        best.setdefault(point.network, point)
-    wins = Counter(point.system for point in best.values()).most_common()
-    counted = " and ".join(f"{system} in {total} of {len(best)} networks" for system, total in wins)
-    return f"The smallest median is that of {counted}." if wins else "No configuration succeeded."
+    good = [point for point in points if point.ok]
+    good.sort(key=lambda point: -point.statistic("median_us"))
+    best = {point.network: point.system for point in good}  # the last one is the fastest
+    wins = [
+        f"{system} in {total} of {len(best)} networks"
+        for system, total in Counter(best.values()).most_common()
+    ]
+    if not wins:
+        return "No configuration succeeded."
+    return f"The smallest median is that of {' and '.join(wins)}."
 
 
 def describe_counts(points: Iterable[Point]) -> str:
@@ -442,17 +446,20 @@ def describe_counts(points: Iterable[Point]) -> str:
     rounds = [point.rounds for point in points if point.ok]
     if not rounds:
         return "no configuration succeeded"
-    lengths = [each.n for several in rounds for each in several]
+    lengths = [trials.n for several in rounds for trials in several]
     noun = "trial" if max(lengths) == 1 else "trials"
     text = f"n = {whole_range(lengths)} {noun} per configuration after warm-up"
-    most_rounds = max(map(len, rounds))
-    return text + (f" in each of {most_rounds} rounds" if most_rounds > 1 else "")
+    most = max(map(len, rounds))
+    return f"{text} in each of {most} rounds" if most > 1 else text
 
 
 def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
     """The sizes that a figure holds fixed: those of which all points have the same value."""
-    common = {axis: values(points, axis) for axis in AXES if axis not in drawn}
-    sizes = [axis_value(axis, found[0]) for axis, found in common.items() if len(found) == 1]
+    sizes = []
+    for axis in AXES:
+        found = values(points, axis)
+        if axis not in drawn and len(found) == 1:
+            sizes.append(axis_value(axis, found[0]))
     return f"Fixed: {', '.join(sizes)}." if sizes else ""
 
 
@@ -473,7 +480,8 @@ def axis_value(axis: str, value: int) -> str:
     if axis == "directions":
         return "unidirectional" if value == 1 else "bidirectional"
     if axis in ("layers", "features"):
-        return f"{value} {AXIS_NAMES[axis][:-1] if value == 1 else AXIS_NAMES[axis]}"
+        name = AXIS_NAMES[axis]
+        return f"{value} {name[:-1] if value == 1 else name}"
     return f"{axis} {value}"
 
 

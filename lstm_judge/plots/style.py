@@ -10,7 +10,6 @@ import re
 import textwrap
 import zlib
 from base64 import b64encode
-from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -28,7 +27,8 @@ from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
+from matplotlib.text import Annotation
 from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_judge.plots import FORMATS
@@ -165,15 +165,15 @@ def write_pictures(
         raise UsageError(
             f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}"
         )
-    folder, paths = Path(folder), []
+    folder = Path(folder)
+    paths = []
     with file_errors(f"write figures to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
             for form in formats:
                 path = folder / f"{name}.{form}"
-                write_whole(
-                    path, image_bytes(draw(), form)
-                )  # a second layout of one picture differs slightly
+                # Drawn once for each: a second layout of one picture differs slightly.
+                write_whole(path, image_bytes(draw(), form))
                 paths.append(path)
     return paths
 
@@ -186,18 +186,19 @@ def style() -> Iterator[None]:
         "font.size": 9,
         "axes.titlesize": 10,
         "axes.labelsize": 9.5,
-        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "0.6"),
-        **dict.fromkeys(("axes.linewidth", "hatch.linewidth"), 0.8),
+        "axes.edgecolor": "0.6",
+        "axes.linewidth": 0.8,
+        "hatch.linewidth": 0.8,
         "grid.color": "0.9",
         "grid.linewidth": 0.7,
-        **dict.fromkeys(("xtick.bottom", "ytick.left"), True),
-        **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), "0.15"),
-        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
         "legend.frameon": False,
         "lines.linewidth": 1.6,
         "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
         "text.parse_math": False,  # reasons and device names may contain $
     }
+    for ticks, side in (("xtick", "bottom"), ("ytick", "left")):
+        look |= {f"{ticks}.{side}": True, f"{ticks}.major.size": 3}
+        look |= {f"{ticks}.color": "0.6", f"{ticks}.labelcolor": "0.15"}
     with matplotlib.style.context(["default", look]):  # whatever the user's own settings are
         yield
 
@@ -210,28 +211,24 @@ def sheet(
     `summary` is the main result in one sentence, for the alternative text; without it, that is the
     first note.
     """
-    title, summary, notes = (
-        with_micro(title),
-        with_micro(summary),
-        [with_micro(note) for note in notes],
-    )
+    title = with_micro(title)
+    notes = [with_micro(note) for note in notes if note]
     title_lines = wrapped(title, 12, "bold") or [""]
-    note_lines = [line for note in notes if note for line in wrapped(note)]
-    head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
+    note_lines = [line for note in notes for line in wrapped(note)]
+    title_in = 0.12 + 0.235 * len(title_lines)
+    head_in = title_in + 0.165 * len(note_lines)
     picture = Picture(figsize=(WIDTH_IN, head_in + body_height_in), dpi=DPI, layout="constrained")
     engine: Any = picture.get_layout_engine()
     engine.set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
     parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
     head, body = parts
-    left, top = 0.1 / WIDTH_IN, 1 - 0.12 / head_in
-    head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
-    top -= 0.235 * len(title_lines) / head_in
-    head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
-    picture.title, picture.notes, picture.summary = (
-        title,
-        tuple(note for note in notes if note),
-        summary,
-    )
+    look = {"va": "top", "ha": "left"}
+    left = 0.1 / WIDTH_IN
+    head.text(left, 1 - 0.12 / head_in, "\n".join(title_lines), size=12, weight="bold", **look)
+    head.text(left, 1 - title_in / head_in, "\n".join(note_lines), size=9, color="0.3", **look)
+    picture.title = title
+    picture.notes = tuple(notes)
+    picture.summary = with_micro(summary)
     return picture, body
 
 
@@ -250,12 +247,11 @@ def with_micro(label: str) -> str:
 def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
     """A text in lines that fit a sheet."""
     width_in = WIDTH_IN - 0.3
-    folds = (textwrap.wrap(label, characters) for characters in range(int(18 * width_in), 0, -1))
-    return next(
-        fold
-        for fold in folds
-        if all(text_size(line, size, weight)[0] <= 72 * width_in for line in fold)
-    )
+    for characters in range(int(18 * width_in), 0, -1):
+        lines = textwrap.wrap(label, characters)
+        if all(text_size(line, size, weight)[0] <= 72 * width_in for line in lines):
+            break
+    return lines
 
 
 def whole_range(numbers: Iterable[int]) -> str:
@@ -282,49 +278,48 @@ def brightness(color: Any) -> float:
 
 def size_colors(count: int) -> list:
     """Sequential colours, without the yellow that is hard to see on white."""
-    return [
-        matplotlib.colormaps["viridis"](place)
-        for place in np.linspace(0, 0.86, max(count, 2))[:count]
-    ]
+    places = np.linspace(0, 0.86, max(count, 2))[:count]
+    return [matplotlib.colormaps["viridis"](place) for place in places]
 
 
-def kind_colors(count: int) -> list:
+def kind_colors(count: int) -> list[tuple[float, ...]]:
     """Colours for categories, safe for the colour-blind, without grey and those too light for text.
 
     If there are more categories than such colours, these follow again, darker.
     """
     base = [
-        c
-        for c in seaborn.color_palette("colorblind", 10)
-        if max(c) - min(c) > 0.1 and brightness(c) < 0.72
+        color
+        for color in seaborn.color_palette("colorblind", 10)
+        if max(color) - min(color) > 0.1 and brightness(color) < 0.72
     ]
-    darker = (np.multiply(base, 0.55**turn) for turn in range(math.ceil(count / len(base))))
-    return [tuple(color) for colors in darker for color in colors][:count]
+    colors = []
+    for place in range(count):
+        turn, index = divmod(place, len(base))
+        colors.append(tuple(np.multiply(base[index], 0.55**turn)))
+    return colors
 
 
 def kind_looks(count: int) -> list[dict]:
     """Colour and marker of categories."""
+    markers = itertools.cycle(MARKERS)
     return [
-        {"color": color, "marker": MARKERS[i % len(MARKERS)]}
-        for i, color in enumerate(kind_colors(count))
+        {"color": color, "marker": marker}
+        for color, marker in zip(kind_colors(count), markers, strict=False)
     ]
 
 
 def runtime_looks(names: Iterable[str]) -> dict[str, dict]:
     """Colour and marker of each runtime; of those not in `RUNTIMES` a hash of the name chooses, no
     two the same."""
+    looks = kind_looks(len(MARKERS))
+    rest = [place for place in range(len(MARKERS)) if place not in RUNTIMES.values()]
     places = {name: RUNTIMES[name] for name in names if name in RUNTIMES}
-    rest, colors = (
-        [place for place in range(len(MARKERS)) if place not in RUNTIMES.values()],
-        kind_colors(len(MARKERS)),
-    )
     for name in sorted({*names} - {*places}):
         start = zlib.crc32(name.encode()) % len(rest)
         order = rest[start:] + rest[:start]
-        places[name] = next((place for place in order if place not in places.values()), order[0])
-    return {
-        name: {"color": colors[places[name]], "marker": MARKERS[places[name]]} for name in names
-    }
+        free = [place for place in order if place not in places.values()]
+        places[name] = (free or order)[0]
+    return {name: looks[places[name]] for name in names}
 
 
 #: Least height of the axes of a panel: 240 pixels; of a line of its title, and of the names below
@@ -370,18 +365,20 @@ def facets(
     labels = [str(handle.get_label()) for handle in handles]
     if below and labels:
         height_in += 0.2 * math.ceil(len(labels) / legend_columns(labels, below))
-    elif labels:
+    else:
         height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
     with figure(title, notes, height_in, summary=summary) as (picture, body):
         grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=True)
         axes: list[Axes] = []
-        for block, count, last in zip(blocks, rows, itertools.accumulate(rows), strict=True):
-            for place, panel in enumerate(grid[last - count : last].flat):
+        for block, count in zip(blocks, rows, strict=True):
+            panels = [*grid[:count].flat]
+            grid = grid[count:]
+            for place, panel in enumerate(panels):
                 panel.set_visible(place < len(block))
-                if panel.get_visible():
-                    panel.set_title(block[place], loc="left")
-                    panel.tick_params(labelbottom=place + columns >= len(block) or not sharex)
-                    axes.append(panel)
+                panel.tick_params(labelbottom=place + columns >= len(block) or not sharex)
+            for panel, name in zip(panels, block, strict=False):
+                panel.set_title(name, loc="left")
+                axes.append(panel)
         yield picture, axes
         name_axes(axes, *names)
         if below and handles:
@@ -417,7 +414,7 @@ def _only_panel(
 
 
 def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
-    """Label the x and y axes of those panels that have tick labels; a logarithmic scale is named."""
+    """Label the x and y axes of panels that have tick labels; a logarithmic scale is named."""
     for ax in axes:
         if ax.xaxis.get_tick_params().get("labelbottom", True):
             ax.set_xlabel(x + scale_text(ax.xaxis), labelpad=2)
@@ -491,22 +488,22 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
     `room_below` is the share of the height that is kept free at the bottom, for failure marks.
     """
     numbers = [value for value in numbers if np.isfinite(value) and value > 0] or [1.0, 10.0]
-    low, high = min(numbers), max(numbers)
-    logarithmic, below = high / low > LOG_FROM, room_below / (1 - room_below)
+    low = min(numbers)
+    high = max(numbers)
+    below = room_below / (1 - room_below)
     for ax in axes:
-        if logarithmic:
-            bottom, top = low / 1.25, 1.35 * high
-            log_axis(ax.yaxis, bottom, top)
-            ax.set_ylim(bottom * (bottom / top) ** below, top)
+        if high / low > LOG_FROM:
+            floor = low / 1.25
+            top = 1.35 * high
+            log_axis(ax.yaxis, floor, top)
+            ax.set_ylim(floor * (floor / top) ** below, top)
         else:
+            floor = 0
             top = 1.08 * high
             ax.set_ylim(-top * below, top)
             set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
         if room_below:
-            band = Rectangle(
-                (0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0
-            )
-            ax.add_patch(band)
+            ax.axhspan(ax.get_ylim()[0], floor, color="0.94", zorder=0.5, linewidth=0)
 
 
 def set_ticks(
@@ -521,11 +518,14 @@ def set_ticks(
 
     `write` returns their labels.
     """
-    axis.set_major_locator(
-        FittingTicks({float(tick): write(tick) for tick in ticks if low <= tick <= high})
-    )
+    label_ticks(axis, {float(tick): write(tick) for tick in ticks if low <= tick <= high})
     axis.set_ticks([], minor=True)
-    axis.set_major_formatter(lambda value, _: write(value))
+
+
+def label_ticks(axis: Axis, labels: Mapping[float, str]) -> None:
+    """Set those major ticks (place -> label) of which the labels fit, the first ones first."""
+    axis.set_major_locator(FittingTicks(labels))
+    axis.set_major_formatter(lambda value, _: labels.get(value, ""))
 
 
 def even_ticks(low: float, high: float) -> np.ndarray:
@@ -536,29 +536,29 @@ def even_ticks(low: float, high: float) -> np.ndarray:
 def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
     """Make an axis logarithmic, from `low` to `high`, with about eight ticks.
 
-    These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 2.5.
+    These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 5.
     """
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     ratio = high / low
-    choices = {12: (1, 2, 5, 3, 4, 7, 1.5), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
-    subs = next(subs for most, subs in choices.items() if ratio <= most)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = (
-        even_ticks(low, high)
-        if ratio <= 2.5
-        else [sub * 10.0**power for sub in subs for power in powers]
-    )
+    if ratio <= 5:
+        ticks = even_ticks(low, high)
+    else:
+        subs = (1, 2, 5) if ratio <= 1e3 else (1, 3) if ratio <= 1e4 else (1,)
+        powers = np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = np.outer(subs, 10.0**powers).flat
     set_ticks(axis, ticks, low, high)
 
 
 def beside(
     ax: Axes, label: str, place: tuple[float, float], offset: tuple[float, float], **look
-) -> None:
+) -> Annotation:
     """Write a text beside a place, `offset` points to the right and above of it (or left, below);
     centred at 0."""
     across, along = (int(np.sign(way)) for way in offset)
     sides = {"ha": ("center", "left", "right")[across], "va": ("center", "bottom", "top")[along]}
-    ax.annotate(label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look})
+    return ax.annotate(
+        label, place, offset, textcoords="offset points", **{"size": 9, **sides, **look}
+    )
 
 
 def guides(levels: Sequence[float], *axes: Axes) -> None:
@@ -603,43 +603,35 @@ def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[floa
 
 class FittingTicks(Locator):
     """Those ticks of which the labels fit side by side; `labels`: place -> label, the most
-    important first."""
+    important first.
+
+    The locators of matplotlib do not look at labels: those of measured sizes, and around 0 of an
+    asinh axis, would overlap.
+    """
 
     def __init__(self, labels: Mapping[float, str]) -> None:
-        self._labels = dict(labels)
+        self._labels = labels
 
     def __call__(self) -> list[float]:
         """The places of the ticks at the present size of the axes."""
         axis: Any = self.axis
-        across = axis.axis_name == "x"
-        places = np.array(list(self._labels), dtype=float)
-        pixels = axis.axes.transData.transform(np.column_stack([places, places]))[
-            :, 0 if across else 1
-        ]
-        points = dict(zip(self._labels, pixels * 72 / axis.get_figure(root=True).dpi, strict=True))
-        halves = {
-            place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()
-        }
-        kept: list[float] = []
-        for tick in self._labels:
-            place = bisect(kept, tick)
-            around = [*kept[max(place - 1, 0) : place], tick, *kept[place : place + 1]]
-            if all(
-                points[b] - points[a] >= halves[a] + halves[b] + 2
-                for a, b in itertools.pairwise(around)
-            ):
-                kept.insert(place, tick)
-        return kept
+        way = "xy".index(axis.axis_name)
+        scale = 72 / axis.get_figure(root=True).dpi
+        kept: dict[float, tuple[float, float]] = {}
+        for tick, label in self._labels.items():
+            middle = axis.axes.transData.transform((tick, tick))[way] * scale
+            half = text_size(label)[way] / 2 + 1
+            if all(abs(middle - other) >= half + near for other, near in kept.values()):
+                kept[tick] = (middle, half)
+        return sorted(kept)
 
 
 def round_first(sizes: Sequence[int]) -> list[int]:
     """The sizes ordered by the largest round number that divides them: a power of two if 4 divides
     all."""
-    steps = (
-        [2**k for k in range(30)]
-        if math.gcd(*sizes) % 4 == 0
-        else [m * 10**k for k in range(9) for m in (1, 2, 5)]
-    )
+    steps = [mantissa * 10**power for power in range(9) for mantissa in (1, 2, 5)]
+    if math.gcd(*sizes) % 4 == 0:
+        steps = [2**power for power in range(30)]
     return sorted(sizes, key=lambda size: -max(step for step in steps if size % step == 0))
 
 
@@ -648,16 +640,9 @@ def size_ticks(
 ) -> None:
     """Label the sizes on an axis, at `places` if these are not the sizes themselves, without
     overlaps."""
-    each = dict(
-        zip(
-            sizes,
-            zip(map(float, places or sizes), labels or map(str, sizes), strict=True),
-            strict=True,
-        )
-    )
-    written = dict(each[size] for size in round_first(sizes))
-    axis.set_major_locator(FittingTicks(written))
-    axis.set_major_formatter(lambda value, _: written.get(float(value), ""))
+    place = dict(zip(sizes, places or sizes, strict=True))
+    label = dict(zip(sizes, labels or map(str, sizes), strict=True))
+    label_ticks(axis, {place[size]: label[size] for size in round_first(sizes)})
 
 
 def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:

@@ -9,16 +9,14 @@ have if it never occurred in n trials, at the given confidence; n trials give no
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from lstm_judge.outliers.answer import Outliers
 from lstm_judge.plots import points as data, style
@@ -26,11 +24,11 @@ from lstm_judge.plots.style import GREY, Picture, count, multiple, number, perce
 from lstm_judge.plots.trials import cluster_looks
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.replay.replay import replay_group, waiting_ns
+from lstm_judge.replay import replay_group, waiting_ns
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict
-from lstm_trt.config.configuration import ARRIVALS, WAITS
+from lstm_trt.config.configuration import ARRIVALS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
@@ -87,47 +85,16 @@ def share_axis(ax: Axes, least: float) -> None:
 
 
 def latency_axis(
-    ax: Axes, numbers_us: Any, deadline_us: float | None = None, far: float = FAR
+    ax: Axes, numbers: Sequence[float], deadline_us: float | None = None, far: float = FAR
 ) -> None:
-    """Set up a logarithmic x axis in µs that spans the numbers, and a deadline if it is not far
-    from them."""
-    low, high = min(numbers_us), max(numbers_us)
+    """Set up a logarithmic x axis that spans the numbers, and a deadline if it is not far from
+    them."""
+    low, high = min(numbers), max(numbers)
     if deadline_us and low / far < deadline_us < high * far:
         low, high = min(low, deadline_us), max(high, deadline_us)
-    room = (high / low) ** 0.07
-    low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
-    style.log_axis(ax.xaxis, low, high)
+    room = max((high / low) ** 0.07, 1.05)
+    style.log_axis(ax.xaxis, low / room**0.5, high * room)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
-
-
-def multiple_ticks(axis: Axis, low: float, high: float) -> None:
-    """Set ticks at multiples of the median, common ones first."""
-    steps = (
-        1,
-        1.25,
-        2,
-        10,
-        100,
-        0.5,
-        0.7,
-        0.8,
-        0.9,
-        1.1,
-        1.5,
-        3,
-        5,
-        20,
-        50,
-        200,
-        500,
-        1000,
-        10_000,
-    )
-    if high / low < 1.35:
-        steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
-    style.set_ticks(
-        axis, steps, low, high, lambda value: f" {style.plain(value)}× "
-    )  # spaces keep them apart
 
 
 def tails(
@@ -137,6 +104,7 @@ def tails(
     relative: bool = True,
     names: Sequence[str] | None = None,
     title: str | None = None,
+    ax: Axes | None = None,
 ) -> Picture:
     """Share of trials that take longer than a latency, log-log: a line per configuration; of a
     single one, per round.
@@ -145,109 +113,125 @@ def tails(
     median of the middle round, or in µs with `relative=False`, to compare arrivals. Control runs,
     if any, have their own panel on the right, in µs: an empty step with the same arrivals shows the
     delays of the machine itself. With a deadline the legend states the number of misses. `names`
-    replaces the names of the configurations in the legend. Raises `UsageError` if no configuration
-    has trials after warm-up.
+    replaces the names of the configurations in the legend. With `ax` the tails are drawn into these
+    axes, without the control runs. Raises `UsageError` if no configuration has trials after
+    warm-up.
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))
-    named = zip(groups, map(style.with_micro, as_list(names or _names(groups))), strict=True)
-    shown = [(group, name) for group, name in named if group.n]
-    if not shown:
+    every = zip(groups, as_list(names or _names(groups)), strict=True)
+    named = [(group, style.with_micro(name)) for group, name in every if group.n]
+    if not named:
         raise UsageError("none of these recordings has trials after warm-up")
-    controls = [control_us(group) for group, _ in shown]
-    alone = any(control is not None for control in controls)
-    lengths, several = (
-        {group.n for group, _ in shown},
-        max(len(data.trials_of(group)) for group, _ in shown) > 1,
-    )
-    own = [group for group, _ in shown if group.configuration is not None]
+    looks = _looks([group for group, _ in named])
+    shown = [Tail(*pair, look) for pair, look in zip(named, looks, strict=True)]
+    controls = [tail for tail in shown if tail.control_us is not None]
+    of_rounds = ", of all rounds" if any(len(tail.rounds) > 1 for tail in shown) else ""
+    own = [group for group, _ in named if group.configuration]
     notes = [
-        f"n = {style.whole_range(lengths)} trials per line, after warm-up{', of all rounds' * several}."
-        " A steep drop is a cluster of slow trials; the plateau before it shows its share.",
+        f"n = {style.whole_range(group.n for group, _ in named)} trials per line, after warm-up"
+        f"{of_rounds}. A steep drop is a cluster of slow trials; the plateau before it shows its"
+        " share.",
         data.describe_systems(data.points_of(own)) if own else "",
-        "Dotted: an event that never occurred in n trials may still have that share (95 % confidence)."
+        "Dotted: an event that never occurred in n trials may still have that share"
+        " (95 % confidence)."
         + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
-        "Right: an empty step with the same arrivals, which shows the delays of the machine itself."
-        if alone
-        else "",
     ]
-    worst, name = max(shown, key=lambda pair: data.reach(pair[0]))
-    heading = title or (
-        "Latency tails, as multiples of the median" if relative else "Latency tails"
-    )
-    summary = (
-        f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
-    )
-    with style.figure(heading, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
-        axes = np.atleast_1d(
-            body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None)
-        )
-        ax, drawn = axes[0], []
-        for (group, name), control, look in zip(
-            shown, controls, _looks(own, len(shown)), strict=True
-        ):
-            drawn += _draw_group(ax, group, name, deadline_us, relative, look, len(shown) == 1)
-            if control is not None:
-                draw_line(axes[1], np.sort(control), "_", look | {"linewidth": 1.2})
-        share_axis(ax, 1 / max(lengths))
-        evidence_lines(ax, lengths)
-        ax.axhspan(0, evidence_share(max(lengths)), color="0.95", zorder=0)
-        if relative:
-            low, high = min(*drawn, 0.97), max(*drawn, 1.3)
-            low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
-            ax.set(xscale="log", xlim=(low, high), xlabel="latency / median (log)")
-            multiple_ticks(ax.xaxis, low, high)  # the legend states the misses of a deadline
-        else:
-            latency_axis(ax, drawn, deadline_us, 3)
-            low, high = ax.get_xlim()
-            style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axvline)
-        if alone:
-            ax.set_title("network", loc="left")
-            axes[1].set_title("control run (empty step)", loc="left")
-            latency_axis(
-                axes[1], np.concatenate([control for control in controls if control is not None])
-            )
-        style.legend_below(body, style.handles_of(ax))
+    if controls:
+        empty = "an empty step with the same arrivals, which shows the delays of the machine itself"
+        notes.append(f"Right: {empty}.")
+    if not title:
+        title = "Latency tails, as multiples of the median" if relative else "Latency tails"
+    worst, name = max(named, key=lambda pair: data.reach(pair[0]))
+    reach = multiple(data.reach(worst))
+    summary = f"The largest latency is {reach} the median of its round ({name})."
+
+    if ax is not None:
+        with style.style():
+            _draw_tails(ax, shown, deadline_us, relative)
+            ax.legend()
+        return ax.get_figure(root=True)
+    with style.figure(title, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
+        widths = [1.7, 1] if controls else [1]
+        panels = body.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+        _draw_tails(panels[0], shown, deadline_us, relative)
+        if controls:
+            panels[0].set_title("network", loc="left")
+            panels[1].set_title("control run (empty step)", loc="left")
+            for tail in controls:
+                draw_line(panels[1], np.sort(tail.control_us), "_", tail.look | {"linewidth": 1.2})
+            latency_axis(panels[1], np.concatenate([tail.control_us for tail in controls]))
+        style.legend_below(body, style.handles_of(panels[0]))
     return picture
 
 
-def _looks(groups: Sequence[Group], count: int) -> list[dict]:
-    """The looks of so many lines: those of the runtimes if the `groups` differ by runtime, else of
-    their places."""
-    runtimes = [group.configuration.runtime for group in groups]
-    if len(set(runtimes)) == count:
-        return [style.runtime_looks(runtimes)[runtime] for runtime in runtimes]
-    return style.kind_looks(count)
+@dataclass(frozen=True)
+class Tail:
+    """The trials of a configuration, how they are drawn, and those of an empty step beside them."""
+
+    group: Group
+    name: str
+    look: dict
+
+    @property
+    def rounds(self) -> tuple[Trials, ...]:
+        return data.trials_of(self.group)
+
+    @property
+    def control_us(self) -> np.ndarray | None:
+        return control_us(self.group)
 
 
-def _draw_group(
-    ax: Axes,
-    group: Group,
-    name: str,
-    deadline_us: float | None,
-    relative: bool,
-    look: dict,
-    each: bool,
-) -> list[float]:
-    """Draw all rounds as one line, and `each` by itself if asked; returns the ends of the lines."""
-    rounds = data.trials_of(group)
-    median_us = median_low(each.median_us for each in rounds)
-    unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
-    label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
-    if deadline_us:
-        misses, n = sum(len(each.above(1e3 * deadline_us)[0]) for each in rounds), group.n
-        label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
-    draw_line(ax, Trials.of(*timed_rounds(group.rounds)).ordered_us / unit_us, label, look)
-    draw_rounds(ax, rounds if each else (), unit_us)
-    return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
+def _draw_tails(ax: Axes, shown: Sequence[Tail], deadline_us: float | None, relative: bool) -> None:
+    """Draw the tail of each configuration, and of each round if there is one configuration."""
+    ends: list[float] = []
+    for tail in shown:
+        median_us = median_low(each.median_us for each in tail.rounds)
+        unit_us = median_us if relative else 1.0
+        largest_us = max(each.max_us for each in tail.rounds)
+        label = f"{tail.name}: median {number(median_us)} µs, max {number(largest_us)} µs"
+        label += f" ({multiple(largest_us / median_us)})"
+        if deadline_us:
+            misses = sum(len(each.above(1e3 * deadline_us)[0]) for each in tail.rounds)
+            n = tail.group.n
+            label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
+        pooled = Trials.of(*timed_rounds(tail.group.rounds))
+        draw_line(ax, pooled.ordered_us / unit_us, label, tail.look)
+        if len(shown) == 1:
+            draw_rounds(ax, tail.rounds, unit_us)
+        ends += [pooled.statistic("min_us") / unit_us, largest_us / unit_us]
+    lengths = {tail.group.n for tail in shown}
+    share_axis(ax, 1 / max(lengths))
+    evidence_lines(ax, lengths)
+    ax.axhspan(0, evidence_share(max(lengths)), color="0.95", zorder=0)
+    if relative:
+        latency_axis(ax, ends)  # the legend states the misses of a deadline
+        ax.set_xlabel("latency / median (log)")
+        return
+    latency_axis(ax, ends, deadline_us, 3)
+    low, high = ax.get_xlim()
+    if deadline_us and low < deadline_us < high:
+        style.deadline(deadline_us, ax.axvline)
+
+
+def _looks(groups: Sequence[Group]) -> list[dict]:
+    """The looks of lines: those of the runtimes if the groups differ by runtime, else of their
+    places."""
+    runtimes = [group.configuration.runtime for group in groups if group.configuration]
+    if len(set(runtimes)) == len(groups):
+        return list(style.runtime_looks(runtimes).values())
+    return style.kind_looks(len(groups))
 
 
 def draw_rounds(ax: Axes, rounds: Sequence[Trials], unit_us: float = 1.0) -> None:
     """Draw the tail of each round, if there are several, the first one dark, the last one light."""
-    for place, color in enumerate(style.size_colors(len(rounds)) if len(rounds) > 1 else ()):
-        label = "_" if place else f"each of {len(rounds)} rounds, first dark, last light"
+    if len(rounds) < 2:
+        return
+    label = f"each of {len(rounds)} rounds, first dark, last light"
+    for each, color in zip(rounds, style.size_colors(len(rounds)), strict=True):
         look = {"color": color, "linewidth": 0.8, "zorder": 1.9}
-        draw_line(ax, rounds[place].ordered_us / unit_us, label, look)
+        draw_line(ax, each.ordered_us / unit_us, label, look)
+        label = "_"
 
 
 def evidence_lines(
@@ -257,11 +241,12 @@ def evidence_lines(
     calls them `name`."""
     apart: list[float] = []
     for n in sorted(lengths):
-        apart += [n] * (not apart or n > 1.2 * apart[-1])
+        if not apart or n > 1.2 * apart[-1]:
+            apart.append(n)
     look = {"color": GREY, "linewidth": 1.1, "linestyle": (0, (1, 1.5)), "zorder": 1.4}
     look["label"] = f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}"
     for n in apart:
-        ax.axhline(min(evidence_share(n, confidence), 1.0), **look)
+        ax.axhline(evidence_share(n, confidence), **look)
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -277,13 +262,12 @@ def _names(groups: Sequence[Group]) -> list[str]:
     return [group.name or "all trials" for group in groups]
 
 
-def _arrival_order(group: Group) -> tuple:
-    """Sort key: recordings from elsewhere, closed, periodic, paused; the most exact wait first."""
+def _arrival_order(group: Group) -> tuple[int, str]:
+    """Sort key: recordings from elsewhere, closed, periodic, paused."""
     if group.configuration is None:
-        return (0,)
+        return -1, ""
     protocol = group.configuration.protocol
-    waits = [wait for several in WAITS.values() for wait in several]
-    return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
+    return ARRIVALS.index(protocol.arrival), protocol.arrival_text
 
 
 def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
@@ -334,12 +318,9 @@ def _network(group: Group) -> str:
 
 def control_us(group: Group) -> np.ndarray | None:
     """Latencies of the control runs of all rounds, in µs; None if there are none."""
-    found = [
-        round_.control_ns
-        for round_ in group.rounds
-        if round_.control_ns is not None and len(round_.control_ns)
-    ]
-    return np.maximum(np.concatenate(found), 1) / 1000 if found else None
+    found = [round_.control_ns for round_ in group.rounds if round_.control_ns is not None]
+    together = np.concatenate([np.empty(0), *found])
+    return np.maximum(together, 1) / 1000 if len(together) else None
 
 
 def draw_tail(
@@ -354,37 +335,42 @@ def draw_tail(
     median of the group. A `verdict` gives deadline, allowed share and confidence, and its effective
     sample size widens the band upwards.
     """
-    ax, rounds = part.subplots(), data.trials_of(group)
+    ax = part.subplots()
+    rounds = data.trials_of(group)
     pooled = Trials.of(*timed_rounds(group.rounds))
-    n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
-    confidence = verdict.question.confidence if verdict else DEFAULT_CONFIDENCE
-    effective_share = min(1.0, verdict.effective.n / verdict.n) if verdict else 1.0
-    allowed = 1 - verdict.question.percentile / 100 if verdict else 2.0
-    evidence = min(evidence_share(n * effective_share, confidence), 1.0)
+    question = verdict.question if verdict else None
+    confidence = question.confidence if question else DEFAULT_CONFIDENCE
+    effective_n = min(pooled.n, verdict.effective.n) if verdict else pooled.n
+    ends = [pooled.statistic("min_us"), pooled.max_us]
+    least = min(1 / pooled.n, evidence_share(effective_n, confidence) / 2)
+    if question:
+        allowed = 1 - question.percentile / 100
+        least = min(least, allowed / 2)
     control = control_us(group)
-    label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
-    draw_line(ax, pooled.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
-    draw_rounds(ax, rounds)
-    share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
-        moved = pooled.median_us + control - np.median(control)
-        edges.append(float(moved.max()))
-    latency_axis(ax, edges, verdict.question.deadline_us if verdict else None)
-    _band(ax, pooled.ordered_us, confidence, effective_share)
-    evidence_lines(
-        ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n"
-    )
+        control = pooled.median_us + control - np.median(control)
+        ends.append(control.max())
+
+    look = {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"}
+    trials = count(pooled.n, "trial")
+    draw_line(ax, pooled.ordered_us, f"all {trials}" if len(rounds) > 1 else trials, look)
+    draw_rounds(ax, rounds)
+    share_axis(ax, least)
+    latency_axis(ax, ends, question.deadline_us if question else None)
+    _band(ax, pooled.ordered_us, confidence, effective_n / pooled.n)
+    smaller = effective_n < 0.995 * pooled.n
+    evidence_lines(ax, [effective_n], confidence, "effective n" if smaller else "n")
     handles = []
-    if verdict:
+    if question:
         label = f"allowed: {short_number(100 * allowed)} %"
         ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
-        handles = _deadline(ax, verdict.question.deadline_us, allowed)
+        handles = _deadline(ax, question.deadline_us, allowed)
     if control is not None:
-        draw_line(ax, np.sort(moved), "empty step: excess over its median", CONTROL)
+        draw_line(ax, np.sort(control), "empty step: excess over its median", CONTROL)
     clusters = outliers.clusters if outliers else ()
     for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
-        edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
-        ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
+        span = np.multiply((cluster.low, cluster.high), pooled.median_us)
+        ax.axvspan(*span, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
     _multiples(ax, pooled.median_us)
     style.legend_below(part, [*style.handles_of(ax), *handles], ncols=2, columnspacing=1.2)
 
@@ -395,23 +381,16 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
     Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent
     MET but does not revoke MISSED.
     """
-    value, above = exceedance(pooled_us)
-    value, above = (
-        np.r_[value, ax.get_xlim()[1]],
-        np.r_[above, 0],
-    )  # no trial lies beyond the maximum
     n = len(pooled_us)
-    rest = np.maximum(n - above, 1e-9)
-    share = effective_share
-    high = np.where(
-        above >= n, 1.0, special.betaincinv(above * share + 1, rest * share, confidence)
-    )
-    low = np.where(
-        above <= 0, 0.0, special.betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence)
-    )
-    label = f"exact bounds, {100 * confidence:g} % each"
-    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
-    ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
+    value, above = exceedance(pooled_us)
+    value = np.r_[value, ax.get_xlim()[1]]
+    above = np.r_[above, 0]  # no trial lies beyond the maximum
+    below = np.maximum(n - above, 1e-9)
+    high = special.betaincinv(effective_share * above + 1, effective_share * below, confidence)
+    low = special.betaincinv(np.maximum(above, 1e-9), below + 1, 1 - confidence)
+    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "step": "post"}
+    look["label"] = f"exact bounds, {100 * confidence:g} % each"
+    ax.fill_between(value, np.where(above, low, 1e-12), np.where(above < n, high, 1.0), **look)
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
@@ -430,9 +409,8 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
 
 def _multiples(ax: Axes, median_us: float) -> None:
     """Add the upper axis with multiples of the median."""
-    low, high = (edge / median_us for edge in ax.get_xlim())
     scales: Any = (lambda us: us / median_us, lambda ratio: ratio * median_us)
     second = ax.secondary_xaxis("top", functions=scales)
-    multiple_ticks(second.xaxis, low, high)
+    style.log_axis(second.xaxis, *(edge / median_us for edge in ax.get_xlim()))
     second.set_xlabel(f"multiple of the median ({number(median_us)} µs)", labelpad=4)
     second.tick_params(axis="x", length=3)

@@ -6,9 +6,11 @@ configurations, `group_by` must separate them. A histogram has a row per bin, wi
 calls in a column that must be named.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,9 +72,9 @@ _MANY_ROWS = 1000
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
-#: Rows of each process of each group, in order of the trials: values of the keys -> [(round,
-#: rows)].
-Parts = dict[tuple, list[tuple[int, np.ndarray]]]
+#: Rows of each round of each group, in order of the trials: values of the keys -> [(number of the
+#: round, rows)].
+RowsOfRounds = dict[tuple, list[tuple[int, np.ndarray]]]
 
 
 class TableOptions(NamedTuple):
@@ -102,67 +104,71 @@ def groups_of_table(
     dropped has a failure instead of rounds. Warnings are appended to `warnings`.
     """
     refuse_aggregates(table, name)
-    rows_of = (
-        Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
-    )
+    totals = Counter(_values_of_rows(table, keys))
     table, latency_ns = _latency_ns(table, name, unit, options, warnings)
     bins, calls = _calls(table, name, options.counts)
-    latency_ns, edges_ns = (
-        (latency_ns, None) if bins else _of_coarse_clock(table.where, latency_ns, warnings)
-    )
+    edges_ns = None
+    if calls is None:
+        latency_ns, edges_ns = _of_coarse_clock(table.where, latency_ns, warnings)
     warmup = _warmup(table, warnings)
-    counts = _counts(table, options.causes, {name, *keys}, warnings)
+    causes = _causes(table, options.causes, {name, *keys}, warnings)
     round_name = _round_column(table, keys)
-    parts = _parts(table, keys, round_name, warnings)
+    rows_of = _rows_of_rounds(table, keys, round_name, warnings)
     if not options.one_group:
-        read = {
-            name,
-            bins,
-            *keys,
-            round_name,
-            table.find("trial"),
-            table.find("warmup", "warm_up"),
-            *counts,
-        }
-        _refuse_mixtures(table, read, keys, parts, warnings)
-    every = Round(
-        latency_ns,
-        warmup,
-        _start_ns(table, {name, *keys}, parts, warnings),
-        counts,
-        edges_ns=edges_ns,
-    )
+        known = {table.find("trial"), table.find("warmup", "warm_up")}
+        read = known | {name, bins, *keys, round_name, *causes}
+        mixed = _mixed(table, read)
+        if keys:
+            warnings += _mixed_within(table, mixed, rows_of)
+        elif mixed:
+            raise UsageError(_mixture(table, mixed))
+        else:
+            warnings += _balanced(table, read)
+    start_ns = _start_ns(table, {name, *keys}, rows_of, warnings)
+    every = Round(latency_ns, warmup, start_ns, causes, edges_ns=edges_ns)
     groups = []
-    for values, total in rows_of.items():
+    for values, total in totals.items():
+        rounds = []
+        kept = 0
+        for number, rows in rows_of.get(values, []):
+            kept += len(rows)
+            if warmup[rows].all():
+                continue
+            if calls is None:
+                rounds.append(_of_rows(every, rows, number))
+            else:
+                rounds.append(_histogram(table.where, latency_ns[rows], calls[rows], number))
         fields = dict(zip(keys, values, strict=True))
-        numbers = parts.get(values, [])
-        rounds = [
-            _of_rows(every, rows, number)
-            if calls is None
-            else _histogram(table.where, latency_ns[rows], calls[rows], number)
-            for number, rows in numbers
-            if not warmup[rows].all()
-        ]
-        label = (
-            ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
-            or Path(table.where).name
-        )
-        group = Group(label, tuple(rounds), fields)
-        missing = total - sum(len(rows) for _, rows in numbers)
-        if 2 * missing > total:
-            reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
-            if not keys:
-                raise UsageError(f"{table.where}: {reason}: use another column")
-            group = replace(group, rounds=(), failure=NoTrials(None, reason))
-        elif group.n < 2:
-            which = f"{table.where}: {label}" if fields else table.where
-            few = count(group.n, "time") + " after warm-up" * bool(warmup.any())
-            raise UsageError(
-                f"{which} has {few}: at least 2 are needed, and about 1000 for the tail"
-            )
+        group = _group(table.where, fields, rounds, total, total - kept)
+        if group.failure is None and group.n < 2:
+            few = count(group.n, "time")
+            if warmup.any():
+                few += " after warm-up"
+            which = f"{table.where}: {group.name}" if fields else table.where
+            needed = "at least 2 are needed, and about 1000 for the tail"
+            raise UsageError(f"{which} has {few}: {needed}")
         groups.append(group)
     warnings += _absurd(table.where, groups, unit)
     return groups
+
+
+def _group(where: str, fields: dict, rounds: list[Round], total: int, missing: int) -> Group:
+    """A group of rounds; a failure if most of its rows have no time."""
+    label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
+    label = label or Path(where).name
+    if 2 * missing <= total:
+        return Group(label, tuple(rounds), fields)
+    reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
+    if not fields:
+        raise UsageError(f"{where}: {reason}: use another column")
+    return Group(label, (), fields, failure=NoTrials(None, reason))
+
+
+def _values_of_rows(table: Table, keys: Sequence[str]) -> list[tuple]:
+    """The values of the columns `keys` in each row."""
+    if not keys:
+        return [()] * table.data.num_rows
+    return list(zip(*map(table.cells, keys), strict=True))
 
 
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
@@ -189,21 +195,23 @@ def _latency_ns(
         allowed.append("infinite")
     values = times(table, name, allowed)
     present = ~np.isnan(values)
-    if missing := int(np.count_nonzero(~present)):
+    missing = int(np.count_nonzero(~present))
+    if missing:
         which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time"
-        which += f" in {name}" if name else ""
-        warnings.append(
-            f"{which} and were dropped: no answer includes them, although they may be calls that failed"
+        if name:
+            which += f" in {name}"
+        dropped = (
+            "and were dropped: no answer includes them, although they may be calls that failed"
         )
-        table, values = table.with_rows(present), values[present]
+        warnings.append(f"{which} {dropped}")
+        table = table.with_rows(present)
+        values = values[present]
     with np.errstate(over="ignore"):
         latency_ns = np.round(values * UNIT_NS[unit], STEP_DECIMALS)
-    if not (
-        (np.isfinite(latency_ns) == np.isfinite(values)) & ((latency_ns > 0) == (values > 0))
-    ).all():
-        raise UsageError(
-            f"{table.where}: {name or 'the file'} has times out of range for the unit {unit}"
-        )
+    changed = (np.isfinite(latency_ns) != np.isfinite(values)) | ((latency_ns > 0) != (values > 0))
+    if changed.any():
+        column = name or "the file"
+        raise UsageError(f"{table.where}: {column} has times out of range for the unit {unit}")
     return table, latency_ns
 
 
@@ -223,22 +231,24 @@ def _of_coarse_clock(
     if zeros.all():
         raise UsageError(f"{where}: all times are 0: measure with a clock of smaller steps")
     step_ns = float(latency_ns[~zeros].min())
-    shown = f"{np.count_nonzero(zeros)} of {len(zeros)} times are 0"
     step = f"a step of the clock is up to {latency(step_ns / 1e3)}"
-    warnings.append(
-        f"{where}: {shown}: {step}; each counts as one, and the others are known to one"
-    )
+    counted_as = "each counts as one, and the others are known to one"
+    of_all = f"{np.count_nonzero(zeros)} of {len(zeros)} times are 0"
+    warnings.append(f"{where}: {of_all}: {step}; {counted_as}")
     edges_ns = np.stack([np.maximum(latency_ns - step_ns, 0), latency_ns + step_ns])
     return np.maximum(latency_ns, step_ns), edges_ns
 
 
 def _of_rows(every: Round, rows: np.ndarray, number: int) -> Round:
     """The round with this number, of some of the rows."""
-    starts = None if every.start_ns is None else every.start_ns[rows]
-    edges = None if every.edges_ns is None else every.edges_ns[:, rows]
-    causes = {cause: counts[rows] for cause, counts in every.causes.items()}
-    return Round(
-        every.latency_ns[rows], every.warmup[rows], starts, causes, round=number, edges_ns=edges
+    return replace(
+        every,
+        latency_ns=every.latency_ns[rows],
+        warmup=every.warmup[rows],
+        start_ns=None if every.start_ns is None else every.start_ns[rows],
+        causes={cause: counts[rows] for cause, counts in every.causes.items()},
+        edges_ns=None if every.edges_ns is None else every.edges_ns[:, rows],
+        round=number,
     )
 
 
@@ -249,23 +259,20 @@ def _calls(table: Table, name: str, given: str | None) -> tuple[str | None, np.n
     Raises `UsageError` if it has anything else, and if none is given but the rows seem to be bins:
     ascending times, and a column that is called as one of numbers.
     """
-    if given is None:
-        bins = [
-            other
-            for other in table.names
-            if split_unit(other)[0] in _COUNTS and not table.counts_rows(other)
-        ]
-        if bins and (np.diff(table.numbers(name)) > 0).all():
-            remedy = f"read a histogram with --counts {bins[0]}, or leave the column out with --rename {bins[0]}="
-            raise UsageError(f"{table.where} has ascending times with a column {bins[0]}: {remedy}")
-        return None, None
-    column = table.column(given, "--counts")
-    calls = _whole_numbers(table, column)
-    if calls is None:
-        raise UsageError(
-            f"{table.where}: --counts {column} is not a column of whole numbers of at least 0"
-        )
-    return column, calls
+    if given is not None:
+        column = table.column(given, "--counts")
+        calls = _whole_numbers(table, column)
+        if calls is None:
+            what = "is not a column of whole numbers of at least 0"
+            raise UsageError(f"{table.where}: --counts {column} {what}")
+        return column, calls
+    for bins in table.names:
+        named = split_unit(bins)[0] in _COUNTS and not table.counts_rows(bins)
+        if named and (np.diff(table.numbers(name)) > 0).all():
+            has = f"{table.where} has ascending times with a column {bins}"
+            other = f"leave the column out with --rename {bins}="
+            raise UsageError(f"{has}: read a histogram with --counts {bins}, or {other}")
+    return None, None
 
 
 def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: int) -> Round:
@@ -280,20 +287,15 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
     finite_ns = values_ns[np.isfinite(values_ns)]
     bins = len(finite_ns)
     if bins < 2 or not numbers.any():
-        raise UsageError(
-            f"{where}: a histogram needs at least 2 bins and a call, here are {bins} bins"
-        )
+        needs = "a histogram needs at least 2 bins and a call"
+        raise UsageError(f"{where}: {needs}, here are {bins} bins")
     if bins == len(values_ns) and not numbers[-1]:
         lost = "the last bin is empty, so calls above it may be missing"
         raise UsageError(f"{where}: {lost}: add a row inf with their number, 0 if there were none")
-    if (
-        bins >= CUMULATIVE
-        and (np.diff(numbers[:bins]) >= 0).all()
-        and numbers[0] < numbers[bins - 1]
-    ):
-        raise UsageError(
-            f"{where}: the numbers of calls never decrease, as if cumulative: give those of each bin"
-        )
+    of_bins = numbers[:bins]
+    if bins >= CUMULATIVE and of_bins[0] < of_bins[-1] and (np.diff(of_bins) >= 0).all():
+        cumulative = "the numbers of calls never decrease, as if cumulative"
+        raise UsageError(f"{where}: {cumulative}: give those of each bin")
     widths_ns = np.minimum.accumulate(np.diff(finite_ns)[::-1])[::-1]
     last_ns = finite_ns[-1:] + 2 * widths_ns[-1:]  # bins that grow usually do so up to twice
     above_ns = values_ns[bins:]
@@ -314,41 +316,44 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
-    name, none = table.find("warmup", "warm_up"), [False] * table.data.num_rows
-    truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)] if name else none
-    if None in truths:
+    """Whether each row is one of warm-up."""
+    name = table.find("warmup", "warm_up")
+    truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)] if name else [None]
+    if name and None in truths:
         warnings.append(
             f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up"
         )
-        truths = none
-    return np.array(truths, dtype=bool)
+    return np.zeros(table.data.num_rows, bool) if None in truths else np.array(truths, dtype=bool)
 
 
 def _round_column(table: Table, keys: Sequence[str]) -> str | None:
-    """The column of rounds: each of its values is one process with at least two trials."""
+    """The column of rounds: each of its values is one round with at least two trials."""
     name = table.find("round")
     if name is None or name in keys or table.kind(name) not in ("number", "text", "bool"):
         return None
     return name if min(Counter(table.cells(name)).values()) > 1 else None
 
 
-def _counts(
-    table: Table, causes: Sequence[str] | None, taken: set, warnings: list[str]
+def _causes(
+    table: Table, given: Sequence[str] | None, taken: set, warnings: list[str]
 ) -> dict[str, np.ndarray]:
-    """The columns of counts per trial: `causes` if given, else those with names that recordings
-    have."""
-    names = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
-    names = [name for name in names if table.array(name).null_count < table.data.num_rows]
+    """The columns of counts per trial: those `given`, else those with names that recordings have."""
+    if given is None:
+        named = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
+        names = [name for name in named if table.array(name).null_count < table.data.num_rows]
+    else:
+        names = columns_of(table, given, "--causes")
     found = {}
-    for name in names if causes is None else columns_of(table, causes, "--causes"):
+    for name in names:
         values = _whole_numbers(table, name)
-        if name in taken or values is None:
-            problem = f"{name} is not a column of counts: a cause must be a whole number of at least 0 in every row"
-            if causes is not None:
-                raise UsageError(f"{table.where}: {problem}")
-            warnings.append(problem)
+        if name not in taken and values is not None:
+            found[name] = values
             continue
-        found[name] = values
+        must = "a cause must be a whole number of at least 0 in every row"
+        problem = f"{name} is not a column of counts: {must}"
+        if given is not None:
+            raise UsageError(f"{table.where}: {problem}")
+        warnings.append(problem)
     return found
 
 
@@ -359,35 +364,38 @@ def _whole_numbers(table: Table, name: str) -> np.ndarray | None:
     return values.astype(np.int64) if whole else None
 
 
-def _parts(table: Table, keys: Sequence[str], round_name: str | None, warnings: list[str]) -> Parts:
+def _rows_of_rounds(
+    table: Table, keys: Sequence[str], round_name: str | None, warnings: list[str]
+) -> RowsOfRounds:
     """The rows of each round of each group; groups are in the order of their first rows."""
-    rounds = table.cells(round_name) if round_name else [0] * table.data.num_rows
-    numbers = {
-        cell: cell if isinstance(cell, int) else place
-        for place, cell in enumerate(dict.fromkeys(rounds))
-    }
+    cells = table.cells(round_name) if round_name else [0] * table.data.num_rows
+    numbers = {}
+    for place, cell in enumerate(dict.fromkeys(cells)):
+        numbers[cell] = cell if isinstance(cell, int) else place
     rows_by: dict[tuple, list[int]] = {}
-    for row, values in enumerate(zip(*map(table.cells, keys), rounds, strict=True)):
-        rows_by.setdefault(values, []).append(row)
+    for row, of_row in enumerate(zip(_values_of_rows(table, keys), cells, strict=True)):
+        rows_by.setdefault(of_row, []).append(row)
     trial_name = table.find("trial")
-    trials = (
-        table.numbers(trial_name) if trial_name and table.kind(trial_name) == "number" else None
-    )
-    parts: Parts = {}
-    for (*values, cell), in_order in rows_by.items():
-        rows = np.array(in_order)
-        if (
-            trials is not None
-            and (np.diff(trials[rows]) < 0).any()
-            and len(set(trials[rows])) == len(rows)
-        ):
-            rows = rows[np.argsort(trials[rows])]
-            warnings.append(f"rows were sorted by {trial_name}")
-        parts.setdefault(tuple(values), []).append((int(numbers[cell]), rows))
-    return {values: sorted(rounds, key=lambda part: part[0]) for values, rounds in parts.items()}
+    trials = None
+    if trial_name and table.kind(trial_name) == "number":
+        trials = table.numbers(trial_name)
+    found: RowsOfRounds = {}
+    for (values, cell), places in rows_by.items():
+        rows = np.array(places)
+        if trials is not None:
+            of_round = trials[rows]
+            if (np.diff(of_round) < 0).any() and len(set(of_round)) == len(rows):
+                rows = rows[np.argsort(of_round)]
+                warnings.append(f"rows were sorted by {trial_name}")
+        found.setdefault(values, []).append((int(numbers[cell]), rows))
+    for rounds in found.values():
+        rounds.sort(key=itemgetter(0))
+    return found
 
 
-def _start_ns(table: Table, taken: set, parts: Parts, warnings: list[str]) -> np.ndarray | None:
+def _start_ns(
+    table: Table, taken: set, rows_of: RowsOfRounds, warnings: list[str]
+) -> np.ndarray | None:
     """Start times of the calls in ns from the first row; None if the table has none.
 
     The first of the columns `STARTS` that has a unit and ascends in every round. A clock that is
@@ -397,20 +405,16 @@ def _start_ns(table: Table, taken: set, parts: Parts, warnings: list[str]) -> np
     coarse = []
     for name in sorted(names, key=lambda name: STARTS.index(split_unit(name)[0])):
         unit = table.stated_unit(name)
-        if (
-            table.kind(name) not in ("number", "moment")
-            or unit is None
-            or table.array(name).null_count
-        ):
+        is_time = table.kind(name) in ("number", "moment")
+        if unit is None or not is_time or table.array(name).null_count:
             continue
         values = table.numbers(name)
         if not (np.abs(values.astype(np.float64)) * UNIT_NS[unit] < LONGEST_NS).all():
             continue
         # Subtract before converting to float: nanoseconds since 1970 have more digits than a float.
         start_ns = np.round((values - values[0]) * UNIT_NS[unit]).astype(np.int64)
-        if all(
-            (np.diff(start_ns[rows]) > 0).all() for rounds in parts.values() for _, rows in rounds
-        ):
+        every = itertools.chain(*rows_of.values())
+        if all((np.diff(start_ns[rows]) > 0).all() for _, rows in every):
             return start_ns
         coarse.append(name)
     if coarse:
@@ -420,52 +424,64 @@ def _start_ns(table: Table, taken: set, parts: Parts, warnings: list[str]) -> np
     return None
 
 
-def _refuse_mixtures(
-    table: Table, read: set, keys: Sequence[str], parts: Parts, warnings: list[str]
-) -> None:
-    """Raise `UsageError` if a column outside `read` shows that the rows are of several
-    configurations.
+def _mixed(table: Table, read: set) -> dict[str, int]:
+    """Columns outside `read` which show that the rows are of several configurations, and their
+    numbers of values.
 
     Such a column has several values and either belongs to the configuration by its name, or is text
-    in which each value occurs twice on average. If the rows are grouped already, this is only a
-    warning.
+    in which each value occurs twice on average.
     """
     mixed = {}
-    for name in table.names:
-        kind, rows = table.kind(name), table.data.num_rows
-        if name in read or is_start(name) or kind not in ("number", "text", "bool"):
-            continue
+    for name in _unread(table, read):
         array = table.array(name)
         values = len(array.unique())
-        repeats = kind == "text" and 2 * values <= rows and not array.null_count
+        repeats = table.kind(name) == "text" and 2 * values <= len(array) and not array.null_count
         if values > 1 and (repeats or _is_configured(table, name)):
             mixed[name] = values
-        elif not keys and 2 <= values <= rows / 10 and pa.types.is_integer(array.type):
-            balanced = len(set(Counter(table.cells(name)).values())) == 1
-            if balanced:  # as in a planned experiment, unlike a quantity measured at each trial
-                what = f"{values} values of {name}, equally often"
-                warnings.append(
-                    f"{table.where} has {what}: use --group-by {name} if these are configurations"
-                )
-    if mixed and not keys:
-        what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
-        flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
-        remedies = [
-            f"--group-by {flags} if these are configurations",
-            "--one-group if all rows are of one",
-        ]
-        if table.data.num_rows in mixed.values():  # no two rows are of one configuration
-            remedies.reverse()
-        remedy = f"use {remedies[0]}, {remedies[1]}"
-        raise UsageError(f"{table.where} mixes {what}: {remedy}")
+    return mixed
+
+
+def _unread(table: Table, read: set) -> list[str]:
+    kinds = ("number", "text", "bool")
+    others = [name for name in table.names if name not in read and not is_start(name)]
+    return [name for name in others if table.kind(name) in kinds]
+
+
+def _mixture(table: Table, mixed: Mapping[str, int]) -> str:
+    """Why rows that are not grouped cannot be read, and what to do."""
+    what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
+    flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
+    group = f"--group-by {flags} if these are configurations"
+    pool = "--one-group if all rows are of one"
+    # If no two rows are of one configuration, to pool them is more likely.
+    first, second = (pool, group) if table.data.num_rows in mixed.values() else (group, pool)
+    return f"{table.where} mixes {what}: use {first}, {second}"
+
+
+def _mixed_within(table: Table, mixed: Iterable[str], rows_of: RowsOfRounds) -> list[str]:
+    """A line for each of these columns of which a group has several values."""
+    lines = []
     for name in mixed:
         cells = table.cells(name)
-        if any(
-            len({cells[row] for _, rows in rounds for row in rows}) > 1 for rounds in parts.values()
-        ):
-            warnings.append(
-                f"{table.where} mixes values of {name} within a group: add it to --group-by?"
-            )
+        for rounds in rows_of.values():
+            if len({cells[row] for _, rows in rounds for row in rows}) > 1:
+                within = f"{table.where} mixes values of {name} within a group"
+                lines.append(f"{within}: add it to --group-by?")
+                break
+    return lines
+
+
+def _balanced(table: Table, read: set) -> list[str]:
+    """A line for each column of whole numbers that occur equally often: as in a planned experiment,
+    unlike a quantity measured at each trial."""
+    lines = []
+    for name in _unread(table, read):
+        if pa.types.is_integer(table.array(name).type):
+            times = Counter(table.cells(name))
+            if 2 <= len(times) <= table.data.num_rows / 10 and len(set(times.values())) == 1:
+                what = f"{table.where} has {len(times)} values of {name}, equally often"
+                lines.append(f"{what}: use --group-by {name} if these are configurations")
+    return lines
 
 
 def _is_configured(table: Table, name: str) -> bool:
@@ -482,7 +498,11 @@ def _is_configured(table: Table, name: str) -> bool:
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
-    medians = sorted(group.median_ns for group in groups if group.rounds)
-    absurd = [f"{median:g} ns" for median in medians if median < ABSURD_BELOW_NS]
-    absurd += [f"{median / 1e9:g} s" for median in reversed(medians) if median > ABSURD_ABOVE_NS]
-    return [f"a median in {where} is {median}: is {unit} the right unit?" for median in absurd[:1]]
+    medians = [group.median_ns for group in groups if group.rounds]
+    if medians and min(medians) < ABSURD_BELOW_NS:
+        absurd = f"{min(medians):g} ns"
+    elif medians and max(medians) > ABSURD_ABOVE_NS:
+        absurd = f"{max(medians) / 1e9:g} s"
+    else:
+        return []
+    return [f"a median in {where} is {absurd}: is {unit} the right unit?"]

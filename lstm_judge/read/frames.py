@@ -3,7 +3,14 @@
 from collections.abc import Iterable
 from html import escape
 
+from lstm_trt.config.format import count, value_text
 from lstm_trt.config.libraries import pd
+
+#: Most rows of a table in Jupyter.
+MOST_ROWS = 20
+
+#: What `value_text` says where there is no value.
+NO_VALUE = "-"
 
 
 def numeric(frame: pd.DataFrame) -> pd.DataFrame:
@@ -22,6 +29,15 @@ def numeric(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def html_table(lines: Iterable[str], frame: pd.DataFrame) -> str:
-    """Lines of text, escaped, above a table; HTML."""
+    """Lines of text, escaped, above the first `MOST_ROWS` rows of a table; HTML.
+
+    Numbers have four digits, and columns without any value are left out.
+    """
     above = "<br>".join(map(escape, lines))
-    return f"<p>{above}</p>\n{frame.to_html(index=False, na_rep='')}"
+    shown = frame.head(MOST_ROWS).map(value_text)
+    shown = shown.loc[:, ~shown.isin(("", NO_VALUE)).all()]
+    with pd.option_context("display.max_colwidth", None):
+        table = shown.to_html(index=False, border=0)
+    if len(frame) > MOST_ROWS:
+        table += f"\n<p>... {count(len(frame) - MOST_ROWS, 'more row')}</p>"
+    return f"<p>{above}</p>\n{table}"

@@ -18,7 +18,7 @@ from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
 from lstm_judge.read.whole import AllTrials, Bins
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import Tells, about
+from lstm_trt.config.fields import JsonFields, Tells, about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.libraries import sends
 from lstm_trt.store import provenance as stored
@@ -159,7 +159,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class NoTrials:
+class NoTrials(JsonFields):
     """Why a configuration has no trials; `stage`: one of `errors.STAGES`, or None."""
 
     stage: str | None

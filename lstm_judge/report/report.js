@@ -3,7 +3,6 @@
 "use strict";
 const all = (selector, parent = document) => [...parent.querySelectorAll(selector)];
 const data = JSON.parse(all("script")[0].textContent);
-const packed = Uint8Array.from(atob(data.verdicts), (letter) => letter.charCodeAt(0));
 const [cells, heads] = [all(".map a"), all("#r th").map((head) => head.textContent)];
 const placeOf = (element) => Number((element.hash || `#${element.id}`).slice(2));
 const rowOf = (place) => all(`#r${place} td`).map((cell) => cell.textContent);
@@ -14,15 +13,14 @@ const svg = (name, attributes, text = "") => {
   return element;
 };
 
-// The slider: a byte holds four verdicts. All numbers of verdicts follow it; what does not is grey.
+// The slider. All numbers of verdicts follow it; what does not is grey.
 const [slider] = all("#maps input");
 const [heading] = all("h1");
 const title = heading.textContent;
 const verdictColumn = heads.indexOf("verdict");
-const verdictAt = (place, stop) => (packed[place * data.bytes + (stop >> 2)] >> (2 * (stop % 4))) & 3;
 function move() {
   const stop = Number(slider.value);
-  const verdicts = data.trials.map((_, place) => verdictAt(place, stop));
+  const verdicts = data.verdicts.map((digits) => Number(digits[stop]));
   const numberOf = (verdict, places) => places.filter((place) => verdicts[place] === verdict).length;
   const numbers = data.names.map((_, verdict) => numberOf(verdict, [...verdicts.keys()]));
   const colour = (cell, verdict) => (cell.className = "mxnf"[verdict]);

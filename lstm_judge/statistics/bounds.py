@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -93,7 +92,9 @@ class FixedTests:
         return independent and self._met_in_bursts(misses, self.allowed)
 
     def _met_in_bursts(self, misses: int, allowed: Fraction) -> bool:
-        return bursts.proves_below(misses, self.n, allowed, self.confidence, self.burst_length)
+        return bursts.proves_below_in_bursts(
+            misses, self.n, allowed, self.confidence, self.burst_length
+        )
 
     def missed(self, misses: int) -> bool:
         """Whether this number of misses proves MISSED."""
@@ -176,23 +177,16 @@ class SequentialTests:
 
     def _missed(self, misses: int, allowed: float) -> bool:
         """Whether so many misses in all calls decide MISSED."""
-        n = sum(each.n for each in self.rounds)
-        seen = sum(each.misses for each in self.rounds)
-        transitions = np.sum([each.transitions for each in self.rounds], axis=0, dtype=float)
+        together = sequential.pooled(self.rounds)
         # Of single misses, if none was seen.
-        changed = (
-            transitions * misses / seen if seen else np.array([[0.0, 1.0], [1.0, 0.0]]) * misses
-        )
-        changed[0, 0] = max(0.0, transitions.sum() - changed[0, 1] - changed[1].sum())
-        # These have no places: each counts as one.
-        sizes: dict[str, Any] = {
-            "n": n / self.tau,
-            "misses": misses / self.tau,
-            "transitions": changed,
-        }
-        return self._decides(
-            replace(self.rounds[0], allowed=allowed, _places=[], **sizes).log_missed
-        )
+        of_each = np.array([[0.0, 1.0], [1.0, 0.0]])
+        if together.misses:
+            of_each = together.transitions / together.misses
+        changed = of_each * misses
+        others = changed[0, 1] + changed[1].sum()
+        changed[0, 0] = max(0.0, together.transitions.sum() - others)
+        asked = replace(together, allowed=allowed, misses=misses, transitions=changed)
+        return self._decides(asked.log_missed_of(self.tau))
 
     def rate_high(self, seen: Evidence, misses: int) -> float:
         """The smallest allowed rate for which so many misses in a round decide MET; 1 if there is

@@ -8,8 +8,8 @@ Misses that come in bursts say less about their rate than as many single ones. T
   rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of log-normal lengths, at
   most 5 % of recordings are called MISSED; in bad states of thousands of calls, of which few miss,
   up to 9 % (docs/evidence.md).
-- MET: misses cannot prove that bursts do not exist that were not seen. `proves_below` tests the
-  rate against every
+- MET: misses cannot prove that bursts do not exist that were not seen. `proves_below_in_bursts`
+  tests the rate against every
   compound Poisson law of bursts with geometric lengths up to a mean B that the user states, and
   `longest_assumed` is the B up to which the test still holds.
 
@@ -180,7 +180,7 @@ def slow_calls(timed: Sequence[Trials], pooled_ns: quantiles.Ordered) -> SlowCal
     )
 
 
-def at_most(count: int, expected: float, mean: float) -> float:
+def polya_aeppli(count: int, expected: float, mean: float) -> float:
     """P(at most `count` misses) if `expected` come in a Poisson number of bursts of geometric
     lengths, of mean >= 1.
 
@@ -203,11 +203,13 @@ def at_most(count: int, expected: float, mean: float) -> float:
     return none + float(chance @ special.betainc(number, count - number + 1.0, 1 / mean))
 
 
-def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longest: float) -> bool:
+def proves_below_in_bursts(
+    count: int, n: int, allowed: Fraction, confidence: float, longest: float
+) -> bool:
     """Whether `count` misses in n trials reject "the rate is `allowed` or more" for bursts of mean
     1 to `longest`.
 
-    The exact binomial test for single misses, and `at_most` for every mean; its largest value was
+    The exact binomial test for single misses, and `polya_aeppli` for every mean; its largest value was
     at `longest` for every number of misses tried, and is looked for on nine means. A recording with
     fewer misses never proves less.
     """
@@ -215,7 +217,7 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longe
         return False
     # The longest, at which most fail, comes first.
     means = np.geomspace(longest, 1, 9)[:-1] if longest > 1 else ()
-    return all(at_most(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
+    return all(polya_aeppli(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
 
 
 def assumption(longest: float) -> str:
@@ -233,12 +235,12 @@ def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) ->
     means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
     expected = n * float(allowed)
     place = bisect_left(
-        means, True, key=lambda mean: at_most(count, expected, mean) > 1 - confidence
+        means, True, key=lambda mean: polya_aeppli(count, expected, mean) > 1 - confidence
     )
     return float(means[max(place - 1, 0)]) if count else most
 
 
-def trials_for(count: int, allowed: Fraction, confidence: float, longest: float) -> int:
+def trials_for_in_bursts(count: int, allowed: Fraction, confidence: float, longest: float) -> int:
     """Minimum number of trials in which `count` misses prove MET for bursts up to `longest`; at
     most 1e9 + 1.
 
@@ -250,5 +252,5 @@ def trials_for(count: int, allowed: Fraction, confidence: float, longest: float)
         return math.ceil(((spread + math.sqrt(spread**2 + 4 * count)) / 2) ** 2 / float(allowed))
     lengths = range(quantiles.LONGEST + 1)
     return bisect_left(
-        lengths, True, key=lambda n: proves_below(count, n, allowed, confidence, longest)
+        lengths, True, key=lambda n: proves_below_in_bursts(count, n, allowed, confidence, longest)
     )

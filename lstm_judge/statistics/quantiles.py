@@ -20,7 +20,7 @@ import numpy as np
 
 from lstm_judge.read.whole import Ordered
 from lstm_trt.config.errors import UsageError, check_number
-from lstm_trt.config.fields import JsonFields, as_list
+from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import decimal
 from lstm_trt.config.libraries import special
 from lstm_trt.store.whole import percentile
@@ -56,26 +56,13 @@ class Percentile:
         return "median" if self.share == MEDIAN else f"p{float(100 * self.share):.15g}"
 
     @property
-    def name(self) -> str:
-        """Of its column, as in `PERCENTILES`: `median_us`, `p999_us`."""
-        return f"{self.heading.replace('.', '')}_us"
+    def key(self) -> str:
+        """`median`, `p999`."""
+        return self.heading.replace(".", "")
 
     def as_dict(self) -> dict[str, float | None]:
-        """By name: `p999_us`, `p999_us_low` and `p999_us_high` for 99.9."""
-        name = self.name
-        return {name: self.us, f"{name}_low": self.low_us, f"{name}_high": self.high_us}
-
-
-class AskedPercentiles(JsonFields):
-    """An answer with `percentiles` that were asked for; its JSON has their columns instead."""
-
-    percentiles: tuple[Percentile, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        row = super().as_dict()
-        for each in row.pop("percentiles"):
-            row |= each
-        return row
+        """JSON values, beside its key."""
+        return {"us": self.us, "low_us": self.low_us, "high_us": self.high_us}
 
 
 def median(values: np.ndarray) -> float:

@@ -7,26 +7,24 @@ looks together (Ville's inequality). Misses are taken as ok calls and bursts in 
 rate, p0 the allowed one, m the mean length of a burst.
 
 - MET tests "p is p0 or more, and m at most B", with B from the user. z^k / rho(z)^n for k misses in
-  n calls is a
-  supermartingale for every 0 <= z < 1, if rho(z) is the largest eigenvalue of the chain's matrix of
+  n calls is a supermartingale for every 0 <= z < 1, if rho(z) is the largest eigenvalue of the chain's matrix of
   transitions with each miss weighted by z. It is largest for p = p0 and m = B, where it is taken;
   for rare misses it is 1 - p0 (1 - z) / (B - (B - 1) z), the value of the compound Poisson law of
-  `bursts.at_most`. Averaged over the values of z that are the best for `RATES`. It uses the number
+  `bursts.polya_aeppli`. Averaged over the values of z that are the best for `RATES`. It uses the number
   of misses and not their pattern, so fewer never decide later. Lengths L of mean m with the
   generating function G need not be geometric. What is needed is that (1 - G(z)) / m is at least (1
   - z) / (B - (B - 1) z) for these z, and S = E[L^2] / m <= B is enough, where S is the length of
   the burst in which a miss lies, averaged over misses: `bursts.py` has the reason, (1 - G(z)) / m
   >= (1 - z^S) / S.
 - MISSED tests "p is p0 or less", for geometric bursts of any mean: the likelihood of the
-  transitions, mixed over beta
-  laws of both of their rates, over its largest value under the hypothesis (universal inference:
+  transitions, mixed over beta laws of both of their rates, over its largest value under the hypothesis (universal inference:
   Wasserman, Ramdas and Balakrishnan, PNAS 117, 2020). In bad states in which only some calls miss,
   that alone is often false; so the misses must also decide as independent ones if each burst counts
   as one (`bursts.autocorrelation_time`), `LEAST_BURSTS` of them at least. docs/evidence.md has the
   rates of false verdicts that were simulated.
 
 Of several rounds each stops by its own evidence. The verdict (`outcome_of`) is MET if each round
-is. MISSED is decided by all calls together (`pooled`): if one round were enough, R rounds would
+is. MISSED is decided by all calls together (`log_missed`): if one round were enough, R rounds would
 have R chances of a false MISSED.
 
 It needs no scipy, since the process that records looks with it.
@@ -37,7 +35,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -46,7 +44,6 @@ import numpy as np
 from lstm_judge.outcomes import Outcome
 from lstm_judge.statistics import bursts, quantiles
 from lstm_trt.config.configuration import Protocol
-from lstm_trt.config.format import count
 
 #: The rates, relative to the allowed one, for which the values of z are the best: z = 0 for the
 #: first.
@@ -75,8 +72,7 @@ class Evidence:
     """Evidence from the calls of one process so far; `add` more of them, in order.
 
     `allowed`: the allowed miss rate; `burst_length`: B, in calls, at least 1; `late_ns`: above this
-    a call misses. `until_ok`: numbers of calls and of misses until the last ok call. `rounds`: what
-    `pooled` was given; such evidence is only for MISSED.
+    a call misses. `until_ok`: numbers of calls and of misses until the last ok call.
     """
 
     allowed: float
@@ -86,11 +82,10 @@ class Evidence:
     n: int = 0
     misses: int = 0
     looks: int = 0
-    rounds: tuple[Evidence, ...] = ()
     transitions: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), int))
-    _last: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     until_ok: tuple[int, int] = (0, 0)
-    _places: list[np.ndarray] = field(default_factory=list)
+    _last: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    _places: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, int)])
 
     @classmethod
     def of(cls, protocol: Protocol) -> Evidence:
@@ -106,19 +101,15 @@ class Evidence:
 
     def as_dict(self) -> dict:
         """JSON values, for the provenance of the recording."""
-        return {
-            name: getattr(self, name)
-            for name in ("n", "misses", "looks", "outcome", "log_met", "log_missed")
-        }
+        names = ("n", "misses", "looks", "outcome", "log_met", "log_missed")
+        return {name: getattr(self, name) for name in names}
 
     def add(self, missed: np.ndarray) -> None:
         """`missed`: whether each of the following calls missed."""
-        last_ok = len(missed) - int(np.argmin(missed[::-1])) if not missed.all() else 0
-        if last_ok:
-            self.until_ok = (
-                self.n + last_ok,
-                self.misses + int(np.count_nonzero(missed[:last_ok])),
-            )
+        if not missed.all():
+            last_ok = len(missed) - int(np.argmin(missed[::-1]))
+            misses = int(np.count_nonzero(missed[:last_ok]))
+            self.until_ok = (self.n + last_ok, self.misses + misses)
         calls = np.concatenate([self._last, missed])
         self.transitions += np.bincount(2 * calls[:-1] + calls[1:], minlength=4).reshape(2, 2)
         self._last = calls[-1:]
@@ -129,19 +120,7 @@ class Evidence:
     @property
     def outcome(self) -> Outcome:
         """The verdict at this look."""
-        if self.log_met >= self._needed:
-            return Outcome.MET
-        return Outcome.MISSED if self.proves_missed else Outcome.NOT_ENOUGH_EVIDENCE
-
-    @property
-    def proves_missed(self) -> bool:
-        """Whether `log_missed` is enough for MISSED."""
-        # The second part takes longer.
-        return self._log_transitions >= self._needed and self.log_missed >= self._needed
-
-    @property
-    def _needed(self) -> float:
-        return -math.log(1 - self.confidence)
+        return outcome_of([self])
 
     @property
     def log_met(self) -> float:
@@ -153,10 +132,12 @@ class Evidence:
     def log_missed(self) -> float:
         """Natural logarithm of the e-value against a miss rate of the allowed one or less; at most
         0 for few bursts."""
-        rounds = self.rounds or (self,)
-        places = [np.concatenate([np.empty(0, int), *each._places]) for each in rounds]
-        tau = bursts.autocorrelation_time(places, [each.n for each in rounds])
-        k, n = self.misses / tau, self.n / tau
+        return log_missed([self])
+
+    def log_missed_of(self, tau: float) -> float:
+        """The same if so many misses, and calls, count as one."""
+        k = self.misses / tau
+        n = self.n / tau
         prior = BEGIN, BEGIN / self.allowed
         rate = min(self.allowed, k / n) if n else 0.0
         of_bursts = _log_mixed((k, n - k), prior) - _log_likelihood((k, n - k), rate)
@@ -167,20 +148,16 @@ class Evidence:
     def _log_transitions(self) -> float:
         """That of the chain of ok calls and misses."""
         (ok_ok, begun), (ended, gone_on) = self.transitions.tolist()
-        mixed = _log_mixed((begun, ok_ok), (BEGIN, BEGIN / self.allowed)) + _log_mixed(
-            (ended, gone_on), (1.0, 1.0)
-        )
-        begin, end = self._likeliest(ok_ok, begun, ended, gone_on)
         # A stationary beginning misses with the allowed chance at most. This part of the mixture is
         # that only: enough to decide where every call misses, which for the chain is one burst.
         whole = min(0.5, 1.05 * self.allowed / (1 - self.confidence))
         if self.n and self.misses == self.n:
             return math.log(whole / self.allowed)
-        of_begin, of_end = (
-            _log_likelihood((begun, ok_ok), begin),
-            _log_likelihood((ended, gone_on), end),
-        )
-        return math.log(1 - whole) + mixed - of_begin - of_end
+        begin, end = self._likeliest(ok_ok, begun, ended, gone_on)
+        of_begin = _log_mixed((begun, ok_ok), (BEGIN, BEGIN / self.allowed))
+        of_begin -= _log_likelihood((begun, ok_ok), begin)
+        of_end = _log_mixed((ended, gone_on), (1.0, 1.0)) - _log_likelihood((ended, gone_on), end)
+        return math.log(1 - whole) + of_begin + of_end
 
     def _likeliest(self, ok_ok: int, begun: int, ended: int, gone_on: int) -> tuple[float, float]:
         """The chances a, b that a burst begins and ends, of the largest likelihood with a rate up
@@ -194,13 +171,10 @@ class Evidence:
         end = ended / (ended + gone_on) if ended + gone_on else 1.0
         if begin > c * end:
             changes = begun + ended
-            square, linear = (
-                c * (changes + ok_ok + gone_on),
-                changes * (1 + c) + c * ok_ok + gone_on,
-            )
-            end = min(
-                1.0, 2 * changes / (linear + math.sqrt(max(linear**2 - 4 * square * changes, 0.0)))
-            )
+            square = c * (changes + ok_ok + gone_on)
+            linear = changes * (1 + c) + c * ok_ok + gone_on
+            root = math.sqrt(max(linear**2 - 4 * square * changes, 0.0))
+            end = min(1.0, 2 * changes / (linear + root))
             begin = c * end
         return begin, end
 
@@ -218,9 +192,8 @@ def _of_rates(allowed: float, burst_length: float) -> tuple[np.ndarray, np.ndarr
     """For each of `RATES` the logarithms of its z, and of rho there."""
     with np.errstate(divide="ignore"):
         rarity = np.array(RATES) ** -0.5
-        z = (
-            2 * burst_length / (rarity + np.sqrt(rarity**2 + 4 * burst_length * (burst_length - 1)))
-        ) ** 2
+        root = np.sqrt(rarity**2 + 4 * burst_length * (burst_length - 1))
+        z = (2 * burst_length / (rarity + root)) ** 2
         return np.log(z), log_rho(z, allowed, burst_length)
 
 
@@ -246,61 +219,50 @@ def _log_mixed(counts: tuple[float, float], prior: tuple[float, float]) -> float
 def _log_likelihood(counts: tuple[float, float], chance: float) -> float:
     """Logarithm of the likelihood of two counts at a chance of the first; 0 times minus infinity is
     0."""
-    return sum(
-        count * math.log(each)
-        for count, each in zip(counts, (chance, 1 - chance), strict=True)
-        if count
-    )
+    first, second = counts
+    of_first = first * math.log(chance) if first else 0.0
+    return of_first + (second * math.log(1 - chance) if second else 0.0)
 
 
 def pooled(rounds: Sequence[Evidence]) -> Evidence:
-    """The evidence for MISSED of all rounds together: no transition leads from one round to the
+    """All calls of several rounds, for MISSED only: no transition leads from one round to the
     next."""
-    first = rounds[0]
-    return Evidence(
-        first.allowed,
-        first.burst_length,
-        first.confidence,
+    return replace(
+        rounds[0],
         n=sum(each.n for each in rounds),
         misses=sum(each.misses for each in rounds),
-        rounds=tuple(rounds),
         transitions=np.sum([each.transitions for each in rounds], axis=0),
     )
+
+
+def log_missed(rounds: Sequence[Evidence]) -> float:
+    """Natural logarithm of the e-value for MISSED of all rounds together."""
+    places = [np.concatenate(each._places) for each in rounds]
+    tau = bursts.autocorrelation_time(places, [each.n for each in rounds])
+    return pooled(rounds).log_missed_of(tau)
 
 
 def outcome_of(rounds: Sequence[Evidence]) -> Outcome:
     """The verdict of several processes: MET if each of them is, MISSED if all calls together prove
     it."""
-    if all(each.outcome == Outcome.MET for each in rounds):
+    needed = -math.log(1 - rounds[0].confidence)
+    if all(each.log_met >= needed for each in rounds):
         return Outcome.MET
-    return Outcome.MISSED if pooled(rounds).proves_missed else Outcome.NOT_ENOUGH_EVIDENCE
+    # The second part takes longer.
+    if pooled(rounds)._log_transitions >= needed and log_missed(rounds) >= needed:
+        return Outcome.MISSED
+    return Outcome.NOT_ENOUGH_EVIDENCE
 
 
-def undecided(rounds: Sequence[Evidence], numbers: Sequence[int]) -> list[str]:
-    """Why rounds with these numbers are NOT ENOUGH EVIDENCE: those that alone are MISSED, or too
-    few trials."""
-    alone = []
-    for number, each in zip(numbers, rounds, strict=True):
-        if each.outcome == Outcome.MISSED:
-            seen = f"{count(each.misses, 'miss')} in {count(each.n, 'trial')}"
-            alone.append(
-                f"round {number} alone is MISSED ({seen}), but all rounds together do not prove it"
-            )
-    return alone or [f"{count(sum(each.n for each in rounds), 'trial')} did not decide it"]
-
-
-def trials_for(
+def trials_until_met(
     misses: int, n: int, allowed: float, burst_length: float, confidence: float
 ) -> int | None:
     """Trials after which MET is decided at this rate of misses; None above 1e9."""
 
     def decides(trials: int) -> bool:
-        return log_met(trials, trials * misses / n, allowed, burst_length) >= -math.log(
-            1 - confidence
-        )
+        log_e_value = log_met(trials, trials * misses / n, allowed, burst_length)
+        return log_e_value >= -math.log(1 - confidence)
 
-    return (
-        bisect_left(range(quantiles.LONGEST), True, key=decides)
-        if decides(quantiles.LONGEST)
-        else None
-    )
+    if not decides(quantiles.LONGEST):
+        return None
+    return bisect_left(range(quantiles.LONGEST), True, key=decides)

@@ -6,6 +6,7 @@ occurred; only the quartiles of boxes and of the 1.5 x IQR rule are interpolated
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -120,8 +121,22 @@ class Trials:
         return self.statistic("median_us")
 
     @property
+    def min_us(self) -> float:
+        return self.statistic("min_us")
+
+    @property
     def max_us(self) -> float:
         return self.statistic("max_us")
+
+    @property
+    def mean_us(self) -> float:
+        return self.statistic("mean_us")
+
+    @property
+    def std_us(self) -> float:
+        """Standard deviation with n - 1 in its denominator; NaN of one trial."""
+        _, deviation_ns = mean_and_deviation(self.ordered_ns)
+        return math.nan if deviation_ns is None else deviation_ns / 1e3
 
     def statistic(self, name: str) -> float:
         """In us: "min_us", "mean_us", "max_us", or one of `quantiles.PERCENTILES`."""

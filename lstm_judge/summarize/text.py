@@ -1,20 +1,23 @@
 """Summaries as text. No code parses it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lstm_judge.outliers.text import clusters_text
 from lstm_judge.read.labels import cell_text, version_text
 from lstm_judge.read.numbers import scientific, table
-from lstm_judge.summarize.summarize import FIELDS, SummaryRow
+from lstm_judge.summarize.summarize import SummaryRow
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.fields import About, Tells, about
-from lstm_trt.config.format import latency, microseconds, short_number
+from lstm_trt.config.format import count, latency, microseconds, short_number
 from lstm_trt.store import provenance
 from lstm_trt.store.provenance import Fact
 
 Rows = Sequence[SummaryRow]
+
+#: Legend of the star at a percentile.
+STAR = "*: n too small for an upper bound"
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,34 @@ def text(rows: Rows) -> str:
     """
     _, columns, lines = shown(rows)
     headings = [column.heading for column in columns]
-    star = any("*" in cell for cells in lines for cell in cells)
-    legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
-    if any(row.below_floor for row in rows):
-        legends.append("!: the median is below the bound")
-    counts = headings.index("outliers")
-    legend = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
     body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
-    return "\n".join([*("; ".join(filter(None, texts)) for texts in legend), body])
+    return "\n".join([*legend(rows), body])
+
+
+def headline(rows: Rows) -> str:
+    """The summary in one line: medians and maximum."""
+    measured = [row for row in rows if row.status == "ok"]
+    text = count(len(rows), "row")
+    if not measured:
+        return f"{text}, without trials"
+    medians = [row.percentiles["median"].us or math.inf for row in measured]
+    ends = dict.fromkeys(map(microseconds, (min(medians), max(medians))))
+    highest = max(row.statistics["max_us"] or math.inf for row in measured)
+    return f"{text}, median {' to '.join(ends)} us, maximum {microseconds(highest)} us"
+
+
+def legend(rows: Rows) -> list[str]:
+    """What the columns mean: up to the percentiles, and the others."""
+    _, columns, lines = shown(rows)
+    counts = [column.heading for column in columns].index("outliers")
+    legends = [column.legend for column in columns]
+    if any("*" in cell for cells in lines for cell in cells):
+        legends.append(STAR)
+    if any(row.floor is not None and row.floor.below for row in rows):
+        legends.append("!: the median is below the bound")
+    both = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
+    return ["; ".join(filter(None, texts)) for texts in both]
 
 
 def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
@@ -58,46 +80,56 @@ def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
     Those of a failure end with the reason.
     """
     named = NAMES
-    if any(row.runtime is None for row in rows):
+    if any(row.configuration["runtime"] is None for row in rows):
         keys = dict.fromkeys(key for row in rows for key in row.group)
         named = tuple(Column(str(key), lambda row, key=key: row.group.get(key)) for key in keys)
     names = [column for column in (*named, ROUNDS) if column.shown(rows)]
-    columns, lines = [*names, *(column for column in _statistics(rows) if column.shown(rows))], []
+    columns = [*names, *(column for column in _statistics(rows) if column.shown(rows))]
+    lines = []
     for row in rows:
-        reason = f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}"
-        texts = [column.cell(row) for column in (columns if row.status == "ok" else names)]
-        lines.append(
-            ["-" if cell is None else str(cell) for cell in texts] + [reason] * (row.status != "ok")
-        )
+        failure = row.failure
+        cells = [column.cell(row) for column in (columns if failure is None else names)]
+        line = ["-" if cell is None else str(cell) for cell in cells]
+        if failure is not None:
+            line.append(str(failure) if failure.stage else f"failed: {failure.reason}")
+        lines.append(line)
     return len(names), columns, lines
 
 
 def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table; the rows of failures are filled up."""
     _, columns, lines = shown(rows)
-    return [column.heading for column in columns], [
-        line + [""] * (len(columns) - len(line)) for line in lines
-    ]
+    header = [column.heading for column in columns]
+    return header, [line + [""] * (len(columns) - len(line)) for line in lines]
 
 
 def _network(row: SummaryRow) -> str | None:
-    if row.layers is None or row.hidden is None:
+    layers = row.configuration["layers"]
+    hidden = row.configuration["hidden"]
+    if layers is None or hidden is None:
         return None
-    return f"{row.layers}x{row.hidden}" + " bi" * (row.directions == 2)
+    bidirectional = " bi" if row.configuration["directions"] == 2 else ""
+    return f"{layers}x{hidden}{bidirectional}"
+
+
+def _different(rows: Rows, *names: str) -> set[tuple]:
+    """The values of these columns of the configuration."""
+    return {tuple(row.configuration[name] for name in names) for row in rows}
 
 
 def _sizes_vary(rows: Rows) -> bool:
     """Whether the sequence or batch of a workload varies; the name of a workload states its other
     sizes."""
-    sizes = {(row.group.get("workload"), row.sequence, row.batch) for row in rows}
+    sizes = {
+        (row.group.get("workload"), row.configuration["sequence"], row.configuration["batch"])
+        for row in rows
+    }
     return _unnamed(rows) or len(sizes) > len({name for name, _, _ in sizes})
 
 
 def _versions_vary(rows: Rows) -> bool:
     """Whether a runtime has several versions."""
-    return len({(row.runtime, row.runtime_version) for row in rows}) > len(
-        {row.runtime for row in rows}
-    )
+    return len(_different(rows, "runtime", "runtime_version")) > len(_different(rows, "runtime"))
 
 
 def _named(rows: Rows) -> bool:
@@ -108,23 +140,20 @@ def _unnamed(rows: Rows) -> bool:
     return not all("workload" in row.group for row in rows)
 
 
-def _any(name: str) -> Callable[[Rows], bool]:
-    """Whether a row has this field, and it is not 0."""
-    return lambda rows: any(getattr(row, name) for row in rows)
-
-
 def _inexact(rows: Rows) -> bool:
     """Whether a precision is not float32, or the outputs of a row were not checked."""
-    recorded = [row for row in rows if row.status == "ok" and row.config_id is not None]
-    return any(row.precision != Options.precision or row.parity_error is None for row in recorded)
+    for row in rows:
+        recorded = row.failure is None and row.configuration["config_id"] is not None
+        exact = row.configuration["precision"] == Options.precision
+        if recorded and (not exact or row.facts["parity_error"] is None):
+            return True
+    return False
 
 
 def _value(row: SummaryRow, field: About) -> object:
-    return (
-        getattr(row, field.name)
-        if field.name in FIELDS
-        else row.group.get(field.name, field.default)
-    )
+    if field.name in row.configuration:
+        return row.configuration[field.name]
+    return row.group.get(field.name, field.default)
 
 
 def _options() -> list[Column]:
@@ -146,87 +175,110 @@ def _options() -> list[Column]:
 
 
 def _graph(row: SummaryRow) -> str:
-    return "refused" if row.graph and row.graph_captured is False else "yes" if row.graph else "no"
+    if row.configuration["graph"] and row.facts["graph_captured"] is False:
+        return "refused"
+    return "yes" if row.configuration["graph"] else "no"
 
 
 def _arrival(row: SummaryRow) -> str:
-    text = f"pause {latency(1e3 * row.pause_ms, 3)}" if row.pause_ms else str(row.arrival)
-    text = f"{short_number(row.period_us)} us {row.wait}" if row.period_us else text
-    return text + ", silence" * ("after_warmup" in row.group)
+    protocol = row.configuration
+    text = str(protocol["arrival"])
+    if protocol["pause_ms"]:
+        text = f"pause {latency(1e3 * protocol['pause_ms'], 3)}"
+    if protocol["period_us"]:
+        text = f"{short_number(protocol['period_us'])} us {protocol['wait']}"
+    return f"{text}, silence" if "after_warmup" in row.group else text
 
+
+#: What tells versions apart.
+VERSION = ("runtime", "runtime_version")
 
 #: Columns that tell the configurations apart.
 NAMES = (
     Column("workload", lambda row: row.group.get("workload"), shown=_named),
     Column(
         "mode",
-        lambda row: row.mode,
-        shown=lambda rows: _named(rows) or any(row.mode != "forward" for row in rows),
+        lambda row: row.configuration["mode"],
+        shown=lambda rows: _named(rows) or _different(rows, "mode") != {("forward",)},
     ),
     Column("network", _network, "network: layers x hidden", shown=_unnamed),
-    Column("seq", lambda row: row.sequence, shown=_sizes_vary),
-    Column("batch", lambda row: row.batch, shown=_sizes_vary),
-    Column("runtime", lambda row: row.runtime),
+    Column("seq", lambda row: row.configuration["sequence"], shown=_sizes_vary),
+    Column("batch", lambda row: row.configuration["batch"], shown=_sizes_vary),
+    Column("runtime", lambda row: row.configuration["runtime"]),
     Column(
         "version",
-        lambda row: version_text(str(row.runtime), str(row.runtime_version)),
+        lambda row: version_text(*(str(row.configuration[name]) for name in VERSION)),
         shown=_versions_vary,
     ),
     *_options(),
-    Column("graph", _graph, shown=_any("graph")),
-    Column("arrival", _arrival, shown=lambda rows: any(_arrival(row) != "closed" for row in rows)),
+    Column("graph", _graph, shown=lambda rows: {_graph(row) for row in rows} != {"no"}),
+    Column("arrival", _arrival, shown=lambda rows: {_arrival(row) for row in rows} != {"closed"}),
 )
 
 
 def _rounds(row: SummaryRow) -> object:
-    return row.rounds if row.round is None else f"r{row.round}"
+    return row.rounds.count if row.round is None else f"r{row.round}"
 
 
 ROUNDS = Column(
     "rounds",
     _rounds,
-    shown=lambda rows: any(row.rounds > 1 or row.round is not None for row in rows),
+    shown=lambda rows: any(row.rounds.count > 1 or row.round is not None for row in rows),
 )
 
 
 def _error(row: SummaryRow) -> str:
-    if row.parity_error is not None:
-        return scientific(row.parity_error)
-    return f"not checked: {row.not_checked}" if row.not_checked else "not checked"
+    error = row.facts["parity_error"]
+    reason = row.facts["not_checked"]
+    if error is not None:
+        return scientific(error)
+    return f"not checked: {reason}" if reason else "not checked"
 
 
 def _clusters(row: SummaryRow) -> str | None:
     return None if row.clusters is None else clusters_text(row.clusters, short=True)
 
 
+def _percentile(key: str) -> Callable[[SummaryRow], str]:
+    """The text of a percentile in us, with a star if its upper bound is missing."""
+
+    def cell(row: SummaryRow) -> str:
+        found = row.percentiles[key]
+        star = "*" if found.high_us is None else ""
+        return microseconds(found.us) + star
+
+    return cell
+
+
 def _us(name: str) -> Callable[[SummaryRow], str]:
-    """The text of a latency in us, with a star if its upper bound is missing."""
-    return lambda row: _starred(getattr(row, name), getattr(row, f"{name}_high", row.max_us))
+    """The text of a statistic in us, with a star if the maximum is above the range of a histogram."""
 
+    def cell(row: SummaryRow) -> str:
+        star = "*" if row.statistics["max_us"] is None else ""
+        return microseconds(row.statistics[name]) + star
 
-def _starred(value_us: float | None, high_us: float | None) -> str:
-    return microseconds(value_us) + "*" * (high_us is None)
+    return cell
 
 
 def _floor(row: SummaryRow) -> str:
-    return f"{microseconds(row.floor_us)}!" if row.below_floor else microseconds(row.floor_us)
+    if row.floor is None:
+        return microseconds(None)
+    mark = "!" if row.floor.below else ""
+    return microseconds(row.floor.us) + mark
 
 
 def _facts() -> list[Column]:
     """A column for each fact of recordings that has a heading."""
 
     def column(fact: Fact) -> Column:
-        def value(row: SummaryRow) -> Any:
-            return (
-                getattr(row, fact.column) if fact.column in FIELDS else row.facts.get(fact.column)
-            )
-
         def cell(row: SummaryRow) -> str | None:
-            return None if value(row) is None else fact.text(value(row))
+            value = row.facts[fact.column]
+            return None if value is None else fact.text(value)
 
-        return Column(
-            fact.heading, cell, fact.legend, shown=lambda rows: any(value(row) for row in rows)
-        )
+        def shown(rows: Rows) -> bool:
+            return any(row.facts[fact.column] for row in rows)
+
+        return Column(fact.heading, cell, fact.legend, shown=shown)
 
     return [column(fact) for fact in provenance.columns().values() if fact.heading]
 
@@ -234,10 +286,10 @@ def _facts() -> list[Column]:
 #: What was measured: the maximum, percentiles unless others were asked for, and what follows them.
 FIRST = (Column("n", lambda row: row.n, "n: number of trials"), Column("max", _us("max_us")))
 USUAL = (
-    Column("p99.9", _us("p999_us"), drop=10),
-    Column("p99", _us("p99_us"), drop=9),
-    Column("p90", _us("p90_us"), drop=5),
-    Column("median", _us("median_us")),
+    Column("p99.9", _percentile("p999"), drop=10),
+    Column("p99", _percentile("p99"), drop=9),
+    Column("p90", _percentile("p90"), drop=5),
+    Column("median", _percentile("median")),
 )
 OTHERS = (
     Column("mean", _us("mean_us"), drop=3),
@@ -245,9 +297,18 @@ OTHERS = (
     Column("min", _us("min_us"), drop=2),
     Column("parity error", _error, "parity error: relative to float32", drop=8, shown=_inexact),
     Column(
-        "roofline", _floor, "roofline: lower bound for this machine", drop=4, shown=_any("floor_us")
+        "roofline",
+        _floor,
+        "roofline: lower bound for this machine",
+        drop=4,
+        shown=lambda rows: any(row.floor is not None for row in rows),
     ),
-    Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
+    Column(
+        "outliers",
+        lambda row: row.statistics["outliers"],
+        "outliers: outside 1.5 x IQR (box plot)",
+        drop=6,
+    ),
     *_facts(),
     Column(
         "clusters",
@@ -259,11 +320,9 @@ OTHERS = (
 
 
 def _statistics(rows: Rows) -> list[Column]:
-    def asked(place: int, heading: str) -> Column:
-        return Column(
-            heading, lambda row: _starred(row.percentiles[place].us, row.percentiles[place].high_us)
-        )
-
-    several = max((row.percentiles for row in rows), key=len, default=())
-    chosen = [asked(place, each.heading) for place, each in enumerate(several)]
-    return [*FIRST, *(chosen or USUAL), *OTHERS]
+    """Columns of what was measured."""
+    asked: dict[str, str] = {}
+    for row in rows:
+        asked |= {key: row.percentiles[key].heading for key in row.asked}
+    chosen = [Column(heading, _percentile(key)) for key, heading in asked.items()]
+    return [*FIRST, *(chosen if chosen else USUAL), *OTHERS]

@@ -23,6 +23,14 @@ def text(verdicts: Verdicts) -> str:
     )
 
 
+def headline(verdicts: Verdicts) -> str:
+    """The answer in one line."""
+    if len(verdicts) == 1:
+        return str(verdicts).partition("\n")[0]
+    counted, _, _ = conclusion(verdicts).partition("\n")
+    return f"{question(verdicts[0])}: {counted[0].lower()}{counted[1:]}"
+
+
 def names_text(verdicts: Verdicts) -> str:
     """Which configurations meet the deadline and which do not, and the `conclusion`."""
     names = [

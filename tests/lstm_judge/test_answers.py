@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 
@@ -14,7 +15,7 @@ from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import as_runs
-from lstm_judge.replay.replay import replay
+from lstm_judge.replay import replay
 from lstm_judge.scaling.scaling import scaling
 from lstm_judge.summarize.summarize import summarize
 from lstm_judge.verdict.verdict import verdict
@@ -108,6 +109,40 @@ def test_an_answer_of_many_configurations_is_one_line_each():
     groups = [group(f"model {number}", *[5.0] * 50) for number in range(9)]
     assert len(str(outliers(groups)).splitlines()) == 9
     assert len(str(verdict(groups, 100)).splitlines()) == 11  # the question, and the numbers of each outcome
+
+
+@pytest.mark.parametrize("number", [1, 2, 20, 23])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        as_runs,
+        lambda runs: verdict(runs, 100),
+        outliers,
+        summarize,
+        lambda runs: replay(runs, 1000),
+        lambda runs: compare(runs, runs),
+    ],
+    ids=["runs", "verdict", "outliers", "summarize", "replay", "compare"],
+)
+def test_in_a_notebook_an_answer_is_a_sentence_above_its_table(answer, number):
+    """Names are text, not markup; the first 20 configurations have a row, and the others are counted."""
+    groups = [group(f"<b>{place}</b> {'long ' * 30}", *[1000 / 3 + place] * 50) for place in range(number)]
+    found = answer(groups)
+    assert len(repr(found)) < 300 and "\n" not in repr(found)
+    shown = found._repr_html_()
+    assert html.escape(found.sentence) in shown and "<b>" not in shown
+    names = re.findall(r"&lt;b&gt;(\d+)&lt;/b&gt; (?:long )*long", shown.partition("<tbody>")[2])
+    assert len(names) == len(set(names)) == min(number, 20)
+    assert ("... 3 more rows" in shown) == (number == 23)
+    assert "333.3333" not in shown
+
+
+def test_the_sentence_of_several_configurations_says_their_results():
+    groups = [group(name, *[us] * 5000) for name, us in (("a", 50.0), ("b", 60.0), ("c", 500.0))]
+    assert "of 3 configurations 2 met it, 1 missed it" in verdict(groups, 100, "99").sentence
+    assert "median 50.0 to 500.0 us, maximum 500.0 us" in summarize(groups).sentence
+    assert outliers(groups).sentence.startswith("3 configurations: 0 with clusters")
+    assert "median 3 AMBIGUOUS; tail 3 AMBIGUOUS" in compare(groups, groups).sentence
 
 
 @pytest.mark.parametrize("latencies_us", [(), (5.0,)])

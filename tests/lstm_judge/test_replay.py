@@ -11,8 +11,8 @@ import pytest
 
 from lstm_judge.read.numbers import rate
 from lstm_judge.read.rounds import Group, NoTrials, Round
-from lstm_judge.replay.replay import replay_group, waiting_ns
-from lstm_judge.replay.text import replay_text
+from lstm_judge.replay import replay_group, waiting_ns
+from lstm_judge.replay import replay_text
 from lstm_judge.verdict.firm import longest_run
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError

@@ -95,7 +95,8 @@ def test_twice_the_allowed_rate_is_called_missed(rng, kind, n, least):
 def test_met_at_a_given_length_of_bursts_is_false_in_at_most_5_percent(rng, kind):
     n = 100_000
     false = sum(
-        bursts.proves_below(len(KINDS[kind](rng, n, float(ALLOWED))), n, ALLOWED, 0.95, 20) for _ in range(RECORDINGS)
+        bursts.proves_below_in_bursts(len(KINDS[kind](rng, n, float(ALLOWED))), n, ALLOWED, 0.95, 20)
+        for _ in range(RECORDINGS)
     )
     assert false <= 35
 
@@ -156,11 +157,11 @@ def test_the_law_of_bursts_is_that_of_simulated_ones(rng):
     expected, mean = 20, 4
     drawn = np.array([rng.geometric(1 / mean, number).sum() for number in rng.poisson(expected / mean, 4000)])
     for k in (0, 3, 10, 30, 60):
-        chance = bursts.at_most(k, expected, mean)
+        chance = bursts.polya_aeppli(k, expected, mean)
         # Four standard errors, and one recording: crossed less than once in 10000 tests of five.
         assert abs(np.mean(drawn <= k) - chance) < 4.5 * math.sqrt(chance * (1 - chance) / 4000) + 1e-3
-    assert bursts.at_most(0, 20, 1) == pytest.approx(math.exp(-20))
-    assert bursts.at_most(7, 9.5, 1) == pytest.approx(bursts.at_most(7, 9.5, 1 + 1e-9), rel=1e-6)
+    assert bursts.polya_aeppli(0, 20, 1) == pytest.approx(math.exp(-20))
+    assert bursts.polya_aeppli(7, 9.5, 1) == pytest.approx(bursts.polya_aeppli(7, 9.5, 1 + 1e-9), rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [10**6, 10**9, 10**12])
@@ -169,7 +170,7 @@ def test_the_law_of_as_many_misses_as_a_histogram_has_is_the_normal_one(count, m
     for errors in (-3, -1, 0, 2):
         expected = count - errors * math.sqrt((2 * mean - 1) * count)
         tracemalloc.start()
-        chance = bursts.at_most(count, expected, mean)
+        chance = bursts.polya_aeppli(count, expected, mean)
         _, most_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert chance == pytest.approx(special.ndtr(errors), abs=0.01)
@@ -181,8 +182,8 @@ def test_the_longest_bursts_that_are_assumed():
         assert bursts.longest_assumed(0, n, ALLOWED, 0.95) == pytest.approx(longest, abs=0.005)
     for k in (0, 1, 4, 17):
         longest = bursts.longest_assumed(k, 60_000, ALLOWED, 0.95)
-        assert bursts.proves_below(k, 60_000, ALLOWED, 0.95, 0.99 * longest)
-        assert not bursts.proves_below(k, 60_000, ALLOWED, 0.95, 1.01 * longest)
+        assert bursts.proves_below_in_bursts(k, 60_000, ALLOWED, 0.95, 0.99 * longest)
+        assert not bursts.proves_below_in_bursts(k, 60_000, ALLOWED, 0.95, 1.01 * longest)
 
 
 @pytest.mark.parametrize("name", [*LENGTHS_20, *OUTSIDE_20])
@@ -194,7 +195,7 @@ def test_met_is_false_in_at_most_5_percent_where_a_miss_lies_in_a_burst_of_the_a
     assert mean <= 20.001 and (of_misses <= 20.001) == inside
     chances = []
     for k in (0, 1, 4, 17, 40):
-        n = bursts.trials_for(k, ALLOWED, 0.95, 20)
+        n = bursts.trials_for_in_bursts(k, ALLOWED, 0.95, 20)
         chances.append(chance_of_at_most(k, n * float(ALLOWED), law))
     z = np.linspace(0, 0.999, 50)
     least = (1 - z**of_misses) / of_misses
@@ -207,7 +208,7 @@ def test_met_is_false_in_at_most_5_percent_where_a_miss_lies_in_a_burst_of_the_a
 def test_fewer_misses_never_prove_less():
     for longest in (1, 4, 20):
         for n in (3000, 60_000, 150_000):
-            proven = [bursts.proves_below(k, n, ALLOWED, 0.95, longest) for k in range(60)]
+            proven = [bursts.proves_below_in_bursts(k, n, ALLOWED, 0.95, longest) for k in range(60)]
             assert proven == sorted(proven, reverse=True)
 
 
@@ -219,8 +220,8 @@ def test_a_recording_of_the_suggested_length_is_enough():
             found.reasons
         )
         needed = found.new_recording.trials
-        assert bursts.proves_below(-(-needed * k // n), needed, ALLOWED, 0.95, 20)
-        assert not bursts.proves_below(-(-(needed - 1) * k // n), needed - 1, ALLOWED, 0.95, 20)
+        assert bursts.proves_below_in_bursts(-(-needed * k // n), needed, ALLOWED, 0.95, 20)
+        assert not bursts.proves_below_in_bursts(-(-(needed - 1) * k // n), needed - 1, ALLOWED, 0.95, 20)
     assert judge(
         recorded(np.random.default_rng(0), 60_000, np.array([], int)), DEADLINE_US, burst_length=20
     ).outcome == (Outcome.MET)

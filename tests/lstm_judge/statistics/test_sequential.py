@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lstm_judge.outcomes import Outcome
-from lstm_judge.statistics.sequential import BEGIN, RATES, Evidence, log_met, log_rho, outcome_of, pooled
+from lstm_judge.statistics.sequential import BEGIN, RATES, Evidence, log_met, log_missed, log_rho, outcome_of, pooled
 from tests.conftest import sampled
 from tests.support.planted_misses import KINDS
 
@@ -220,5 +220,5 @@ def test_the_evidence_of_rounds_is_that_of_one_chain_without_the_transitions_bet
     together = pooled(rounds)
     assert (together.n, together.misses) == (5001, sum(each.misses for each in rounds))
     assert together.transitions.sum() == 2999 + 0 + 1999
-    assert pooled(rounds[:1]).log_missed == rounds[0].log_missed
+    assert log_missed(rounds[:1]) == rounds[0].log_missed
     assert outcome_of(rounds[:1]) == rounds[0].outcome

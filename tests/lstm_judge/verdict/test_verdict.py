@@ -36,7 +36,7 @@ from lstm_judge.verdict.verdict import (
     failed,
     judge as judge_question,
     judged_of,
-    outcomes_of,
+    outcomes_at,
     provable,
 )
 from lstm_trt.config.configuration import Configuration
@@ -502,7 +502,7 @@ def test_the_outcomes_at_many_deadlines_are_those_of_each(rng, rounds, until, as
     inside = np.quantile(every_us, [0, 0.3, *np.linspace(0.97, 1, 10)])
     deadlines_us = np.unique([0.9 * every_us.min(), *inside, 1.01 * every_us.max(), 2 * every_us.max()]).tolist()
     question = Question(1.0, "99", **asked)
-    found = outcomes_of(((rounds, question, until), deadlines_us))
+    found = outcomes_at(((rounds, question, until), deadlines_us))
     each = [replace(question, deadline_us=deadline_us) for deadline_us in deadlines_us]
     assert found == [judge_question(rounds, one, until).outcome for one in each]
     assert found[0] == MISSED and found[-1] in ((NOT_ENOUGH,) if every_us.size == 40 else (MET, NOT_ENOUGH))

@@ -9,27 +9,33 @@ runtimes are slower after a pause; a recording with periodic arrivals can.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
+from lstm_judge import columns
 from lstm_judge.answers import Answers, runs_to_judge
+from lstm_judge.read.numbers import rate, table
 from lstm_judge.read.rounds import Group, NoTrials
 from lstm_judge.read.runs import RunsSource
-from lstm_judge.statistics.quantiles import AskedPercentiles, Percentile, shares_of
+from lstm_judge.statistics.quantiles import Percentile, shares_of
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.verdict.firm import longest_run
 from lstm_trt.config.errors import UsageError, check_number
 from lstm_trt.config.fields import JsonFields
+from lstm_trt.config.format import count, microseconds, percent
 
 
 @dataclass(frozen=True)
-class ReplayedLatencies(AskedPercentiles):
-    """Order statistics of the latency in us, also the `percentiles` that were asked for, and misses
-    of the deadline."""
+class ReplayedLatencies(JsonFields):
+    """Order statistics of the latency in us, and misses of the deadline.
+
+    `percentiles`: those that were asked for, by key (`p9995`), the highest first.
+    """
 
     median_us: float
     p99_us: float
@@ -37,7 +43,7 @@ class ReplayedLatencies(AskedPercentiles):
     max_us: float
     misses: int
     longest_run: int
-    percentiles: tuple[Percentile, ...] = ()
+    percentiles: Mapping[str, Percentile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,18 +70,21 @@ class Replay(JsonFields):
     replayed: ReplayedLatencies
 
 
-class Replays(Answers):
+class Replays(Answers[Replay | NoTrials]):
     """Replays of configurations, a `NoTrials` with the reason for each that cannot be replayed."""
 
-    def _row(self, answer: Replay) -> dict:
+    def _row(self, answer: Replay) -> dict[str, Any]:
         """Latencies in columns with the prefixes `closed_` and `replayed_`."""
         row = answer.as_dict()
-        sides = {
-            f"{side}_{name}": value
-            for side in ("closed", "replayed")
-            for name, value in row.pop(side).items()
-        }
-        return {**row, **sides}
+        for side in ("closed", "replayed"):
+            latencies = row.pop(side)
+            asked = latencies["percentiles"]
+            paths = {name: name for name in latencies if name != "percentiles"}
+            for key in asked:
+                paths |= columns.percentile_columns(key)
+            for name, value in columns.row(latencies, paths, paths).items():
+                row[f"{side}_{name}"] = value
+        return row
 
 
 def replay(
@@ -115,45 +124,50 @@ def replay_group(
     Raises `UsageError` if there are no trials, if the group was not recorded in a closed loop, or
     if the period is not above the mean latency of every process (the backlog would keep growing).
     """
-    if group.failure is not None:
-        raise UsageError(f"no trials to replay: {group.failure}")
-    arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
-    if arrival != "closed":
-        raise UsageError(
-            f"recorded with {arrival} arrivals: replay needs a recording with --arrival closed"
-        )
-    if any(round_.whole for round_ in group.rounds):
-        raise UsageError(
-            f"{group.n} trials are too many to replay, which needs all of them in order: replay a part's file"
-        )
-    timed = [round_.timed_ns for round_ in group.rounds if len(round_.timed_ns)]
-    if not timed:
-        raise UsageError("no trials after warm-up to replay")
+    timed = _timed(group)
     period_ns = _ns("period", period_us)
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
-        slow = f"cannot keep up with a call every {period_us:g} us, as the mean latency is {mean_ns / 1e3:.6g} us"
+        mean = f"the mean latency is {mean_ns / 1e3:.6g} us"
+        slow = f"cannot keep up with a call every {period_us:g} us, as {mean}"
         raise UsageError(f"{slow}: use a period of at least {_smallest_us(mean_ns)} us")
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
-    n, mean_of_all_ns = sum(map(len, timed)), float(np.concatenate(timed).mean())
+    all_ns = np.concatenate(timed)
     queued = sum(int(np.count_nonzero(wait)) for wait in waits)
     return Replay(
-        n=n,
+        n=len(all_ns),
         period_us=period_ns / 1e3,
         deadline_us=deadline_ns / 1e3,
         rounds=len(timed),
-        mean_us=mean_of_all_ns / 1e3,
-        utilisation=mean_of_all_ns / period_ns,
+        mean_us=float(all_ns.mean()) / 1e3,
+        utilisation=float(all_ns.mean()) / period_ns,
         queued=queued,
-        queued_share=queued / n,
+        queued_share=queued / len(all_ns),
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
         longest_queue=max(longest_queue(response_ns, period_ns) for response_ns in responses),
         closed=_latencies(timed, late_ns, shares),
         replayed=_latencies(responses, late_ns, shares),
     )
+
+
+def _timed(group: Group) -> list[np.ndarray]:
+    """The timed latencies of each round; raises `UsageError` if they cannot be replayed."""
+    if group.failure is not None:
+        raise UsageError(f"no trials to replay: {group.failure}")
+    arrival = "closed" if group.configuration is None else group.configuration.protocol.arrival
+    if arrival != "closed":
+        needed = "replay needs a recording with --arrival closed"
+        raise UsageError(f"recorded with {arrival} arrivals: {needed}")
+    if any(round_.whole for round_ in group.rounds):
+        many = f"{group.n} trials are too many to replay, which needs all of them in order"
+        raise UsageError(f"{many}: replay a part's file")
+    timed = [round_.timed_ns for round_ in group.rounds if len(round_.timed_ns)]
+    if not timed:
+        raise UsageError("no trials after warm-up to replay")
+    return timed
 
 
 def waiting_ns(latency_ns: np.ndarray, period_ns: float) -> np.ndarray:
@@ -177,14 +191,15 @@ def longest_queue(response_ns: np.ndarray, period_ns: float) -> int:
 
 
 def _latencies(
-    parts: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fraction]
+    rounds: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fraction]
 ) -> ReplayedLatencies:
-    series = Trials(np.concatenate(parts))
+    pooled = Trials(np.concatenate(rounds))
+    asked = [pooled.percentile(share) for share in shares]
     return ReplayedLatencies(
-        *(series.statistic(name) for name in ("median_us", "p99_us", "p999_us", "max_us")),
-        misses=int(np.count_nonzero(series.latency_ns > late_ns)),
-        longest_run=max(longest_run(np.flatnonzero(part > late_ns)) for part in parts),
-        percentiles=tuple(map(series.percentile, shares)),
+        *(pooled.statistic(name) for name in ("median_us", "p99_us", "p999_us", "max_us")),
+        misses=int(np.count_nonzero(pooled.latency_ns > late_ns)),
+        longest_run=max(longest_run(np.flatnonzero(each > late_ns)) for each in rounds),
+        percentiles={percentile.key: percentile for percentile in asked},
     )
 
 
@@ -199,3 +214,67 @@ def _smallest_us(mean_ns: float) -> str:
     digits = max(0, 3 - math.floor(math.log10(mean_ns / 1e3)))
     step = 10.0**-digits
     return f"{(math.floor(mean_ns / 1e3 / step) + 1) * step:.{digits}f}"
+
+
+# The text
+
+
+NOT_INCLUDED = (
+    "runtimes can be slower after a pause, which a replay does not include: "
+    "--arrival periodic records it"
+)
+
+
+def text(replays: Replays) -> str:
+    """A table for each configuration, and what a replay does not include."""
+    return "\n\n".join([*replays.texts(replay_text), NOT_INCLUDED])
+
+
+def headline(replays: Replays) -> str:
+    """The answer in one line: what was replayed."""
+    done = [replay for replay in replays if isinstance(replay, Replay)]
+    if len(replays) == 1 or not done:
+        return str(replays).partition("\n")[0]
+    due = f"a call due every {done[0].period_us:g} us ({rate(done[0].period_us)})"
+    return f"{count(len(done), 'configuration')} replayed with {due}"
+
+
+def replay_text(replay: Replay, name: str = "") -> str:
+    """A table of the closed loop and the fixed rate, and the delayed calls."""
+    trials = count(replay.n, "trial")
+    if replay.rounds > 1:
+        trials += f" of {replay.rounds} processes, each separately"
+    head = f"{name}: " if name else ""
+    closed = replay.closed
+    replayed = replay.replayed
+    rows = [("max", microseconds(closed.max_us), microseconds(replayed.max_us))]
+    if closed.percentiles:
+        for key, each in closed.percentiles.items():
+            times = (microseconds(each.us), microseconds(replayed.percentiles[key].us))
+            rows.append((each.heading, *times))
+    else:
+        rows += [
+            ("p99.9", microseconds(closed.p999_us), microseconds(replayed.p999_us)),
+            ("p99", microseconds(closed.p99_us), microseconds(replayed.p99_us)),
+            ("median", microseconds(closed.median_us), microseconds(replayed.median_us)),
+        ]
+    limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
+    rows.append((f"above {limit}", str(closed.misses), str(replayed.misses)))
+    rows.append(("longest run above", str(closed.longest_run), str(replayed.longest_run)))
+    due = f"replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})"
+    utilization = f"utilization {percent(replay.utilisation)} (mean latency / period)"
+    lines = [
+        f"{head}{trials}, {due}",
+        table(("us", "closed", "at a fixed rate"), rows, indent=2),
+        f"{utilization}; {_queued(replay)}",
+    ]
+    return "\n".join(lines)
+
+
+def _queued(replay: Replay) -> str:
+    if not replay.queued:
+        return "no call waited for an earlier one"
+    calls = count(replay.queued, "call")
+    earlier = count(replay.longest_queue, "earlier call")
+    late = f"started up to {microseconds(replay.worst_wait_us)} us late"
+    return f"{calls} ({percent(replay.queued_share)}) {late}, waiting for up to {earlier}"

@@ -1,1 +1,0 @@
-"""Estimate the latencies of a closed-loop recording at a fixed call rate."""
