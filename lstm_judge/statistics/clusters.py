@@ -21,6 +21,7 @@ removed and the search is repeated. If a cluster of few trials overlaps the bulk
 significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -85,22 +86,20 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
     for indices a < b < c, the ratio of (a, b] to (b, c] is Beta distributed with b - a and c - b.
     """
     ends = np.cumsum(spacings)
-    chosen = np.r_[-1, _ranks(spacings)]  # -1: the start of the search
-    at = np.r_[0.0, ends[chosen[1:]]]
-    counts = (chosen[None, :] - chosen[:, None]).astype(np.float64)
-    lengths = np.maximum(at[None, :] - at[:, None], max(1e-12 * float(ends[-1]), 1e-200))
-    density = counts / lengths
+    chosen = np.append(-1, _ranks(spacings))  # -1: the start of the search
+    at = np.append(0.0, ends)[chosen + 1]
+    # Tables of all pairs a, b, flattened; a triple has only pairs with a < b.
+    counts = (chosen - chosen[:, None]).ravel().astype(np.float64)
+    least = max(1e-12 * float(ends[-1]), 1e-200)
+    density = counts / np.maximum((at - at[:, None]).ravel(), least)
     # The ratio is a sum of three terms: those of (a, b] and (b, c], minus that of (a, c].
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
+        log_likelihood = counts * np.log(density)
     dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
     before, after, whole = _triples(len(chosen))
-    gains = log_likelihood.ravel()[before] - log_likelihood.ravel()[whole]
-    gains += dense.ravel()[after]
-    gains[density.ravel()[before] >= density.ravel()[after]] = 0.0
-    best = int(gains.argmax()) if len(gains) else 0
-    if not len(gains) or gains[best] <= 0:
-        return 0.0, 0, 0
+    gains = log_likelihood[before] - log_likelihood[whole] + dense[after]
+    gains[density[before] >= density[after]] = 0.0
+    best = int(gains.argmax())
     first, last = divmod(int(after[best]), len(chosen))
     return float(gains[best]), int(chosen[first]), int(chosen[last])
 
@@ -119,21 +118,19 @@ def _triples(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _ranks(spacings: np.ndarray) -> np.ndarray:
     """Indices at which intervals start and end: ranks from the top in steps of 12 %, each at the
     widest gap."""
-    edges = _edges(len(spacings))
-    widest = np.repeat(np.maximum.reduceat(spacings, edges[:-1]), np.diff(edges))
-    places = np.flatnonzero(spacings == widest)
-    first = np.unique(np.searchsorted(edges, places, "right"), return_index=True)[1]
-    return np.unique(np.r_[0, places[first], len(spacings) - 1])
+    chosen = {0, len(spacings) - 1}
+    for start, stop in itertools.pairwise(_edges(len(spacings))):
+        chosen.add(start + int(spacings[start:stop].argmax()))
+    return np.array(sorted(chosen))
 
 
 @lru_cache(maxsize=4096)
-def _edges(k: int) -> np.ndarray:
+def _edges(k: int) -> list[int]:
     """Bounds of the steps of `_ranks` for `k` spacings."""
-    edges, rank = [0], 0
-    while rank < k:
-        rank = min(max(rank + 1, int(rank * GROWTH)), k)
-        edges.append(rank)
-    return k - np.array(edges[::-1])
+    ranks = [0]
+    while ranks[-1] < k:
+        ranks.append(min(max(ranks[-1] + 1, int(ranks[-1] * GROWTH)), k))
+    return [k - rank for rank in reversed(ranks)]
 
 
 # A cluster and the tail as a mixture of two densities
@@ -473,13 +470,11 @@ def _side(away: np.ndarray, reference: Reference, least: float) -> list[Bump]:
 def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
     """Add to a cluster the few remaining trials next to it, up to a distance of its width."""
     low, high, width = members[0], members[-1], np.ptp(members)
-    for zone in (
-        left[(left < low) & (left >= low - width)],
-        left[(left > high) & (left <= high + width)],
-    ):
-        if len(zone) <= max(LEAST - 1, len(members) // 20):
-            members = np.concatenate([members, zone])
-    return np.sort(members)
+    before = left[(left < low) & (left >= low - width)]
+    after = left[(left > high) & (left <= high + width)]
+    few = max(LEAST - 1, len(members) // 20)
+    zones = [zone for zone in (before, after) if len(zone) <= few]
+    return np.sort(np.concatenate([members, *zones]))
 
 
 def _bump(place: float, members: np.ndarray) -> Bump:

@@ -436,9 +436,7 @@ def _steady_state(levels: np.ndarray) -> SteadyState:
         return SteadyState.FLAT
     last = float(np.median(levels[-max(len(levels) // 10, 1) :]))
     bounds = np.linspace(0, len(levels), min(WINDOWS, len(levels)) + 1).astype(int)
-    windows = np.array(
-        [np.median(levels[start:stop]) for start, stop in itertools.pairwise(bounds)]
-    )
+    windows = np.array([np.median(part) for part in np.split(levels, bounds[1:-1])])
     away = np.abs(windows / last - 1) > SAME_LEVEL
     if away[len(windows) // 2 :].any():
         return SteadyState.NONE
