@@ -115,18 +115,16 @@ def count_outliers(values_ns: Ordered) -> int:
     return int(values_ns.counts[(whole < low) | (whole > high)].sum())
 
 
-def mean_and_deviation(values: Ordered) -> tuple[float, float | None]:
-    """The mean, and the standard deviation with n - 1 in its denominator; None for one value."""
+def mean_and_deviation(values: Ordered) -> tuple[float, float]:
+    """The mean, and the standard deviation with n - 1 in its denominator; NaN for one value."""
     n = len(values)
-    values, counts = (
-        (values, 1) if isinstance(values, np.ndarray) else (values.values, values.counts)
-    )
+    counts: Any = 1
+    if not isinstance(values, np.ndarray):
+        values, counts = values.values, values.counts
     mean = float(np.sum(values * counts, dtype=np.float64)) / n
-    if not math.isfinite(mean):
-        return mean, None
-    return mean, math.sqrt(
-        float(np.sum(counts * (values - mean) ** 2)) / (n - 1)
-    ) if n > 1 else None
+    if n == 1 or not math.isfinite(mean):
+        return mean, math.nan
+    return mean, math.sqrt(float(np.sum(counts * (values - mean) ** 2)) / (n - 1))
 
 
 def share_of(percentile: str | float | Fraction) -> Fraction:
