@@ -98,12 +98,14 @@ def pair(a: Runs, b: Runs) -> Pairs:
     if None in every[0]:
         in_a, in_b = (", ".join(group.name for group in runs[:3]) for runs in (a, b))
         raise UsageError(f"nothing to compare: {a.source} has {in_a}, {b.source} has {in_b}")
-    differ = {}
-    for name in fixed:
-        values = (side_a[0].fields[name], side_b[0].fields[name])
-        if repr(values[0]) != repr(values[1]) and name not in _MINOR:
-            differ[name] = values
+    differ = _differ([name for name in fixed if name not in _MINOR], side_a[0], side_b[0])
     return Pairs(tuple(_paired(*both) for both in every), True, differ)
+
+
+def _differ(names: Sequence[str], a: Identified, b: Identified) -> dict[str, tuple]:
+    """Of these fields those with another value in A than in B, and the values."""
+    values = {name: (a.fields[name], b.fields[name]) for name in names}
+    return {name: both for name, both in values.items() if repr(both[0]) != repr(both[1])}
 
 
 def _paired(*both: Identified | None) -> Pair:
