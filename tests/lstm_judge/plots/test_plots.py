@@ -366,7 +366,7 @@ def test_outliers_are_counted_as_the_founding_document_does():
 
 def test_outliers_beside_a_box_are_those_of_the_table():
     runs = load(ROOT / "data" / "epyc" / "outliers")
-    table = [row.outliers for row in summarize(runs, clusters=False)]
+    table = [row.statistics["outliers"] for row in summarize(runs, clusters=False)]
     assert [point.rounds[0].outliers for point in points_of(runs)] == table
     assert table[1] == 2747  # nine trials are exactly on a fence
 
