@@ -33,7 +33,7 @@ from lstm_judge.read.rounds import Round
 from lstm_judge.statistics import bursts, processes, quantiles
 from lstm_judge.statistics.sequential import Evidence, outcome_of
 from lstm_judge.statistics.trials import Trials
-from lstm_judge.summarize.summarize import statistics_of
+from lstm_judge.summarize.summarize import percentiles_of
 from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_text
 from lstm_judge.verdict.verdict import judge, judged_of
@@ -190,11 +190,12 @@ def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         inside = dict.fromkeys(heads, 0)
         for _ in range(recordings):
             latency_ns = 1e5 * np.exp(0.05 * autoregressive(rng, n, rho))
-            row = statistics_of(Trials(latency_ns))
+            trials = Trials(latency_ns)
+            row = percentiles_of(trials, [trials])
             for percentile, name, at in asked:
                 true_us = 100 * math.exp(0.05 * at)
                 answer = judge([Round.of(latency_ns)], Question(true_us, percentile))
-                found = {"summarize": (row[f"{name}_low"], row[f"{name}_high"])}
+                found = {"summarize": (row[name[:-3]].low_us, row[name[:-3]].high_us)}
                 found["verdict"] = answer.bounds.percentile_low_us, answer.bounds.percentile_high_us
                 for kind, (low_us, high_us) in found.items():
                     inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)

@@ -281,7 +281,10 @@ def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
     if outliers.events is None:
         return []
     period = "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"
-    return [("period", period), *_folded_rows("coincides with", causes_text(found, outliers))]
+    return [
+        ("period", period),
+        *_folded_rows("coincides with", causes_text(found, outliers.events, short=True)),
+    ]
 
 
 def draw_outliers(

@@ -191,9 +191,9 @@ class SequentialTests:
     def rate_high(self, seen: Evidence, misses: int) -> float:
         """The smallest allowed rate for which so many misses in a round decide MET; 1 if there is
         none."""
-        return searched(lambda rate: self._met(seen, misses, rate), float(self.allowed), 0.0, 1.0)[
-            1
-        ]
+        allowed = float(self.allowed)
+        _, high = searched(lambda rate: self._met(seen, misses, rate), allowed, 0.0, 1.0)
+        return high
 
     def percentile_high_us(self, seen: Evidence, series: Trials) -> float | None:
         """The latency that as many calls of a round exceed as just decide MET."""
@@ -206,26 +206,23 @@ class SequentialTests:
     def bounds(self, pooled: Trials, timed: Sequence[Trials]) -> Bounds:
         """The bounds of these tests; `timed`: the trials of each round, `pooled`: of all."""
         allowed = float(self.allowed)
-        n, misses = pooled.n, sum(each.misses for each in self.rounds)
+        n = pooled.n
+        misses = sum(each.misses for each in self.rounds)
         percentile_us = quantiles.percentile(pooled.ordered_ns, 1 - self.allowed) / 1e3
-        low = (
-            searched(lambda rate: not self._missed(misses, rate), allowed, 0.0, 1.0)[0]
-            if misses
-            else 0.0
-        )
+        low = 0.0
+        if misses:
+            low, _ = searched(lambda rate: not self._missed(misses, rate), allowed, 0.0, 1.0)
         fewest = bisect_left(range(1, n + 1), True, key=lambda each: self._missed(each, allowed))
         low_us = exceeded_us(pooled.bounds[0], fewest) if fewest < n else None
         highs_us = [self.percentile_high_us(*each) for each in zip(self.rounds, timed, strict=True)]
-        known_us = [high_us for high_us in highs_us if high_us is not None]
+        known_us = [percentile_us, *(high_us for high_us in highs_us if high_us is not None)]
         rates_high = [self.rate_high(each, each.misses) for each in self.rounds]
         miss_rate_high = max(misses / n, *rates_high)
         without_misses = [replace(each, until_ok=(each.n, 0), misses=0) for each in self.rounds]
         exceeds_max_high = max(self.rate_high(each, 0) for each in without_misses)
         return Bounds(
             percentile_low_us=low_us,
-            percentile_high_us=max(percentile_us, *known_us)
-            if len(known_us) == len(timed)
-            else None,
+            percentile_high_us=None if None in highs_us else max(known_us),
             miss_rate_low=min(low, misses / n),
             miss_rate_high=miss_rate_high,
             certifies=100 * (1 - miss_rate_high),

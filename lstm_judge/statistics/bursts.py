@@ -4,14 +4,12 @@ were not seen.
 Misses that come in bursts say less about their rate than as many single ones. Two questions follow:
 
 - MISSED: `autocorrelation_time` is the number of misses, and of calls, that count as one. Simulated
-  at the allowed
-  rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of log-normal lengths, at
-  most 5 % of recordings are called MISSED; in bad states of thousands of calls, of which few miss,
-  up to 9 % (docs/evidence.md).
+  at the allowed rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of
+  log-normal lengths, at most 5 % of recordings are called MISSED; in bad states of thousands of
+  calls, of which few miss, up to 9 % (docs/evidence.md).
 - MET: misses cannot prove that bursts do not exist that were not seen. `proves_below_in_bursts`
-  tests the rate against every
-  compound Poisson law of bursts with geometric lengths up to a mean B that the user states, and
-  `longest_assumed` is the B up to which the test still holds.
+  tests the rate against every compound Poisson law of bursts with geometric lengths up to a mean B
+  that the user states, and `longest_assumed` is the B up to which the test still holds.
 
 What MET assumes of lengths L that are not geometric is E[L^2] / E[L] <= B. This number, S, is the
 mean over misses of the length of the burst in which a miss lies. Such bursts come at the rate p / m
@@ -30,9 +28,10 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,35 +71,45 @@ def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> 
     (`Bins`).
 
     `places`: ascending indices of the misses of each process, `sizes`: its trials. 1 + 2 times the
-    sum of the autocorrelations of the misses, up to the first pair of neighbouring distances whose
-    sum is not positive (the initial positive sequence: Geyer, Statistical Science 7, 1992). The
-    larger of two: by call up to `NEAR`, and by counts in blocks, which shows long bad states in
-    which few calls miss.
+    sum of the autocorrelations of the misses over the `initial_positive` sequence. The larger of
+    two: by call up to `NEAR`, and by counts in blocks, which shows long bad states in which few
+    calls miss.
     """
-    n, k = sum(sizes), sum(map(len, places))
+    n = sum(sizes)
+    k = sum(map(len, places))
     if k < 2 or k == n or isinstance(places[0], range):
         return 1.0
     rate = k / n
     by_call = _pairs(places, NEAR) / n - rate**2
     by_call[0] = rate * (1 - rate)
-    times = [(2 * _positive(by_call[:-1:2] + by_call[1::2]) - by_call[0]) / by_call[0]]
-    counts = [
-        np.bincount(late[late < size // BLOCK * BLOCK] // BLOCK, minlength=size // BLOCK)
-        - BLOCK * rate
-        for late, size in zip(places, sizes, strict=True)
-    ]
+    time = initial_positive(lambda lag: by_call[lag], NEAR) / by_call[0]
+    counts = []
+    for late, size in zip(places, sizes, strict=True):
+        blocks = size // BLOCK
+        in_blocks = late[late < blocks * BLOCK] // BLOCK
+        counts.append(np.bincount(in_blocks, minlength=blocks) - BLOCK * rate)
     blocks = sum(map(len, counts))
     lags = int(FARTHEST * blocks)
-    if lags >= 2:
+    if lags >= 2 and covariance(counts, 1) > CORRELATED * covariance(counts, 0) / math.sqrt(blocks):
+        of_blocks = initial_positive(partial(covariance, counts), lags) / blocks
+        time = max(time, of_blocks / (BLOCK * rate * (1 - rate)))
+    return max(1.0, float(time))
 
-        def at(lag: int) -> float:
-            # A round that is shorter than the lag has no such pairs.
-            return sum(float(c[: max(0, len(c) - lag)] @ c[lag:]) for c in counts) / blocks
 
-        if at(1) > CORRELATED * at(0) / math.sqrt(blocks):
-            pairs = (at(lag) + at(lag + 1) for lag in range(0, lags, 2))
-            times.append((2 * _positive(pairs) - at(0)) / (BLOCK * rate * (1 - rate)))
-    return float(max(1.0, *times))
+def covariance(series: Sequence[np.ndarray], lag: int) -> float:
+    """The sum of the products of values this far apart, of several series of deviations."""
+    # A series that is shorter than the lag has no such pairs.
+    return sum(float(each[: max(0, len(each) - lag)] @ each[lag:]) for each in series)
+
+
+def initial_positive(at: Callable[[int], float], lags: int) -> float:
+    """Twice the sum of autocovariances at distances up to `lags`, less that at distance 0.
+
+    They are summed up to the first pair of neighbouring distances whose sum is not positive (the
+    initial positive sequence: Geyer, Statistical Science 7, 1992).
+    """
+    pairs = (at(lag) + at(lag + 1) for lag in range(0, lags, 2))
+    return 2 * float(sum(itertools.takewhile(lambda pair: pair > 0, pairs))) - at(0)
 
 
 def _pairs(places: Sequence[np.ndarray], farthest: int) -> np.ndarray:
@@ -114,11 +123,6 @@ def _pairs(places: Sequence[np.ndarray], farthest: int) -> np.ndarray:
                 break
             found += np.bincount(distances, minlength=farthest + 1)
     return found
-
-
-def _positive(pairs: Iterable[float]) -> float:
-    """The sum of the initial positive sequence of autocovariances, given by sums of two."""
-    return float(sum(itertools.takewhile(lambda pair: pair > 0, pairs)))
 
 
 @dataclass(frozen=True)
@@ -158,26 +162,19 @@ def slow_calls(timed: Sequence[Trials], pooled_ns: quantiles.Ordered) -> SlowCal
     if sum(map(len, places)) < PARTS:
         return None
     time = autocorrelation_time(places, sizes)
-    pooled = np.concatenate(
-        [first + late for first, late in zip(np.cumsum([0, *sizes]), places, strict=False)]
-    )
-    edges = [part * (n // PARTS) + min(part, n % PARTS) for part in range(PARTS + 1)]
-    parts = [
-        pooled[slice(*np.searchsorted(pooled, edges[part : part + 2]))] - edges[part]
-        for part in range(PARTS)
-    ]
-    lengths = np.diff(edges).tolist()
-    each = [
-        autocorrelation_time([part], [size])
-        for part, size in zip(parts, lengths, strict=True)
-        if len(part)
-    ]
-    if len(each) < 2:
+    starts = np.cumsum([0, *sizes[:-1]])
+    pooled = np.concatenate([start + late for start, late in zip(starts, places, strict=True)])
+    times = []
+    for part in range(PARTS):
+        start, stop = (n // PARTS * edge + min(edge, n % PARTS) for edge in (part, part + 1))
+        inside = pooled[slice(*np.searchsorted(pooled, [start, stop]))]
+        if len(inside):
+            times.append(autocorrelation_time([inside - start], [stop - start]))
+    if len(times) < 2:
         return SlowCalls(threshold / 1e3, time, 1.0)
-    error = float(np.std(each, ddof=1)) / math.sqrt(len(each))
-    return SlowCalls(
-        threshold / 1e3, time, max(1.0, time - float(special.stdtrit(len(each) - 1, 0.95)) * error)
-    )
+    error = float(np.std(times, ddof=1)) / math.sqrt(len(times))
+    low = time - float(special.stdtrit(len(times) - 1, 0.95)) * error
+    return SlowCalls(threshold / 1e3, time, max(1.0, low))
 
 
 def polya_aeppli(count: int, expected: float, mean: float) -> float:
@@ -209,9 +206,9 @@ def proves_below_in_bursts(
     """Whether `count` misses in n trials reject "the rate is `allowed` or more" for bursts of mean
     1 to `longest`.
 
-    The exact binomial test for single misses, and `polya_aeppli` for every mean; its largest value was
-    at `longest` for every number of misses tried, and is looked for on nine means. A recording with
-    fewer misses never proves less.
+    The exact binomial test for single misses, and `polya_aeppli` for every mean; its largest value
+    was at `longest` for every number of misses tried, and is looked for on nine means. A recording
+    with fewer misses never proves less.
     """
     if not quantiles.proves_below(count, n, allowed, confidence):
         return False
@@ -222,7 +219,8 @@ def proves_below_in_bursts(
 
 def assumption(longest: float) -> str:
     """What MET assumes, in words; `longest`: see `longest_assumed`."""
-    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} call{'' if longest == 1 else 's'}"
+    calls = "call" if longest == 1 else "calls"
+    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} {calls}"
 
 
 def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) -> float:

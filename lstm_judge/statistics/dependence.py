@@ -16,14 +16,14 @@ than about three times per length of the recording, it may be absent from the re
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
 from lstm_judge.read.whole import Bins
-from lstm_judge.statistics.bursts import BY_CHANCE
+from lstm_judge.statistics.bursts import BY_CHANCE, covariance, initial_positive
 from lstm_judge.statistics.quantiles import rate_bounds
 from lstm_judge.statistics.trials import Trials
 from lstm_trt.config.fields import JsonFields
@@ -65,35 +65,27 @@ def independent_n(rounds: Sequence[Trials], limits_ns: Sequence[float]) -> list[
     autocorrelation time.
 
     `rounds`: the trials of each process; what differs between processes is not counted. The time is
-    1 + 2 times the sum of the autocorrelations up to the first pair of distances whose sum is not
-    positive (Geyer, Statistical Science 7, 1992), over all distances, by FFT. n if it is below
-    `BY_CHANCE`, or the order is unknown, as of a histogram.
+    1 + 2 times the sum of the autocorrelations over the `initial_positive` sequence. n if it is
+    below `BY_CHANCE`, or the order is unknown, as of a histogram.
     """
     n = sum(each.n for each in rounds)
     if any(isinstance(each.whole, Bins) for each in rounds):
         return [n] * len(limits_ns)
-    limits = np.asarray(limits_ns)[:, None]
     step = max(each.step for each in rounds)
-    kept = sum(len(each.latency_ns) for each in rounds)
-    block = -(-kept // MOST_BLOCKS)
-    length = max(len(each.latency_ns) // block for each in rounds)
-    size = 2 ** (2 * length).bit_length()
-    power = np.zeros((len(limits), size // 2 + 1))
-    alone = np.zeros(len(limits))
-    for each in rounds:
-        above = each.latency_ns > limits
-        rates = above.mean(axis=1, keepdims=True)
-        alone += above.shape[1] * (rates * (1 - rates))[:, 0]
-        whole = above.shape[1] // block * block
-        counts = above[:, :whole].reshape(len(limits), -1, block).sum(axis=2) - block * rates
-        transformed = np.fft.rfft(counts, size)
-        power += transformed.real**2 + transformed.imag**2
-    products = np.fft.irfft(power, size)[:, : length + length % 2]
-    pairs = products[:, ::2] + products[:, 1::2]
-    positive = np.logical_and.accumulate(pairs > 0, axis=1)
-    variance = 2 * (pairs * positive).sum(axis=1) - products[:, 0]
+    lengths = [len(each.latency_ns) for each in rounds]
+    block = -(-sum(lengths) // MOST_BLOCKS)
     found = []
-    for time in (variance / np.maximum(alone, 1e-9)).tolist():
+    for limit_ns in limits_ns:
+        alone = 0.0
+        counts = []
+        for each in rounds:
+            above = each.latency_ns > limit_ns
+            rate = above.mean()
+            alone += len(above) * rate * (1 - rate)
+            blocks = len(above) // block
+            counts.append(above[: blocks * block].reshape(-1, block).sum(axis=1) - block * rate)
+        sums = initial_positive(partial(covariance, counts), max(lengths) // block)
+        time = sums / max(alone, 1e-9)
         # One of each `step` trials was looked at.
         found.append(n if time < BY_CHANCE else _two_digits(n / (1 + (time - 1) * step)))
     return found
@@ -139,6 +131,9 @@ LEVEL_TRIALS = 2 * LEVEL_BLOCK * LEVEL_BLOCKS
 #: Ascending indices of exceedances, an array per process.
 Places = Sequence[np.ndarray]
 
+#: Places of trials, and a value of each.
+Values = tuple[np.ndarray, np.ndarray]
+
 
 @dataclass(frozen=True)
 class Dependence(JsonFields):
@@ -158,7 +153,7 @@ class Dependence(JsonFields):
     how: str = ""
 
     def effective(self, misses: int, n: int) -> tuple[int, int]:
-        """Effective numbers of misses and of trials, whole numbers of which the rate is no smaller."""
+        """Effective numbers of misses and of trials, whole numbers whose rate is no smaller."""
         trials = max(1, math.floor(n * self.factor + 1e-9))
         return -(-misses * trials // n), trials
 
@@ -180,40 +175,31 @@ def assess(
     - counts of misses per round and, for at least 10 misses, per block of trials.
     """
     sizes = [process.n for process in timed]
-    total, n = sum(map(len, misses)), sum(sizes)
+    n = sum(sizes)
+    late = Exceedances(misses, sizes)
     found = [Dependence()]
-    if total >= 2:
-        found.append(
-            _clustering(
-                misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True, times=times
-            )
-        )
-        found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
-    wanted = sorted(
-        {min(size, n // 3) for size in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))}
-    )
-    alpha = FALSE_ALARM / len(wanted)
+    if late.m >= 2:
+        found.append(_clustering(late, FALSE_ALARM_MISSES, at_deadline=True, times=times))
+        found += _counts(late)
+    most = max(LARGEST[0], math.ceil(2 * n * allowed))
+    wanted = sorted({min(size, n // 3) for size in (*LARGEST, most)})
+
+    def clustering(of_trials: Sequence[Values], size: int) -> Dependence:
+        largest = Exceedances(_largest(of_trials, size), sizes)
+        return _clustering(largest, FALSE_ALARM / len(wanted), rate_only=not late.m)
+
     slow = _slowest(timed, wanted[-1])
-    clustered = [
-        size for size in wanted if _clustering(_largest(slow, size), sizes, alpha, misses=total).how
-    ]
+    clustered = [size for size in wanted if clustering(slow, size).how]
     if clustered:
-        # Of a long recording only the slowest trials have a ratio.
-        each = [
-            process.above(0.0) if process.step == 1 else some
-            for process, some in zip(timed, slow, strict=True)
-        ]
-        ratios = [_to_level(process, *pair) for process, pair in zip(timed, each, strict=True)]
-        found += [
-            _clustering(_largest(ratios, size), sizes, alpha, misses=total) for size in clustered
-        ]
+        ratios = [_to_level(*each) for each in zip(timed, slow, strict=True)]
+        found += [clustering(ratios, size) for size in clustered]
     return min(found, key=lambda dependence: dependence.factor)
 
 
-def _to_level(
-    process: Trials, places: np.ndarray, latency_ns: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _to_level(process: Trials, slow: Values) -> Values:
     """The places, and the latencies there as multiples of the local level."""
+    # Of a long recording only the slowest trials have a ratio.
+    places, latency_ns = process.above(0.0) if process.step == 1 else slow
     level = local_level(process.latency_ns)
     return places, latency_ns / level[np.minimum(places // process.step, len(level) - 1)]
 
@@ -237,71 +223,133 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
     return np.r_[np.repeat(running, LEVEL_BLOCK), np.full(n - blocks * LEVEL_BLOCK, running[-1])]
 
 
-def _slowest(timed: Sequence[Trials], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _slowest(timed: Sequence[Trials], count: int) -> list[Values]:
     """Of each process places and latencies of trials, among them the (count + 1) slowest of all
     processes."""
     least = min(float(process.ordered_ns[max(process.n - count - 1, 0)]) for process in timed)
     return [process.above(np.nextafter(least, 0)) for process in timed]
 
 
-def _largest(pairs: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> list[np.ndarray]:
-    """Ascending places, an array per process, of values above the (count + 1)th largest of all;
-    `pairs`: of both."""
-    pooled = np.concatenate([values for _, values in pairs])
-    threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
-    return [places[values > threshold] for places, values in pairs]
+def _largest(of_trials: Sequence[Values], count: int) -> list[np.ndarray]:
+    """Ascending places, an array per process, of values above the (count + 1)th largest of all."""
+    pooled = np.concatenate([values for _, values in of_trials])
+    rank = len(pooled) - count - 1
+    threshold = np.partition(pooled, rank)[rank]
+    return [places[values > threshold] for places, values in of_trials]
+
+
+@dataclass(frozen=True)
+class Exceedances:
+    """Calls that miss, or are above a threshold: their places in each process, and its trials."""
+
+    places: Places
+    sizes: Sequence[int]
+
+    @cached_property
+    def m(self) -> int:
+        """Their number."""
+        return sum(map(len, self.places))
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Distances of neighbouring ones of one process."""
+        return np.concatenate([np.diff(place) for place in self.places])
+
+    def short(self, window: int) -> int:
+        """Number of gaps of at most `window`."""
+        return int(np.count_nonzero(self.gaps <= window))
+
+    def share_by_chance(self, window: int) -> float:
+        """P(gap <= window) for places drawn at random."""
+        pairs = zip(self.places, self.sizes, strict=True)
+        shares = [_short_by_chance(len(place), n, window) for place, n in pairs]
+        return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in self.places]))
+
+    def chance(self, window: int, short: int, by_chance: float) -> float:
+        """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an
+        upper bound.
+
+        `by_chance`: the share of `share_by_chance`. Wider windows than 1: gaps are negatively
+        associated, so the binomial is at least as variable.
+        """
+        if short == 0:
+            return 1.0
+        gaps = len(self.gaps)
+        if window == 1 and gaps <= MOST_EXACT:
+            law = _law_of_neighbours(tuple(map(len, self.places)), tuple(self.sizes))
+            return float(law[short:].sum())
+        return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
+
+    def dispersion(self, window: int) -> float:
+        """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs -
+        expected) / m.
+
+        The variance-time curve of a stationary series of events, from pairs at most `window` trials
+        apart (Cox and Lewis, The Statistical Analysis of Series of Events, 1966, 4.5).
+        """
+        excess = 0.0
+        for place, n in zip(self.places, self.sizes, strict=True):
+            m = len(place)
+            lags = min(window, n - 1)
+            pairs = np.searchsorted(place, place + window, "right") - np.arange(m) - 1
+            by_chance = m * (m - 1) / (n * max(n - 1, 1)) * (lags * n - lags * (lags + 1) / 2)
+            excess += float(pairs.sum()) - by_chance
+        return max(1.0, 1 + 2 * excess / self.m)
+
+    def extremal_index(self) -> float:
+        """The intervals estimator (Ferro and Segers, J. R. Statist. Soc. B 65, 2003, eq. 5)."""
+        gaps = self.gaps.astype(float)
+        one, two = (0, 0) if gaps.max() <= 2 else (1, 2)
+        squares = len(gaps) * ((gaps - one) * (gaps - two)).sum()
+        index = 2 * (gaps - one).sum() ** 2 / squares
+        return float(min(1.0, max(index, 1 / (len(gaps) + 1))))
 
 
 def _clustering(
-    places: Places,
-    sizes: Sequence[int],
+    found: Exceedances,
     alpha: float,
     *,
-    misses: int,
+    rate_only: bool = False,
     at_deadline: bool = False,
     times: float = 1.0,
 ) -> Dependence:
     """Dependence by gaps between exceedances, if a window has significantly more short gaps than by
     chance.
 
-    `misses`: number of misses of the recording. With none only the rate of bursts matters, and the
-    dispersion is ignored. For high thresholds the observed share of short gaps is used. For misses,
-    which may be few, its upper bound is used, where the end of a burst counts as one more trial;
-    with `times` that of so many times as many misses.
+    `rate_only`: without a miss only the rate of bursts matters, and the dispersion is ignored. For
+    high thresholds the observed share of short gaps is used. For misses, which may be few, its
+    upper bound is used, where the end of a burst counts as one more trial; with `times` that of so
+    many times as many misses.
     """
-    m = sum(map(len, places))
-    gaps = np.concatenate([np.diff(place) for place in places])
-    if not len(gaps):
+    m = found.m
+    if not len(found.gaps):
         return Dependence()
-    shares = {window: _share_by_chance(places, sizes, window) for window in WINDOWS}
+    shares = {window: found.share_by_chance(window) for window in WINDOWS}
     tested = [window for window in WINDOWS if window == 1 or shares[window] <= CROWDED]
     alarms = []
     for window in tested:
-        short, by_chance = int(np.count_nonzero(gaps <= window)), shares[window]
-        if _chance(places, sizes, window, short, by_chance) <= alpha / len(tested):
-            joined = (
-                rate_bounds(times * short, times * m, BURSTS)[1]
-                if at_deadline
-                else short / len(gaps)
-            )
-            index = max(1 - (joined - by_chance) / (1 - by_chance), (0.1 if at_deadline else 1) / m)
-            alarms.append((min(1.0, index), window, short, _dispersion(places, sizes, window)))
+        short = found.short(window)
+        by_chance = shares[window]
+        if found.chance(window, short, by_chance) > alpha / len(tested):
+            continue
+        if at_deadline:
+            joined = rate_bounds(times * short, times * m, BURSTS)[1]
+            least = 0.1 / m
+        else:
+            joined = short / len(found.gaps)
+            least = 1 / m
+        index = max(1 - (joined - by_chance) / (1 - by_chance), least)
+        alarms.append((min(1.0, index), window, short))
     if not alarms:
         return Dependence()
-    index, window, short, _ = min(alarms)
-    index = min(index, _intervals(gaps))
-    dispersion = max(alarm[-1] for alarm in alarms)
+    index, window, short = min(alarms)
+    index = min(index, found.extremal_index())
+    dispersion = max(found.dispersion(window) for _, window, _ in alarms)
     what = "misses" if at_deadline else "largest latencies"
     comes = "comes" if short == 1 else "come"
     how = f"{short} of the {m} {what} {comes} within {count(window, 'trial')} of the previous one"
-    factor = min(index, 1 / dispersion) if misses else index
+    factor = index if rate_only else min(index, 1 / dispersion)
     return Dependence(factor, index, dispersion, m, at_deadline, how)
-
-
-def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float:
-    """P(gap <= window) for places drawn at random."""
-    shares = [_short_by_chance(len(p), n, window) for p, n in zip(places, sizes, strict=True)]
-    return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in places]))
 
 
 @lru_cache(maxsize=4096)
@@ -348,64 +396,34 @@ def _law_of_neighbours(numbers: tuple[int, ...], sizes: tuple[int, ...]) -> np.n
     return law
 
 
-def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int) -> float:
-    """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs - expected)
-    / m.
-
-    The variance-time curve of a stationary series of events, from pairs at most `window` trials
-    apart (Cox and Lewis, The Statistical Analysis of Series of Events, 1966, 4.5).
-    """
-    pairs = by_chance = 0.0
-    for place, n in zip(places, sizes, strict=True):
-        m, lags = len(place), min(window, n - 1)
-        pairs += float((np.searchsorted(place, place + window, "right") - np.arange(m) - 1).sum())
-        by_chance += m * (m - 1) / (n * max(n - 1, 1)) * (lags * n - lags * (lags + 1) / 2)
-    return max(1.0, 1 + 2 * (pairs - by_chance) / sum(map(len, places)))
-
-
-def _intervals(gaps: np.ndarray) -> float:
-    """The intervals estimator of the extremal index (Ferro and Segers, J. R. Statist. Soc. B 65,
-    2003, eq. 5)."""
-    gaps = gaps.astype(float)
-    one, two = (0, 0) if gaps.max() <= 2 else (1, 2)
-    index = 2 * (gaps - one).sum() ** 2 / (len(gaps) * ((gaps - one) * (gaps - two)).sum())
-    return float(min(1.0, max(index, 1 / (len(gaps) + 1))))
+def _counts(late: Exceedances) -> Iterator[Dependence]:
+    """Dispersion of the counts of misses per round and per block of trials, if significant."""
+    bounds = np.cumsum([0, *late.sizes])
+    places = [start + place for start, place in zip(bounds, late.places, strict=False)]
+    pooled = np.concatenate(places)
+    alpha = FALSE_ALARM_COUNTS
+    if len(late.sizes) > 1:
+        yield _counted(pooled, bounds, alpha, f"{len(late.sizes)} rounds")
+    if late.m >= COUNTED:
+        numbers = [late.m // 5 >> halved for halved in range(8)]
+        numbers = [number for number in numbers if number >= 2]
+        for number in numbers:
+            edges = np.linspace(0, bounds[-1], number + 1).round()
+            parts = f"{number} equal parts of the recording"
+            yield _counted(pooled, edges, alpha / len(numbers), parts)
 
 
-def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
-    """Dispersion of the counts of misses per round, and per block of trials, if it is significant."""
-    bounds = np.cumsum([0, *sizes])
-    n, pooled = (
-        bounds[-1],
-        np.concatenate([start + late for start, late in zip(bounds, misses, strict=False)]),
-    )
-    cuts = [(bounds, alpha, f"{len(sizes)} rounds")] if len(sizes) > 1 else []
-    if len(pooled) >= COUNTED:
-        blocks = len(pooled) // 5
-        most = [blocks >> halved for halved in range(blocks.bit_length()) if blocks >> halved >= 2][
-            :8
-        ]
-        for number in most:
-            edges = np.linspace(0, n, number + 1).round()
-            cuts.append((edges, alpha / len(most), f"{number} equal parts of the recording"))
-    return [
-        _counted(np.histogram(pooled, cut)[0], np.diff(cut) / n, each, parts)
-        for cut, each, parts in cuts
-    ]
-
-
-def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -> Dependence:
+def _counted(places: np.ndarray, edges: np.ndarray, alpha: float, parts: str) -> Dependence:
     """Chi-squared over its degrees of freedom, if the counts, or the largest alone (exact), are
     significant."""
-    total, cells = int(counts.sum()), len(counts)
+    counts = np.histogram(places, edges)[0]
+    shares = np.diff(edges) / edges[-1]
+    total = len(places)
+    cells = len(counts)
     expected = total * shares
     statistic = float(((counts - expected) ** 2 / expected).sum())
     here = counts > expected
-    alone = (
-        float(special.betainc(counts[here], total - counts[here] + 1, shares[here]).min())
-        if here.any()
-        else 1.0
-    )
+    alone = special.betainc(counts[here], total - counts[here] + 1, shares[here]).min(initial=1.0)
     together = float(special.chdtrc(cells - 1, statistic)) if expected.min() >= 5 else 1.0
     dispersion = statistic / (cells - 1)
     if min(alone * cells, together) > alpha / 2 or dispersion <= 1:

@@ -8,12 +8,10 @@ theirs, and of another one, is equally likely.
 - The largest of R + 1 values is the last with a probability of 1 / (R + 1), or less if there are
   ties.
 - With the confidence C at least the share (1 - C)^(1 / R) of all processes has a value up to the
-  largest of R (Wilks,
-  Annals of Mathematical Statistics 12, 1941).
+  largest of R (Wilks, Annals of Mathematical Statistics 12, 1941).
 - If percentiles of processes are log-normal, with the confidence C at least the share `SHARE` of
-  them is up to
-  exp(mean + k s) of their logarithms (ISO 16269-6); k is from the noncentral t distribution
-  (`tolerance_factor`).
+  them is up to exp(mean + k s) of their logarithms (ISO 16269-6); k is from the noncentral t
+  distribution (`tolerance_factor`).
 """
 
 from __future__ import annotations

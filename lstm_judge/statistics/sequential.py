@@ -7,21 +7,21 @@ looks together (Ville's inequality). Misses are taken as ok calls and bursts in 
 rate, p0 the allowed one, m the mean length of a burst.
 
 - MET tests "p is p0 or more, and m at most B", with B from the user. z^k / rho(z)^n for k misses in
-  n calls is a supermartingale for every 0 <= z < 1, if rho(z) is the largest eigenvalue of the chain's matrix of
-  transitions with each miss weighted by z. It is largest for p = p0 and m = B, where it is taken;
-  for rare misses it is 1 - p0 (1 - z) / (B - (B - 1) z), the value of the compound Poisson law of
-  `bursts.polya_aeppli`. Averaged over the values of z that are the best for `RATES`. It uses the number
-  of misses and not their pattern, so fewer never decide later. Lengths L of mean m with the
-  generating function G need not be geometric. What is needed is that (1 - G(z)) / m is at least (1
-  - z) / (B - (B - 1) z) for these z, and S = E[L^2] / m <= B is enough, where S is the length of
-  the burst in which a miss lies, averaged over misses: `bursts.py` has the reason, (1 - G(z)) / m
-  >= (1 - z^S) / S.
+  n calls is a supermartingale for every 0 <= z < 1, if rho(z) is the largest eigenvalue of the
+  chain's matrix of transitions with each miss weighted by z. It is largest for p = p0 and m = B,
+  where it is taken; for rare misses it is 1 - p0 (1 - z) / (B - (B - 1) z), the value of the
+  compound Poisson law of `bursts.polya_aeppli`. Averaged over the values of z that are the best for
+  `RATES`. It uses the number of misses and not their pattern, so fewer never decide later. Lengths
+  L of mean m with the generating function G need not be geometric. What is needed is that (1 -
+  G(z)) / m is at least (1 - z) / (B - (B - 1) z) for these z, and S = E[L^2] / m <= B is enough,
+  where S is the length of the burst in which a miss lies, averaged over misses: `bursts.py` has the
+  reason, (1 - G(z)) / m >= (1 - z^S) / S.
 - MISSED tests "p is p0 or less", for geometric bursts of any mean: the likelihood of the
-  transitions, mixed over beta laws of both of their rates, over its largest value under the hypothesis (universal inference:
-  Wasserman, Ramdas and Balakrishnan, PNAS 117, 2020). In bad states in which only some calls miss,
-  that alone is often false; so the misses must also decide as independent ones if each burst counts
-  as one (`bursts.autocorrelation_time`), `LEAST_BURSTS` of them at least. docs/evidence.md has the
-  rates of false verdicts that were simulated.
+  transitions, mixed over beta laws of both of their rates, over its largest value under the
+  hypothesis (universal inference: Wasserman, Ramdas and Balakrishnan, PNAS 117, 2020). In bad
+  states in which only some calls miss, that alone is often false; so the misses must also decide as
+  independent ones if each burst counts as one (`bursts.autocorrelation_time`), `LEAST_BURSTS` of
+  them at least. docs/evidence.md has the rates of false verdicts that were simulated.
 
 Of several rounds each stops by its own evidence. The verdict (`outcome_of`) is MET if each round
 is. MISSED is decided by all calls together (`log_missed`): if one round were enough, R rounds would
@@ -208,7 +208,7 @@ def log_rho(z: np.ndarray, allowed: float, burst_length: float) -> np.ndarray:
 
 
 def _log_mixed(counts: tuple[float, float], prior: tuple[float, float]) -> float:
-    """Logarithm of the likelihood of two counts, mixed over a beta law of the chance of the first."""
+    """Logarithm of the likelihood of two counts, mixed over a beta law of the first chance."""
 
     def log_beta(a: float, b: float) -> float:
         return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

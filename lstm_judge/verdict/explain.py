@@ -1,4 +1,4 @@
-"""Reasons, as text, why misses that prove MET or MISSED do not suffice, or why they prove neither."""
+"""Why misses that prove MET or MISSED do not suffice, or why they prove neither, as text."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from lstm_trt.config.errors import UsageError, check_number
 class Question:
     """What is tested; raises `UsageError` if a field is out of range.
 
-    `percentile`: as a number or as text, which becomes a number. `burst_length`: MET must hold for bursts
-    of misses of up to this length in calls, averaged over misses (see `bursts.py`); or `burst_ms`,
-    their duration, which is divided by the mean time from call to call.
+    `percentile`: as a number or as text, which becomes a number. `burst_length`: MET must hold for
+    bursts of misses of up to this length in calls, averaged over misses (see `bursts.py`); or
+    `burst_ms`, their duration, which is divided by the mean time from call to call.
     """
 
     deadline_us: float

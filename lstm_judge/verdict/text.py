@@ -1,26 +1,41 @@
 """Verdicts as text. No code parses it."""
 
 import math
+from collections.abc import Iterator
 
 from lstm_judge.outcomes import Outcome, SteadyState
 from lstm_judge.outliers.text import levels_texts
-from lstm_judge.read import numbers
+from lstm_judge.read.numbers import (
+    percent_at_least,
+    percent_at_most,
+    percent_certified,
+    signed_percent,
+)
 from lstm_judge.statistics import bursts
 from lstm_judge.statistics.excess import PARTS, Excess
 from lstm_judge.statistics.processes import SHARE
 from lstm_judge.verdict.answer import Verdict
 from lstm_judge.verdict.firm import FirmStatistics
 from lstm_judge.verdict.verdict import Verdicts
-from lstm_trt.config import format as fmt
+from lstm_trt.config.format import count, listed, microseconds, percent, short_number
+
+#: What an outcome says of the share of calls in time.
+MEANS = {
+    Outcome.MET: ": at least",
+    Outcome.MISSED: ": fewer than",
+    Outcome.NOT_ENOUGH_EVIDENCE: " for",
+}
+
+
+# Several verdicts
 
 
 def text(verdicts: Verdicts) -> str:
     """One verdict on several lines, or a line for each, and how many meet the deadline."""
     if len(verdicts) == 1:
         return verdict_text(verdicts[0], verdicts.runs[0].name)
-    return "\n".join(
-        [f"{question(verdicts[0])}:", *verdicts.texts(verdict_line), conclusion(verdicts)]
-    )
+    first = f"{question(verdicts[0])}:"
+    return "\n".join([first, *verdicts.texts(verdict_line), conclusion(verdicts)])
 
 
 def headline(verdicts: Verdicts) -> str:
@@ -33,10 +48,10 @@ def headline(verdicts: Verdicts) -> str:
 
 def names_text(verdicts: Verdicts) -> str:
     """Which configurations meet the deadline and which do not, and the `conclusion`."""
-    names = [
-        f"  {fared}: {fmt.listed(names, comma='; ')}" for fared, names in _names(verdicts).items()
-    ]
-    return "\n".join([f"{question(verdicts[0])}:", *names, conclusion(verdicts)])
+    lines = [f"{question(verdicts[0])}:"]
+    for fared, names in _names(verdicts).items():
+        lines.append(f"  {fared}: {listed(names, comma='; ')}")
+    return "\n".join([*lines, conclusion(verdicts)])
 
 
 def conclusion(verdicts: Verdicts) -> str:
@@ -44,8 +59,8 @@ def conclusion(verdicts: Verdicts) -> str:
     network that met it."""
     if len(verdicts) == 1:
         return f"The one configuration {_fared(verdicts[0])}"
-    parts = [f"{len(names)} {fared}" for fared, names in _names(verdicts).items()]
-    text = f"Of {len(verdicts)} configurations {', '.join(parts)}"
+    fared = ", ".join(f"{len(names)} {fared}" for fared, names in _names(verdicts).items())
+    text = f"Of {len(verdicts)} configurations {fared}"
     largest = verdicts.largest()
     if largest is None:
         return text
@@ -56,7 +71,7 @@ def conclusion(verdicts: Verdicts) -> str:
 def _names(verdicts: Verdicts) -> dict[str, list[str]]:
     """What configurations did about the deadline -> their names, those that met it first."""
     found: dict[str, list[str]] = {}
-    for outcome in (Outcome.MET, Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE):
+    for outcome in MEANS:
         for group, verdict in verdicts.items():
             if verdict.outcome == outcome:
                 found.setdefault(_fared(verdict), []).append(group.name)
@@ -65,108 +80,108 @@ def _names(verdicts: Verdicts) -> dict[str, list[str]]:
 
 def _fared(verdict: Verdict) -> str:
     """What a configuration did about the deadline."""
-    if verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE:
-        return "met it" if verdict.outcome == Outcome.MET else "missed it"
+    if verdict.outcome == Outcome.MET:
+        return "met it"
+    if verdict.outcome == Outcome.MISSED:
+        return "missed it"
     if not verdict.n:
         return "failed"
-    few = (
-        verdict.new_recording.trials is not None
-        and verdict.effective.outcome == Outcome.NOT_ENOUGH_EVIDENCE
-    )
-    return "had too few trials to say" if few else "stayed undecided"
-
-
-def verdict_text(verdict: Verdict, name: str = "") -> str:
-    """The verdict on several lines: the verdict first, then the maximum."""
-    means = {
-        Outcome.MET: ": at least",
-        Outcome.MISSED: ": fewer than",
-        Outcome.NOT_ENOUGH_EVIDENCE: " for",
-    }
-    first = f"{verdict.outcome}{means[verdict.outcome]} {question(verdict)}{_these(verdict)}"
-    lines = [first + (f"  {name}" if name else "")]
-    if verdict.n == 0:
-        return "\n  ".join([*lines, *verdict.reasons])
-    proven = f"proven at {_confidence(verdict)} confidence"
-    lines += [
-        _maximum(verdict),
-        _percentile(verdict),
-        _misses(verdict),
-        *_margin(verdict),
-        *_excess(verdict.miss_excess),
-        f"at least {numbers.percent_certified(verdict.bounds.certifies)} % of calls meet the deadline, {proven}",
-        f"at least {numbers.percent_certified(verdict.bounds.max_certifies)} % of calls do not exceed the maximum, {proven}"
-        + _next_maximum(verdict),
-        _bounds(verdict),
-        *_processes(verdict),
-        *_evidence(verdict),
-        *_assumption(verdict),
-        *(f"because {reason}" for reason in verdict.reasons),
-        *_order(verdict),
-    ]
-    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and verdict.new_recording.trials is not None:
-        decided = f"at this rate of misses MET would be decided after {verdict.new_recording.trials} trials"
-        record = f"{_recommendation(verdict)}{_chances(verdict)}; do not append to this recording"
-        lines.append(decided if verdict.evidence else record)
-    return "\n  ".join(lines)
+    undecided = verdict.effective.outcome == Outcome.NOT_ENOUGH_EVIDENCE
+    if undecided and verdict.new_recording.trials is not None:
+        return "had too few trials to say"
+    return "stayed undecided"
 
 
 def verdict_line(verdict: Verdict, name: str = "") -> str:
     """The verdict on one line, for lists of configurations."""
-    end = f"  {name}" if name else ""
-    if verdict.n == 0:
-        return f"{verdict.outcome:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {fmt.microseconds(verdict.max_us)} us, {_missed(verdict)}{_these(verdict)}"
+    parts = ", ".join(_in_one_line(verdict)) if verdict.n else "; ".join(verdict.reasons)
+    line = f"{verdict.outcome:19}  {parts}"
+    return f"{line}  {name}" if name else line
+
+
+def _in_one_line(verdict: Verdict) -> Iterator[str]:
+    yield f"max {microseconds(verdict.max_us)} us"
+    yield _missed(verdict) + _these(verdict)
     if verdict.outcome == Outcome.MET:
-        text += f", assuming that {_assumed(verdict)}"
+        yield f"assuming that {_assumed(verdict)}"
     else:
-        text += f", proven for {numbers.percent_certified(verdict.bounds.certifies)} % of calls"
-    if verdict.miss_excess and verdict.miss_excess.mostly:
-        text += f", the excess of misses is mostly {PARTS[verdict.miss_excess.mostly][0]}"
+        yield f"proven for {percent_certified(verdict.bounds.certifies)} % of calls"
+    if verdict.miss_excess is not None and verdict.miss_excess.mostly:
+        yield f"the excess of misses is mostly {PARTS[verdict.miss_excess.mostly][0]}"
     if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
-        text += (
-            f", {_recommendation(verdict)}"
-            if verdict.new_recording.trials
-            else ", too many misses to prove it"
-        )
-    return f"{verdict.outcome:19}  {text}{end}"
+        needed = verdict.new_recording.trials
+        yield _recommendation(verdict) if needed else "too many misses to prove it"
+
+
+# One verdict
 
 
 def sentence(verdict: Verdict) -> str:
     """The verdict in one or two sentences, for figures."""
-    percentile, deadline_us = (
-        fmt.short_number(verdict.question.percentile),
-        fmt.short_number(verdict.question.deadline_us),
-    )
-    confidence = f"{_confidence(verdict)} confidence{_these(verdict)}"
+    asked = verdict.question
+    deadline = f"{short_number(asked.deadline_us)} us"
+    reasons = "; ".join(verdict.reasons)
     if verdict.n == 0:
-        return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
-    observed = f"{_missed(verdict)}, maximum {fmt.microseconds(verdict.max_us)} us"
+        return f"No verdict for the deadline of {deadline}: {reasons}."
+    confidence = f"{_confidence(verdict)} confidence{_these(verdict)}"
+    observed = f"{_missed(verdict)}, maximum {microseconds(verdict.max_us)} us"
+    within = f"{short_number(asked.percentile)} % of calls finish within {deadline}"
     if verdict.outcome == Outcome.MET:
-        met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
-        return f"{met}, assuming that {_assumed(verdict)}: {observed}."
+        return f"{within}, at {confidence}, assuming that {_assumed(verdict)}: {observed}."
     if verdict.outcome == Outcome.MISSED:
-        late = f"at least {numbers.percent_at_least(verdict.bounds.miss_rate_low)} of calls miss the deadline"
-        exceeds = f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}"
-        return f"{exceeds}: {observed}; {late}, {_allowed(verdict)} are allowed."
-    first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
-    record = (
-        f" A new recording of {_trials_needed(verdict)} can prove it."
-        if verdict.new_recording.trials
-        else ""
-    )
-    return f"{first} Reason: {'; '.join(verdict.reasons)}.{record}"
+        exceeds = f"The {short_number(asked.percentile)}th percentile exceeds {deadline}"
+        late = f"at least {percent_at_least(verdict.bounds.miss_rate_low)} of calls miss"
+        allowed = f"{_allowed(verdict)} are allowed"
+        return f"{exceeds}, at {confidence}: {observed}; {late} the deadline, {allowed}."
+    text = f"Not proven at {confidence} that {within}: {observed}. Reason: {reasons}."
+    if verdict.new_recording.trials:
+        text += f" A new recording of {_new_trials(verdict)} can prove it."
+    return text
+
+
+def verdict_text(verdict: Verdict, name: str = "") -> str:
+    """The verdict on several lines: the verdict first, then the maximum."""
+    first = f"{verdict.outcome}{MEANS[verdict.outcome]} {question(verdict)}{_these(verdict)}"
+    if name:
+        first += f"  {name}"
+    if verdict.n == 0:
+        return "\n  ".join([first, *verdict.reasons])
+    lines = [first, _maximum(verdict), _percentile(verdict), _misses(verdict)]
+    lines += _margin(verdict)
+    lines += _excess(verdict.miss_excess)
+    lines += _certified(verdict)
+    lines += [_bounds(verdict)]
+    lines += _processes(verdict)
+    lines += _evidence(verdict)
+    lines += _assumption(verdict)
+    lines += [f"because {reason}" for reason in verdict.reasons]
+    lines += _order(verdict)
+    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
+        lines += _new_recording(verdict)
+    return "\n  ".join(lines)
 
 
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
-    of_bursts = (
-        f", bursts of misses up to {_calls(verdict.question.burst_length)}"
-        if verdict.question.burst_length > 1
-        else ""
-    )
-    within = f"{fmt.short_number(verdict.question.percentile)} % of calls within {fmt.short_number(verdict.question.deadline_us)} us"
-    return f"{within}, at {_confidence(verdict)} confidence{of_bursts}"
+    asked = verdict.question
+    within = f"within {short_number(asked.deadline_us)} us, at {_confidence(verdict)} confidence"
+    text = f"{short_number(asked.percentile)} % of calls {within}"
+    if asked.burst_length > 1:
+        text += f", bursts of misses up to {_calls(asked.burst_length)}"
+    return text
+
+
+def _these(verdict: Verdict) -> str:
+    """Of several processes: that the verdict is on these, and on no other."""
+    return f", in these {len(verdict.rounds)} processes" if len(verdict.rounds) > 1 else ""
+
+
+def _confidence(verdict: Verdict) -> str:
+    return f"{short_number(100 * verdict.question.confidence)} %"
+
+
+def _allowed(verdict: Verdict) -> str:
+    return f"{100 - verdict.question.percentile:.9g} %"
 
 
 def _calls(length: float) -> str:
@@ -178,12 +193,91 @@ def _assumed(verdict: Verdict) -> str:
     return bursts.assumption(verdict.bursts.assumed_length or 1)
 
 
-def _next_maximum(verdict: Verdict) -> str:
-    """The chance of a longer call, unless the level changed: then later trials may be longer for
-    certain."""
-    if _drift(verdict) or any(part.levels for part in verdict.rounds):
-        return ""
-    return "; the chance that the next n trials contain a longer one is at most 50 %"
+# Its lines
+
+
+def _maximum(verdict: Verdict) -> str:
+    seen = f"in n = {verdict.n} trials"
+    if verdict.max_us is None:
+        return f"max above the last bin {seen}"
+    most = "at most " if verdict.known_to else ""
+    with_warmup = f"(with warm-up {microseconds(verdict.max_with_warmup_us)} us)"
+    text = f"max {most}{microseconds(verdict.max_us)} us {seen} {with_warmup}"
+    if len(verdict.rounds) > 1:
+        text += "; by round " + " ".join(microseconds(each.max_us) for each in verdict.rounds)
+    return text
+
+
+def _percentile(verdict: Verdict) -> str:
+    low_us = verdict.bounds.percentile_low_us
+    high_us = verdict.bounds.percentile_high_us
+    none = f"bound at n = {verdict.n}"
+    low = f"no lower {none}" if low_us is None else f"at least {microseconds(low_us)} us"
+    high = f"no upper {none}" if high_us is None else f"at most {microseconds(high_us)} us"
+    name = f"p{short_number(verdict.question.percentile)}"
+    bounds = f"one-sided bounds, {_confidence(verdict)} confidence"
+    deadline = f"deadline {short_number(verdict.question.deadline_us)} us"
+    return f"{name} {microseconds(verdict.percentile_us)} us, {low}, {high} ({bounds}); {deadline}"
+
+
+def _missed(verdict: Verdict) -> str:
+    """The number of misses, or of calls that do and that may miss."""
+    text = f"{count(verdict.misses, 'miss')} in {verdict.n} trials"
+    return f"{verdict.certain_misses} to {text}" if _uncertain(verdict) else text
+
+
+def _uncertain(verdict: Verdict) -> bool:
+    """Whether some calls may miss, but need not."""
+    return verdict.certain_misses < verdict.misses
+
+
+def _misses(verdict: Verdict) -> str:
+    bounds = verdict.bounds
+    high = f"at most {percent_at_most(bounds.miss_rate_high)}"
+    kind = "one-sided bound"
+    if verdict.misses:
+        rate = percent(verdict.misses / verdict.n)
+        if _uncertain(verdict):
+            rate = f"{percent(verdict.certain_misses / verdict.n)} to {rate}"
+        high = f"{rate}, at least {percent_at_least(bounds.miss_rate_low)}, {high}"
+        kind = "one-sided bounds"
+    proven = f"({kind}, {_confidence(verdict)} confidence); allowed {_allowed(verdict)}"
+    return f"{_missed(verdict)}: miss rate {high} {proven}"
+
+
+def _margin(verdict: Verdict) -> Iterator[str]:
+    """That a large margin proves nothing, where no call missed and that does not suffice."""
+    undecided = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
+    if undecided and not verdict.misses and verdict.max_us is not None:
+        share = f"{100 * verdict.max_us / verdict.question.deadline_us:.3g} %"
+        no_evidence = "a margin is no evidence of calls that were not seen"
+        yield f"the longest call took {share} of the deadline; {no_evidence}"
+
+
+def _excess(excess: Excess | None) -> Iterator[str]:
+    """What the misses spent more time on than the other calls, and what would help."""
+    if excess is None:
+        return
+    spent = [f"{PARTS[kind][0]} {microseconds(us)} us" for kind, us in excess.parts_us.items()]
+    longer = " longer than the other calls" if excess.others else ""
+    text = f"the misses took {microseconds(excess.excess_us)} us{longer} on average"
+    helps = f"; {PARTS[excess.mostly][1]}" if excess.mostly else ""
+    yield f"{text}: {', '.join(spent)}{helps}"
+
+
+def _certified(verdict: Verdict) -> Iterator[str]:
+    """What these trials prove, and the chance of a longer call.
+
+    There is no such chance if the level changed: then later trials may be longer for certain.
+    """
+    proven = f"proven at {_confidence(verdict)} confidence"
+    met = percent_certified(verdict.bounds.certifies)
+    yield f"at least {met} % of calls meet the deadline, {proven}"
+    shorter = percent_certified(verdict.bounds.max_certifies)
+    text = f"at least {shorter} % of calls do not exceed the maximum, {proven}"
+    if not any(each.levels for each in verdict.rounds) and not list(_drifts(verdict)):
+        text += "; the chance that the next n trials contain a longer one is at most 50 %"
+    yield text
 
 
 def _bounds(verdict: Verdict) -> str:
@@ -194,224 +288,151 @@ def _bounds(verdict: Verdict) -> str:
         burst = f"a burst of at most {_calls(verdict.question.burst_length)}"
         text = f"all bounds hold if a miss lies, averaged over misses, in {burst}"
     if verdict.evidence:
-        return f"{text}, however often the recording was looked at: beyond them the e-value decides"
-    independent = verdict.n / verdict.bursts.tau
-    if verdict.effective.n == verdict.n == independent:
+        looked = "however often the recording was looked at: beyond them the e-value decides"
+        return f"{text}, {looked}"
+    upper = verdict.effective.n
+    lower = verdict.n / verdict.bursts.tau
+    if upper == verdict.n == lower:
         return text
-    return f"{text}; the upper bounds count {verdict.n} trials as {verdict.effective.n}, the lower as {independent:.0f}"
+    counted = f"the upper bounds count {verdict.n} trials as {upper}, the lower as {lower:.0f}"
+    return f"{text}; {counted}"
 
 
-def _assumption(verdict: Verdict) -> list[str]:
-    if verdict.outcome != Outcome.MET:
-        return []
-    lines = [f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"]
-    if verdict.misses == 0:
-        lines[0] += "; no miss was seen"
-    if verdict.bursts.slow is not None:
-        alone = verdict.bursts.slow.length < bursts.BY_CHANCE
-        come = (
-            "come singly"
-            if alone
-            else f"come in bursts that count as {_calls(verdict.bursts.slow.length)} each"
-        )
-        above = f"calls above {fmt.microseconds(verdict.bursts.slow.above_us)} us"
-        lines.append(f"for comparison: {above}, most of which meet the deadline, {come}")
-        if verdict.bursts.slow_longer:
-            lines[-1] += (
-                f", longer than the {_calls(verdict.bursts.assumed_length or 1)} for which MET holds"
-            )
-    return lines
-
-
-def _evidence(verdict: Verdict) -> list[str]:
-    """What decides a recording that ended when it was decided."""
-    if verdict.evidence is None:
-        return []
-    logs = (verdict.evidence.log_met, verdict.evidence.log_missed)
-    met, missed = (
-        "below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}" for log in logs
-    )
-    return [
-        f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.question.confidence):.3g} decides"
-    ]
-
-
-def _these(verdict: Verdict) -> str:
-    """Of several processes: that the verdict is on these, and on no other."""
-    return f", in these {len(verdict.rounds)} processes" if len(verdict.rounds) > 1 else ""
-
-
-def _processes(verdict: Verdict) -> list[str]:
+def _processes(verdict: Verdict) -> Iterator[str]:
     """What several processes say about another one."""
     found = verdict.processes
     if found is None:
-        return []
-    name = f"p{fmt.short_number(verdict.question.percentile)}"
-    low_us, high_us = map(fmt.microseconds, (found.percentile_low_us, found.percentile_high_us))
-    no_more = f"at least {numbers.percent_at_least(found.no_more_misses_share)} of processes have no more misses"
-    worst = f"than the worst of these ({found.worst_misses} of {found.trials})"
-    larger = f"another process of {found.trials} calls has a larger maximum with a chance of at most 1/{found.count + 1}"
+        return
+    name = f"p{short_number(verdict.question.percentile)}"
+    low_us = microseconds(found.percentile_low_us)
+    high_us = microseconds(found.percentile_high_us)
+    another = f"another process of {found.trials} calls has a larger maximum"
+    chance = f"with a chance of at most 1/{found.count + 1}"
     proven = f"at {_confidence(verdict)} confidence"
-    lines = [f"processes: {name} {low_us} to {high_us} us; {larger}; {proven} {no_more} {worst}"]
+    share = percent_at_least(found.no_more_misses_share)
+    worst = f"the worst of these ({found.worst_misses} of {found.trials})"
+    no_more = f"{proven} at least {share} of processes have no more misses than {worst}"
+    yield f"processes: {name} {low_us} to {high_us} us; {another} {chance}; {no_more}"
     if found.percentile_bound_us is not None:
-        at_most = f"a {name} of at most {fmt.microseconds(found.percentile_bound_us)} us"
-        lines.append(
-            f"processes, if log-normal: {100 * SHARE:.0f} % of them have {at_most}, {proven}"
-        )
-    return lines
+        at_most = f"a {name} of at most {microseconds(found.percentile_bound_us)} us"
+        share = f"{100 * SHARE:.0f} %"
+        yield f"processes, if log-normal: {share} of them have {at_most}, {proven}"
 
 
-def _maximum(verdict: Verdict) -> str:
-    if verdict.max_us is None:
-        return f"max above the last bin in n = {verdict.n} trials"
-    most = "at most " if verdict.known_to else ""
-    text = f"max {most}{fmt.microseconds(verdict.max_us)} us in n = {verdict.n} trials"
-    text += f" (with warm-up {fmt.microseconds(verdict.max_with_warmup_us)} us)"
-    if len(verdict.rounds) > 1:
-        text += "; by round " + " ".join(fmt.microseconds(each.max_us) for each in verdict.rounds)
-    return text
+def _evidence(verdict: Verdict) -> Iterator[str]:
+    """What decides a recording that ended when it was decided."""
+    if verdict.evidence:
+        met = _e_value(verdict.evidence.log_met)
+        missed = _e_value(verdict.evidence.log_missed)
+        needed = f"{1 / (1 - verdict.question.confidence):.3g} decides"
+        yield f"evidence (e-value) for MET {met}, for MISSED {missed}; {needed}"
 
 
-def _percentile(verdict: Verdict) -> str:
-    low_us, high_us, none = (
-        verdict.bounds.percentile_low_us,
-        verdict.bounds.percentile_high_us,
-        f"bound at n = {verdict.n}",
-    )
-    low = f"no lower {none}" if low_us is None else f"at least {fmt.microseconds(low_us)} us"
-    high = f"no upper {none}" if high_us is None else f"at most {fmt.microseconds(high_us)} us"
-    measured = f"p{fmt.short_number(verdict.question.percentile)} {fmt.microseconds(verdict.percentile_us)} us, {low}, {high}"
-    deadline = f"deadline {fmt.short_number(verdict.question.deadline_us)} us"
-    return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
+def _e_value(log: float) -> str:
+    return "below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}"
 
 
-def _missed(verdict: Verdict) -> str:
-    """The number of misses, or of calls that do and that may miss."""
-    certain = f"{verdict.certain_misses} to " if verdict.certain_misses < verdict.misses else ""
-    return f"{certain}{fmt.count(verdict.misses, 'miss')} in {verdict.n} trials"
+def _assumption(verdict: Verdict) -> Iterator[str]:
+    if verdict.outcome != Outcome.MET:
+        return
+    text = f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"
+    yield text if verdict.misses else f"{text}; no miss was seen"
+    slow = verdict.bursts.slow
+    if slow is None:
+        return
+    come = "come singly"
+    if slow.length >= bursts.BY_CHANCE:
+        come = f"come in bursts that count as {_calls(slow.length)} each"
+    above = f"calls above {microseconds(slow.above_us)} us, most of which meet the deadline"
+    text = f"for comparison: {above}, {come}"
+    if verdict.bursts.slow_longer:
+        held = _calls(verdict.bursts.assumed_length or 1)
+        text += f", longer than the {held} for which MET holds"
+    yield text
 
 
-def _misses(verdict: Verdict) -> str:
-    text = f"{_missed(verdict)}: miss rate "
-    if verdict.misses:
-        certain = f"{fmt.percent(verdict.certain_misses / verdict.n)} to "
-        text += certain if verdict.certain_misses < verdict.misses else ""
-        low = numbers.percent_at_least(verdict.bounds.miss_rate_low)
-        text += f"{fmt.percent(verdict.misses / verdict.n)}, at least {low}, "
-    bound = "one-sided bounds" if verdict.misses else "one-sided bound"
-    text += f"at most {numbers.percent_at_most(verdict.bounds.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
-    return f"{text}; allowed {_allowed(verdict)}"
-
-
-def _margin(verdict: Verdict) -> list[str]:
-    """That a large margin proves nothing, where no call missed and that does not suffice."""
-    if verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE or verdict.misses or verdict.max_us is None:
-        return []
-    share = f"{100 * verdict.max_us / verdict.question.deadline_us:.3g} %"
-    return [
-        f"the longest call took {share} of the deadline; a margin is no evidence of calls that were not seen"
-    ]
-
-
-def _excess(excess: Excess | None) -> list[str]:
-    """What the misses spent more time on than the other calls, and what would help."""
-    if excess is None:
-        return []
-    spent = ", ".join(
-        f"{PARTS[kind][0]} {fmt.microseconds(time_us)} us"
-        for kind, time_us in excess.parts_us.items()
-    )
-    helps = f"; {PARTS[excess.mostly][1]}" if excess.mostly else ""
-    longer = " longer than the other calls" if excess.others else ""
-    return [
-        f"the misses took {fmt.microseconds(excess.excess_us)} us{longer} on average: {spent}{helps}"
-    ]
+def _order(verdict: Verdict) -> Iterator[str]:
+    """What the order of the trials shows, or why it shows nothing."""
+    why = verdict.not_judged
+    if verdict.known_to == "bin":
+        yield f"{why}: dependence, drift and (m,k)-firm statistics are not judged"
+        return
+    yield _dependence(verdict)
+    yield from levels_texts(verdict.rounds)
+    if why is None:
+        yield from _drifts(verdict)
+    else:
+        yield f"drift is not judged: {why}"
+    if verdict.firm_statistics is not None:
+        yield _firm(verdict.firm_statistics)
 
 
 def _dependence(verdict: Verdict) -> str:
     found = verdict.dependence
+    effective = verdict.effective
     if not found.how:
-        return f"dependence: slow calls do not cluster more than by chance; effective sample size {verdict.n}"
-    index = f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" * (
-        found.extremal_index < 1
-    )
-    sizes = f"{fmt.count(verdict.n, 'trial')}, effective sample size {verdict.effective.n}"
-    text = f"dependence: {found.how}{index}; {sizes}"
+        alone = "slow calls do not cluster more than by chance"
+        return f"dependence: {alone}; effective sample size {verdict.n}"
+    text = f"dependence: {found.how}"
+    if found.extremal_index < 1:
+        text += f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)"
+    text += f"; {count(verdict.n, 'trial')}, effective sample size {effective.n}"
     if verdict.misses:
-        text += f" ({fmt.count(verdict.misses, 'miss')}, effectively {verdict.effective.misses})"
-    if verdict.effective.outcome == verdict.effective.outcome_if_independent:
+        text += f" ({count(verdict.misses, 'miss')}, effectively {effective.misses})"
+    if effective.outcome == effective.outcome_if_independent:
         return f"{text}: this does not change the verdict"
-    return (
-        f"{text}: {verdict.effective.outcome} instead of {verdict.effective.outcome_if_independent}"
-    )
+    return f"{text}: {effective.outcome} instead of {effective.outcome_if_independent}"
 
 
-def _order(verdict: Verdict) -> list[str]:
-    """What the order of the trials shows, or why it shows nothing."""
-    if verdict.known_to == "bin":
-        return [f"{verdict.not_judged}: dependence, drift and (m,k)-firm statistics are not judged"]
-    drift = (
-        _drift(verdict)
-        if verdict.not_judged is None
-        else [f"drift is not judged: {verdict.not_judged}"]
-    )
-    return [
-        _dependence(verdict),
-        *levels_texts(verdict.rounds),
-        *drift,
-        *map(_firm, filter(None, [verdict.firm_statistics])),
-    ]
-
-
-def _drift(verdict: Verdict) -> list[str]:
-    several = len(verdict.rounds) > 1
-    texts = []
-    for part in verdict.rounds:
-        if part.drift is not None and (part.steady_state != SteadyState.FLAT or part.segments != 1):
-            place = f" in round {part.round}" if several else ""
-            texts.append(
-                f"drift of the bulk {numbers.signed_percent(part.drift)}{place} ({part.steady_state})"
-            )
-    return texts
+def _drifts(verdict: Verdict) -> Iterator[str]:
+    for each in verdict.rounds:
+        flat = each.steady_state == SteadyState.FLAT and each.segments == 1
+        if each.drift is not None and not flat:
+            place = f" in round {each.round}" if len(verdict.rounds) > 1 else ""
+            drift = signed_percent(each.drift)
+            yield f"drift of the bulk {drift}{place} ({each.steady_state})"
 
 
 def _firm(firm: FirmStatistics) -> str:
-    worst = ", ".join(f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None)
-    text = "(m,k)-firm: " + (f"misses at most {worst} consecutive trials; " if worst else "")
-    text += f"longest run of misses {firm.longest_run}; P(miss) {fmt.percent(firm.p_miss)}"
-    return text + (
-        ""
-        if firm.p_miss_after_miss is None
-        else f", after a miss {fmt.percent(firm.p_miss_after_miss)}"
-    )
+    worst = [f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None]
+    text = f"longest run of misses {firm.longest_run}; P(miss) {percent(firm.p_miss)}"
+    if worst:
+        text = f"misses at most {', '.join(worst)} consecutive trials; {text}"
+    if firm.p_miss_after_miss is not None:
+        text += f", after a miss {percent(firm.p_miss_after_miss)}"
+    return f"(m,k)-firm: {text}"
+
+
+# A new recording
+
+
+def _new_recording(verdict: Verdict) -> Iterator[str]:
+    """How many trials prove MET, how likely, and how many are likely to."""
+    new = verdict.new_recording
+    if new.trials is None:
+        return
+    if verdict.evidence:
+        yield f"at this rate of misses MET would be decided after {new.trials} trials"
+        return
+    text = _recommendation(verdict)
+    if new.chance is not None:
+        text += f": they prove MET with a chance of {100 * new.chance:.0f} %"
+        if new.trials_for_80_percent is not None:
+            text += f", {new.trials_for_80_percent} with 80 %"
+        elif verdict.misses:
+            text += ", and no number of trials is likely to"
+    yield f"{text}; do not append to this recording"
 
 
 def _recommendation(verdict: Verdict) -> str:
-    text = f"record {_trials_needed(verdict, 'new ')}"
-    if verdict.new_recording.trials == verdict.new_recording.trials_if_independent:
+    new = verdict.new_recording
+    text = f"record {_new_trials(verdict, 'new ')}"
+    if new.trials == new.trials_if_independent:
         return text
-    return f"{text} ({verdict.new_recording.trials_if_independent} if slow calls did not come in bursts)"
+    return f"{text} ({new.trials_if_independent} if slow calls did not come in bursts)"
 
 
-def _chances(verdict: Verdict) -> str:
-    """How likely the new trials decide it, and how many are likely to."""
-    if verdict.new_recording.chance is None:
-        return ""
-    text = f": they prove MET with a chance of {100 * verdict.new_recording.chance:.0f} %"
-    if verdict.new_recording.trials_for_80_percent is not None:
-        return f"{text}, {verdict.new_recording.trials_for_80_percent} with 80 %"
-    return f"{text}, and no number of trials is likely to" if verdict.misses else text
-
-
-def _trials_needed(verdict: Verdict, kind: str = "") -> str:
-    """The number of trials needed; "in a steady state" if their number was not what prevented MET."""
+def _new_trials(verdict: Verdict, kind: str = "") -> str:
+    """The number of trials needed; "in a steady state" if their number did not prevent MET."""
     steady = " in a steady state" if verdict.effective.outcome == Outcome.MET else ""
     return f"{verdict.new_recording.trials} {kind}trials{steady}"
-
-
-def _confidence(verdict: Verdict) -> str:
-    return f"{fmt.short_number(100 * verdict.question.confidence)} %"
-
-
-def _allowed(verdict: Verdict) -> str:
-    return f"{100 - verdict.question.percentile:.9g} %"

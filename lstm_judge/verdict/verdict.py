@@ -65,7 +65,11 @@ class Verdicts(Answers[Verdict]):
 
     @property
     def exit_status(self) -> int:
-        return min({EXIT_STATUS[answer.outcome] for answer in self.answers} - {0}, default=0)
+        outcomes = {each.outcome for each in self.answers}
+        for worst in (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE):
+            if worst in outcomes:
+                return EXIT_STATUS[worst]
+        return EXIT_STATUS[Outcome.MET]
 
     @property
     def conclusion(self) -> str:
@@ -79,17 +83,15 @@ class Verdicts(Answers[Verdict]):
 
         Of networks of equal size it is that with the smallest maximum.
         """
-        chosen = range(len(self)) if places is None else places
-        met = {
-            place: self.runs[place].configuration
-            for place in chosen
-            if self[place].outcome == Outcome.MET
-        }
-        sizes = {place: known and size_of(known.workload, by) for place, known in met.items()}
-        sized = [place for place, size in sizes.items() if size is not None]
-        return max(
-            sized, key=lambda place: (sizes[place], -(self[place].max_us or math.inf)), default=None
-        )
+        found = []
+        for place in range(len(self)) if places is None else places:
+            answer = self[place]
+            configuration = self.runs[place].configuration
+            if answer.outcome == Outcome.MET and configuration is not None:
+                size = size_of(configuration.workload, by)
+                if size is not None:
+                    found.append((size, -(answer.max_us or math.inf), -place))
+        return -max(found)[-1] if found else None
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -171,21 +173,23 @@ def _far_deadline(runs: Runs, deadline_us: float) -> list[str]:
     Networks of a grid can differ by more than that: the nearest median decides. There is no warning
     if reading a table gave one about the unit already.
     """
-    groups = [group for group in runs if group.failure is None]
-    medians = [group.median_ns for group in groups]
-    if not runs.own and any(
-        not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS for median_ns in medians
-    ):
+    ratios = []
+    for group in runs:
+        if group.failure is None:
+            median_ns = group.median_ns
+            if not runs.own and not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS:
+                return []
+            ratios.append((median_ns / 1e3 / deadline_us, group.name))
+    if ratios and min(ratios)[0] > FAR_ABOVE:
+        ratio, name = min(ratios)
+    elif ratios and max(ratios)[0] < FAR_BELOW:
+        ratio, name = max(ratios)
+    else:
         return []
-    ratios = [median_ns / 1e3 / deadline_us for median_ns in medians]
-    if not ratios or (min(ratios) <= FAR_ABOVE and max(ratios) >= FAR_BELOW):
-        return []
-    ratio = min(ratios) if min(ratios) > FAR_ABOVE else max(ratios)
-    unit = f"{runs.how.get('unit', 'us')} the right unit"
-    doubt = f"{short_number(deadline_us)} us the right deadline" if runs.own else unit
-    return [
-        f"the median of {groups[ratios.index(ratio)].name} is {ratio:.3g} times the deadline: is {doubt}?"
-    ]
+    doubt = f"{runs.how.get('unit', 'us')} the right unit"
+    if runs.own:
+        doubt = f"{short_number(deadline_us)} us the right deadline"
+    return [f"the median of {name} is {ratio:.3g} times the deadline: is {doubt}?"]
 
 
 #: Of one configuration its rounds, what is tested, and `until` of `judge`.

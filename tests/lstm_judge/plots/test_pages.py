@@ -650,13 +650,11 @@ def test_a_cause_of_few_slow_trials_is_stated_as_a_part():
     def text(share: float, by: str = "trial") -> str:
         cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
         part = SimpleNamespace(causes=(cause,), hint=None)
-        return causes_text(part, SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))).replace(
-            "\u00a0", " "
-        )
+        return causes_text(part, SimpleNamespace(counted=("major_faults",)), short=True).replace("\u00a0", " ")
 
     assert text(0.9) == "major page faults (odds ratio 12.0)"
     assert text(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
     assert "partly" not in text(0.2, "control")
-    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(events=SimpleNamespace(counted=("major_faults",)))
-    assert causes_text(*nothing) == "unexplained"
-    assert causes_text(nothing[0], SimpleNamespace(events=SimpleNamespace(counted=()))) == "no events were counted"
+    nothing = SimpleNamespace(causes=(), hint=None)
+    assert causes_text(nothing, SimpleNamespace(counted=("major_faults",)), short=True) == "unexplained"
+    assert causes_text(nothing, SimpleNamespace(counted=()), short=True) == "no events were counted"

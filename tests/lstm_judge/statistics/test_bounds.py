@@ -14,7 +14,7 @@ from lstm_judge.read.rounds import Round
 from lstm_judge.statistics.bounds import FixedTests, fewest_misses, most_misses
 from lstm_judge.statistics.dependence import independent_n
 from lstm_judge.statistics.trials import Trials, timed_rounds
-from lstm_judge.summarize.summarize import statistics_of
+from lstm_judge.summarize.summarize import percentiles_of
 from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_text
 from lstm_judge.verdict.verdict import judged_of
@@ -130,14 +130,15 @@ def test_the_upper_bound_of_the_rate_holds_for_the_bursts_that_were_asked_for(rn
 def test_intervals_of_a_summary_hold_for_trials_that_depend_on_those_before(rng, rho):
     """At a coefficient of 0.99 intervals of independent trials were true in 10 to 20 %."""
     runs, n = 100, 4000
-    true = {"median_us": 100.0, "p90_us": 100 * np.exp(0.05 * 1.2815515655), "p99_us": 100 * np.exp(0.05 * 2.326347874)}
+    true = {"median": 100.0, "p90": 100 * np.exp(0.05 * 1.2815515655), "p99": 100 * np.exp(0.05 * 2.326347874)}
     false = dict.fromkeys(true, 0)
     for _ in range(runs):
-        row = statistics_of(Trials(1e5 * np.exp(0.05 * autoregressive(rng, n, rho))))
-        for name, true_us in true.items():
-            low_us, high_us = row[f"{name}_low"], row[f"{name}_high"]
-            assert (low_us or 0) <= row[name] <= (high_us or np.inf)
-            false[name] += not (low_us or 0) <= true_us <= (high_us or np.inf)
+        trials = Trials(1e5 * np.exp(0.05 * autoregressive(rng, n, rho)))
+        for key, found in percentiles_of(trials, [trials]).items():
+            if key in true:
+                low_us, high_us = found.low_us or 0, found.high_us or np.inf
+                assert low_us <= found.us <= high_us
+                false[key] += not low_us <= true[key] <= high_us
     for count in false.values():
         check_rate(count, runs, 0.1)
 

@@ -369,22 +369,22 @@ def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
 def test_chance_is_exact_for_neighbours_and_bounded_for_wider_windows():
     n, m = 24, 5
     gaps = np.diff(np.array(list(itertools.combinations(range(n), m))), axis=1)
-    places = [np.arange(m)]
+    found = dependence.Exceedances([np.arange(m)], [n])
     for window in (1, 2, 3):
         short = (gaps <= window).sum(axis=1)
-        share = dependence._share_by_chance(places, [n], window)
+        share = found.share_by_chance(window)
         assert share == pytest.approx(short.mean() / (m - 1))
         for count in range(m):
-            chance, true = dependence._chance(places, [n], window, count, share), (short >= count).mean()
+            chance, true = found.chance(window, count, share), (short >= count).mean()
             if window == 1:
                 assert chance == pytest.approx(true)
             elif true < 0.1:
                 assert chance >= true
     pairs = list(itertools.product(itertools.combinations(range(6), 3), itertools.combinations(range(5), 2)))
     short = np.array([int((np.diff(a) == 1).sum() + (np.diff(b) == 1).sum()) for a, b in pairs])
+    two = dependence.Exceedances([np.arange(3), np.arange(2)], [6, 5])
     for count in range(4):
-        two = dependence._chance([np.arange(3), np.arange(2)], [6, 5], 1, count, 0.5)
-        assert two == pytest.approx((short >= count).mean())
+        assert two.chance(1, count, 0.5) == pytest.approx((short >= count).mean())
 
 
 @pytest.mark.parametrize("k", rest_is_heavy([2, 5, 10], (5).__eq__))
