@@ -191,11 +191,11 @@ def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         for _ in range(recordings):
             latency_ns = 1e5 * np.exp(0.05 * autoregressive(rng, n, rho))
             trials = Trials(latency_ns)
-            summary = percentiles_of(trials, [trials])
+            row = percentiles_of(trials, [trials])
             for percentile, name, at in asked:
                 true_us = 100 * math.exp(0.05 * at)
                 answer = judge([Round.of(latency_ns)], Question(true_us, percentile))
-                found = {"summarize": (summary[name[:-3]].low_us, summary[name[:-3]].high_us)}
+                found = {"summarize": (row[name[:-3]].low_us, row[name[:-3]].high_us)}
                 found["verdict"] = answer.bounds.percentile_low_us, answer.bounds.percentile_high_us
                 for kind, (low_us, high_us) in found.items():
                     inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)

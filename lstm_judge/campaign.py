@@ -13,12 +13,12 @@ confirmation counts; repeating until one passes biases the result.
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lstm_judge.compare.pairing import later_recording
 from lstm_judge.read.labels import record_command, telling, with_version
@@ -43,6 +43,9 @@ from lstm_trt.store.schema import Failure, Recording
 
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
 _TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
+
+#: What the options of recordings must share with those that are asked for, beside a device.
+_PRECISION = attrgetter("precision", "graph")
 
 #: Characters of a line in a notebook.
 PAGE = 110
@@ -143,7 +146,7 @@ def _record(configuration: Configuration, folder: Path) -> None:
     pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
 
 
-def load_or_record(
+def load_or_record(  # noqa: PLR0913
     data: str | Path | Sequence[str | Path],
     *,
     grids: Sequence[Mapping[str, Sequence[int]]] = (),
@@ -172,70 +175,108 @@ def load_or_record(
     value is a list of one. Raises `UsageError` for unknown names, invalid sizes, and if there are
     no such recordings.
     """
-    sources, runtimes, protocols = as_list(data), as_list(runtimes), as_list(protocols)
+    sources = as_list(data)
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
-    shapes = dict.fromkeys(
-        itertools.chain(*(Grid(**grid) for grid in as_list(grids)), as_list(workloads))
-    )
-    wanted = as_list(options or ())
+    of_grids = [Grid(**grid) for grid in as_list(grids)]
+    networks = dict.fromkeys(itertools.chain(*of_grids, as_list(workloads)))
+    choices = [as_list(choice) or [None] for choice in (runtimes, protocols, options or ())]
     if record:
-        found, skipped = plan_configurations(
-            list(shapes), runtimes, protocols or None, wanted or None, mode
-        )
-        how = {"rounds": rounds, "control": control, "show_progress": show_progress}
-        return record_missing(found, out, **how, warnings=skipped)
-    runs = load(
-        [find_folder(path) for path in sources],
-        **{name: value for name, value in table.items() if value},
-    )
+        planned, skipped = plan_configurations(list(networks), *choices, mode=mode)
+        more = {"rounds": rounds, "control": control, "show_progress": show_progress}
+        return record_missing(planned, out, **more, warnings=skipped)
+    given = {name: value for name, value in table.items() if value}
+    runs = load([find_folder(path) for path in sources], **given)
     if not runs.own:
         return runs
-    systems: list[Any] = list(
-        itertools.product(runtimes or [None], protocols or [None], wanted or [None])
-    )
-    items, found = [], set()
+    systems = [System(*each) for each in itertools.product(*choices)]
+    return _selected(replace(runs, source=listed(sources, 3)), list(networks), systems, mode)
+
+
+class System(NamedTuple):
+    """What networks are asked for on; None: on any."""
+
+    runtime: str | None
+    protocol: Protocol | None
+    options: Options | None
+
+    def has(self, configuration: Configuration) -> bool:
+        """Whether it is of this runtime, with these trials and arrivals, precision, graph and
+        device."""
+        protocol, options = self.protocol, self.options
+        if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
+            return False
+        if options and _PRECISION(configuration.options) != _PRECISION(options):
+            return False
+        if options and options.device not in (None, configuration.options.device):
+            return False
+        return self.runtime in (None, configuration.runtime)
+
+    @property
+    def texts(self) -> list[str]:
+        """The runtime, the trials and arrivals, and the precision, where they are asked for."""
+        texts = [f"on {self.runtime or 'any runtime'}"]
+        if self.protocol:
+            trials = count(self.protocol.trials, "trial")
+            texts.append(f"with {trials}, arrival {self.protocol.arrival_text}")
+        if self.options:
+            graph = " with a graph" if self.options.graph else ""
+            texts.append(f"in {self.options.precision}{graph}")
+        return texts
+
+
+def _selected(
+    runs: Runs, networks: Sequence[Workload], systems: Sequence[System], mode: str | None
+) -> Runs:
+    """What of the runs is of these networks on one of the systems; what is missing is named.
+
+    Raises `UsageError` if there is nothing.
+    """
+    items = []
+    asked = set(itertools.product(networks, systems))
+    found = set()
     for item in runs.recordings:
-        configuration, workload = item.configuration, item.configuration.workload
-        if workload in shapes and configuration.mode == (mode or workload.modes[0]):
-            of_item = [(workload, system) for system in systems if _is_on(configuration, *system)]
-            if of_item:
-                items.append(item)
-                found.update(of_item)
-    for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
+        network = item.configuration.workload
+        on = {(network, system) for system in systems if system.has(item.configuration)} & asked
+        if on and item.configuration.mode == (mode or network.modes[0]):
+            items.append(item)
+            found |= on
+    for runtime in dict.fromkeys(system.runtime for system in systems if system.runtime):
         load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
-        lacking = f"none of these networks on {listed(runtimes) if runtimes else 'any runtime'}"
-        asked = (
-            f"{count(each.trials, 'trial')}, arrival {each.arrival_text}" for each in protocols
+        texts = zip(*(system.texts for system in systems), strict=True)
+        lacking = " ".join(" or ".join(dict.fromkeys(of_kind)) for of_kind in texts)
+        raise UsageError(
+            f"{runs.source} has none of these networks {lacking}:"
+            " set record = True to record them here"
         )
-        lacking += f" with {' or '.join(asked)}" if protocols else ""
-        precisions = dict.fromkeys(each.precision for each in wanted)
-        lacking += f" in {listed(precisions)}{' with a graph' * wanted[0].graph}" if wanted else ""
-        raise UsageError(f"{runs.source} has {lacking}: set record = True to record them here")
-    source, warnings = listed(sources, 3), list(runs.warnings)
-    asked = list(itertools.product(shapes, systems))
-    lacking = [pair for pair in asked if pair not in found]
-    missing: dict[str, dict] = {}
-    for workload, (runtime, _, of_system) in lacking:
-        name = workload.label
-        if len(runtimes) > 1:
-            name += f" on {runtime}"
-        if len(wanted) > 1:
-            name += f" in {of_system.precision}"
-        missing[name] = workload.axes | ({"runtime": runtime} if runtime else {})
+    missing = _missing(networks, systems, found)
+    warnings = list(runs.warnings)
     if missing:
-        named = (
-            f"{len(lacking)} of {len(asked)} are not in {source}: {listed(missing, MOST_MISSING)}"
-        )
-        warnings.append(Incomplete(f"{named}; record = True records them"))
+        counted = f"{len(missing)} of {len(asked)} are not in {runs.source}"
+        named = listed(missing, MOST_MISSING)
+        warnings.append(Incomplete(f"{counted}: {named}; record = True records them"))
     return replace(
         as_runs(items),
-        source=source,
+        source=runs.source,
         warnings=tuple(warnings),
         unfinished=runs.unfinished,
         missing=missing,
     )
+
+
+def _missing(
+    networks: Sequence[Workload], systems: Sequence[System], found: Collection[tuple]
+) -> dict[str, dict]:
+    """Name of each network that was not found on a system -> its sizes, and the runtime."""
+    shared = set.intersection(*(set(system.texts) for system in systems))
+    missing = {}
+    for network, system in itertools.product(networks, systems):
+        if (network, system) not in found:
+            name = " ".join([network.label, *(text for text in system.texts if text not in shared)])
+            known = {"runtime": system.runtime} if system.runtime else {}
+            missing[name] = {**network.axes, **known}
+    return missing
 
 
 def gpu_runs(topic: str, **where: Any) -> Runs:
@@ -282,26 +323,6 @@ def own_networks(
     return [network, *(network_of(path, sizes=each, states=states or None) for each in every)]
 
 
-def _is_on(
-    configuration: Configuration,
-    runtime: str | None,
-    protocol: Protocol | None,
-    options: Options | None,
-) -> bool:
-    """Whether it is of this runtime, with these trials and arrivals, precision, graph and device;
-    None: any."""
-    if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
-        return False
-    if options:
-        same = (configuration.options.precision, configuration.options.graph) == (
-            options.precision,
-            options.graph,
-        )
-        if not same or options.device not in (None, configuration.options.device):
-            return False
-    return runtime in (None, configuration.runtime)
-
-
 def record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
     """Record the configurations that are missing in `out`; `how` is passed to `run_sweep`.
 
@@ -324,32 +345,18 @@ def show(answer: Any) -> None:
 
 
 def describe_runs(runs: Runs) -> str:
-    """One line about the runs: number of trials, what was read, and source; then the warnings and
+    """One line about the runs: what was read, and on what it was recorded; then the warnings and
     other versions."""
-    return "\n".join([_described(runs), *warning_lines(runs.remarks)])
-
-
-def _described(runs: Runs) -> str:
-    if not runs.own:
-        lengths, times = (
-            listed(sorted({group.n for group in runs}), 3),
-            runs.how.get("column", "times"),
-        )
-        return f"{count(len(runs), 'configuration')} of {lengths} trials; {times} in {runs.how['unit']}; {runs.source}"
-    items = runs.recordings
-    recordings = [item for item in items if isinstance(item, Recording)]
-    failures = sum(isinstance(item, Failure) for item in items)
-    lengths = sorted({len(recording.timed_ns) for recording in recordings})
-    configurations = [item.configuration for item in items]
-    systems = sorted({with_version(each.runtime, each.runtime_version) for each in configurations})
-    devices = sorted({each.device_name for each in configurations})
-    parts = (
-        [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"]
-        if recordings
-        else []
-    )
-    parts += [count(failures, "failure")] if failures else []
-    return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"
+    if runs.own:
+        each = [item.configuration for item in runs.recordings]
+        systems = sorted({with_version(one.runtime, one.runtime_version) for one in each})
+        devices = sorted({one.device_name for one in each})
+        line = f"{runs.sentence}; {listed(systems, 6)}; on {', '.join(devices)}"
+        failures = sum(isinstance(item, Failure) for item in runs.recordings)
+        line += f"; {count(failures, 'failure')}" if failures else ""
+    else:
+        line = f"{runs.sentence}; {runs.how.get('column', 'times')} in {runs.how['unit']}"
+    return "\n".join([line, *warning_lines(runs.remarks)])
 
 
 def find_folder(path: str | Path) -> Path:

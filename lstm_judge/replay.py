@@ -78,12 +78,11 @@ class Replays(Answers[Replay | NoTrials]):
         row = answer.as_dict()
         for side in ("closed", "replayed"):
             latencies = row.pop(side)
-            asked = latencies["percentiles"]
             paths = {name: name for name in latencies if name != "percentiles"}
-            for key in asked:
+            for key in latencies["percentiles"]:
                 paths |= columns.percentile_columns(key)
-            for name, value in columns.row(latencies, paths, paths).items():
-                row[f"{side}_{name}"] = value
+            found = columns.row(latencies, paths, paths)
+            row |= {f"{side}_{name}": value for name, value in found.items()}
         return row
 
 
@@ -245,22 +244,20 @@ def replay_text(replay: Replay, name: str = "") -> str:
     if replay.rounds > 1:
         trials += f" of {replay.rounds} processes, each separately"
     head = f"{name}: " if name else ""
-    closed = replay.closed
-    replayed = replay.replayed
-    rows = [("max", microseconds(closed.max_us), microseconds(replayed.max_us))]
-    if closed.percentiles:
-        for key, each in closed.percentiles.items():
-            times = (microseconds(each.us), microseconds(replayed.percentiles[key].us))
-            rows.append((each.heading, *times))
-    else:
-        rows += [
-            ("p99.9", microseconds(closed.p999_us), microseconds(replayed.p999_us)),
-            ("p99", microseconds(closed.p99_us), microseconds(replayed.p99_us)),
-            ("median", microseconds(closed.median_us), microseconds(replayed.median_us)),
-        ]
+    sides = (replay.closed, replay.replayed)
+
+    def row(heading: str, name: str) -> tuple[str, ...]:
+        return heading, *(microseconds(getattr(side, name)) for side in sides)
+
+    rows = [row("max", "max_us")]
+    for key, asked in replay.closed.percentiles.items():
+        times = (microseconds(side.percentiles[key].us) for side in sides)
+        rows.append((asked.heading, *times))
+    if not replay.closed.percentiles:
+        rows += [row("p99.9", "p999_us"), row("p99", "p99_us"), row("median", "median_us")]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
-    rows.append((f"above {limit}", str(closed.misses), str(replayed.misses)))
-    rows.append(("longest run above", str(closed.longest_run), str(replayed.longest_run)))
+    rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
+    rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
     due = f"replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})"
     utilization = f"utilization {percent(replay.utilisation)} (mean latency / period)"
     lines = [

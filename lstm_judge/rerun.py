@@ -244,14 +244,15 @@ def _run(path: Path, cells: int, folder: Path, **options: Any) -> Run:
     output = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
     output.touch(exist_ok=False)
     # Papermill replaces names in braces.
-    names = [str(each).replace("{", "{{").replace("}", "}}") for each in (path, output)]
+    source, target = (str(each).replace("{", "{{").replace("}", "}}") for each in (path, output))
     began = time.monotonic()
     failure = cell = None
     logging.disable()  # what papermill and its dependencies log is in the failure
     try:
         with warnings.catch_warnings(action="ignore"):
             papermill.execute_notebook(
-                *names,
+                source,
+                target,
                 cwd=path.parent,
                 start_timeout=START_LIMIT_S,
                 kernel_manager_class=_quiet_kernels(hooks),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -145,7 +145,8 @@ class Answer:
     def __str__(self) -> str:
         """The summary of each version, and the comparison of each further one with the first."""
         protocol, device = self.configuration.protocol, self.configuration.options.device
-        caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
+        caption = f"{self.configuration.title} on {device}, {protocol.trials} trials"
+        caption += f" {protocol.arrival_text}"
         rows = summarize_groups(self.groups.values())
         shown = summary.text(
             [
@@ -204,7 +205,7 @@ def _libraries(runtime: Any) -> set[str]:
     }
 
 
-def record_versions(
+def record_versions(  # noqa: PLR0913
     library: str,
     versions: Sequence[str],
     workload: Workload,
@@ -230,61 +231,112 @@ def record_versions(
     of `run_sweep` and `compare_groups`; `confidence` holds for each comparison separately. Raises
     `UsageError` for an unknown library or version, and what `describe` and `run_sweep` raise.
     """
-    library, versions = normal(library), list(dict.fromkeys(as_list(versions)))
-    for version in versions:
+    library = normal(library)
+    versions = _distinct(versions)
+    preparer = preparer_of(workload)
+    module = runtime_of(library, workload, runtime)
+    name = runtime or module.NAME
+    protocol = protocol or preparer.protocol(workload)
+    options = options or Options()
+    question = Question(effect, confidence)  # refused before anything is installed
+    check_limits(sweep.get("time_limit_s"), rounds)
+    # What is not installed here may run elsewhere.
+    elsewhere: Any = RuntimeUnavailable if installed_version(library) is None else ()
+    with suppress(elsewhere):
+        preparer.check(describe(workload, name, protocol, options, mode))
+
+    folder = files.make_folder(Path(out))
+    asked = {
+        "workload": workload.as_dict(),
+        "mode": mode,
+        "runtime": name,
+        "protocol": protocol.as_dict(),
+        "options": options.as_dict(),
+    }
+    pins = getattr(module, "ENVIRONMENT", ())[1:]
+    sides = [described(library, version, asked, tell, pins) for version in versions]
+    places = _by_configuration(sides)
+    interpreters = {identity: place.interpreter for identity, place in places.items()}
+    configurations = [configuration for _, configuration in sides]
+    report = run_sweep(
+        configurations,
+        folder,
+        rounds=rounds,
+        seed=protocol.seed,
+        interpreters=interpreters,
+        **sweep,
+    )
+    groups = _recorded(folder, places)
+    rows = [_row(place, identity, groups.get(place.asked)) for identity, place in places.items()]
+    return Answer(
+        library,
+        versions[0],
+        configurations[0],
+        rows,
+        groups,
+        _comparisons(library, versions, groups, question, rounds),
+        report,
+    )
+
+
+def _comparisons(
+    library: str,
+    versions: Sequence[str],
+    groups: Mapping[str, Group],
+    question: Question,
+    rounds: int,
+) -> dict[str, Comparison | None]:
+    """Further version -> its comparison with the first, None without trials of both."""
+    comparisons: dict[str, Comparison | None] = {}
+    for version in versions[1:]:
+        first = groups.get(versions[0])
+        group = groups.get(version)
+        comparisons[version] = None
+        if first and group and first.n and group.n:
+            found = compare_groups(first, group, question)
+            if found.command:  # that of `sweep` cannot select the version
+                again = found.rounds_needed or max(rounds, ROUNDS)
+                command = versions_command(
+                    library, (versions[0], version), group.configuration, "rounds", again
+                )
+                found = replace(found, command=command)
+            comparisons[version] = found
+    return comparisons
+
+
+def _distinct(versions: Sequence[str]) -> list[str]:
+    """The versions to compare, checked before anything is installed."""
+    distinct = list(dict.fromkeys(as_list(versions)))
+    for version in distinct:
         if not _VERSION.fullmatch(version):
             raise UsageError(
                 f"{version!r} is not a version: write it as in pip, for example 1.20.1"
             )
-    if len(versions) < 2:
-        raise UsageError(f"give at least two different versions to compare, not {len(versions)}")
-    preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
-    Question(effect, confidence)  # refused before anything is installed
-    check_limits(sweep.get("time_limit_s"), rounds)
-    protocol, options, name = (
-        protocol or preparer.protocol(workload),
-        options or Options(),
-        runtime or module.NAME,
-    )
-    missing = (
-        installed_version(library) is None
-    )  # otherwise another version would not run here either
-    with suppress(*([RuntimeUnavailable] if missing else [])):
-        preparer.check(describe(workload, name, protocol, options, mode))
-    folder = files.make_folder(Path(out))
-    asked = {"workload": workload.as_dict(), "mode": mode, "runtime": name}
-    asked |= {"protocol": protocol.as_dict(), "options": options.as_dict()}
-    pins = getattr(module, "ENVIRONMENT", ())[1:]
-    sides = [described(library, version, asked, tell, pins) for version in versions]
-    places = {configuration.id: place for place, configuration in sides}
+    if len(distinct) < 2:
+        raise UsageError(f"give at least two different versions to compare, not {len(distinct)}")
+    return distinct
+
+
+def _by_configuration(
+    sides: Sequence[tuple[Environment, Configuration]],
+) -> dict[str, Environment]:
+    """Configuration id -> the environment that records it."""
+    places: dict[str, Environment] = {}
     for place, configuration in sides:
-        if places[configuration.id] is not place:
-            same = f"{place.asked} and {places[configuration.id].asked}"
+        other = places.setdefault(configuration.id, place)
+        if other is not place:
+            same = f"{other.asked} and {place.asked}"
             raise UsageError(f"{same} are the same version: give different versions")
-    sweep |= {"interpreters": {identity: place.interpreter for identity, place in places.items()}}
-    report = run_sweep(
-        [each for _, each in sides], folder, rounds=rounds, seed=protocol.seed, **sweep
-    )
-    recorded = groups_of(
-        item for item in folders.read_many(folder) if item.configuration.id in places
-    )
-    by_id = {group.configuration.id: group for group in recorded}
-    if len(by_id) < len(recorded):
-        raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
-    rows = [_row(place, identity, by_id.get(identity)) for identity, place in places.items()]
-    groups = {
-        place.asked: by_id[identity] for identity, place in places.items() if identity in by_id
-    }
-    comparisons: dict[str, Comparison | None] = dict.fromkeys(versions[1:])
-    for version in comparisons:
-        a, b = groups.get(versions[0]), groups.get(version)
-        if a and b and a.n and b.n:
-            found = compare_groups(a, b, Question(effect, confidence))
-            if (
-                found.command
-            ):  # that of `sweep` cannot select the version, which is all that differs
-                again = found.rounds_needed or max(rounds, ROUNDS)
-                how = ((versions[0], version), b.configuration, "rounds", again)
-                found = replace(found, command=versions_command(library, *how))
-            comparisons[version] = found
-    return Answer(library, versions[0], sides[0][1], rows, groups, comparisons, report)
+    return places
+
+
+def _recorded(folder: Path, places: Mapping[str, Environment]) -> dict[str, Group]:
+    """Version -> what was recorded of it."""
+    groups: dict[str, Group] = {}
+    items = (item for item in folders.read_many(folder) if item.configuration.id in places)
+    for group in groups_of(items):
+        version = places[group.configuration.id].asked
+        if version in groups:
+            raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
+        groups[version] = group
+    return groups

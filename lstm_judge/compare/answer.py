@@ -156,6 +156,9 @@ class Comparison(JsonFields):
     effect: float
     confidence: float
 
+    def __repr__(self) -> str:
+        return f"<Comparison: {', '.join(self.changes)}>"
+
     @property
     def changes(self) -> tuple[Change, ...]:
         """The results: of the median, of the tail, and of the miss rates if they were compared."""

@@ -55,31 +55,21 @@ def percentile_change(
         for side in sides
     )
     ratios = np.sort(np.divide.outer(b_ns, a_ns).ravel())
-    rank = quantiles.ratio_rank(len(a_ns), len(b_ns), question.each)
-    ratio = Ratio(_middle(ratios))
-    if rank:
-        ratio = Ratio(_middle(ratios), float(ratios[rank - 1]), float(ratios[-rank]))
-    needed = _fewest_rounds(question)
-    if min(len(a_ns), len(b_ns)) < quantiles.ROUNDS:
-        values_ns = (a_ns, b_ns)
-        change, reason = _change_in_few_rounds(
-            sides, values_ns, _middle(ratios), share, question, machine
-        )
-    elif ratio.low is None or ratio.high is None:
-        change = Change.AMBIGUOUS
-        reason = _no_interval(sides, question)
+    middle = _middle(ratios)
+    ratio = Ratio(middle, *_bounds(ratios, ratios, sides, question))
+    if min(map(len, sides)) < quantiles.ROUNDS:
+        change, reason = _in_few_rounds(sides, (a_ns, b_ns), middle, share, question, machine)
     else:
-        needed = 2 * max(map(len, sides))
         kinds = (Change.FASTER, Change.SLOWER)
-        change, reason = _decided(ratio.low, ratio.high, question.effect, *kinds)
+        change, reason = _decided(ratio.low, ratio.high, sides, question, question.effect, *kinds)
     return PercentileChange(
-        change,
-        float(100 * share),
-        ratio,
-        tuple((a_ns / 1e3).tolist()),
-        tuple((b_ns / 1e3).tolist()),
-        f"{heading}: {reason}",
-        needed if change == Change.AMBIGUOUS else 0,
+        change=change,
+        percentile=float(100 * share),
+        ratio=ratio,
+        a_us=tuple((a_ns / 1e3).tolist()),
+        b_us=tuple((b_ns / 1e3).tolist()),
+        reason=f"{heading}: {reason}",
+        rounds_needed=_rounds_needed(change, sides, question),
     )
 
 
@@ -88,10 +78,29 @@ def _middle(ratios: np.ndarray) -> float:
     return math.sqrt(float(ratios[(len(ratios) - 1) // 2]) * float(ratios[len(ratios) // 2]))
 
 
+def _bounds(
+    lows: np.ndarray, highs: np.ndarray, sides: Sides, question: Question
+) -> tuple[float | None, float | None]:
+    """The interval of the ratio over rounds, from the ascending ratios of all rounds of B to all
+    rounds of A, of which each is at least `lows` and at most `highs`."""
+    rank = quantiles.ratio_rank(len(sides[0]), len(sides[1]), question.each)
+    return (float(lows[rank - 1]), float(highs[-rank])) if rank else (None, None)
+
+
 def _decided(
-    low: float, high: float, effect: float, less: Change, more: Change
+    low: float | None,
+    high: float | None,
+    sides: Sides,
+    question: Question,
+    effect: float,
+    less: Change,
+    more: Change,
 ) -> tuple[Change, str]:
     """Whether a ratio B / A between these bounds is the same, less or more; and why."""
+    if low is None or high is None:
+        m, n = map(len, sides)
+        given = f"{m} and {n} rounds give no interval at {100 * question.confidence:g} % confidence"
+        return Change.AMBIGUOUS, f"{given}; record {_fewest_rounds(question)} per side"
     bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
     if math.isinf(high):
         bounds = f"the ratio over rounds is at least {low:.4g}, without an upper bound"
@@ -117,10 +126,14 @@ def _fewest_rounds(question: Question) -> int:
     return 100
 
 
-def _no_interval(sides: Sides, question: Question) -> str:
+def _rounds_needed(change: Change, sides: Sides, question: Question) -> int:
+    """Rounds per side that may decide an AMBIGUOUS result, otherwise 0."""
+    if change != Change.AMBIGUOUS:
+        return 0
     m, n = map(len, sides)
-    given = f"{m} and {n} rounds give no interval at {100 * question.confidence:g} % confidence"
-    return f"{given}; record {_fewest_rounds(question)} per side"
+    if min(m, n) < quantiles.ROUNDS or not quantiles.ratio_rank(m, n, question.each):
+        return _fewest_rounds(question)
+    return 2 * max(m, n)
 
 
 def _processes(sides: Sides) -> str:
@@ -133,7 +146,7 @@ def _processes(sides: Sides) -> str:
 # Fewer than 5 rounds per side
 
 
-def _change_in_few_rounds(
+def _in_few_rounds(
     sides: Sides,
     values_ns: tuple[np.ndarray, np.ndarray],
     ratio: float,
@@ -242,31 +255,27 @@ def miss_rates(sides: Sides, deadline_us: float, question: Question) -> MissRate
     lows = np.sort(np.where(np.isnan(ratios), 0, ratios))
     highs = np.sort(np.where(np.isnan(ratios), math.inf, ratios))
     estimate = _middle(lows) if _middle(lows) == _middle(highs) else math.inf
-    rank = quantiles.ratio_rank(len(a), len(b), question.each)
-    low = float(lows[rank - 1]) if rank else None
-    high = float(highs[-rank]) if rank else math.inf
+    low, high = _bounds(lows, highs, sides, question)
     change = Change.AMBIGUOUS
-    needed = _fewest_rounds(question)
-    if not a.any() and not b.any():
+    missed = a.any() or b.any()
+    if not missed:
         unknown = "so no number of processes tells how the miss rates compare"
         reason = f"no call of either side missed, {unknown}; a shorter deadline can be compared"
-        needed = 0
     elif min(map(len, sides)) < quantiles.ROUNDS:
         reason = f"inconclusive with {_processes(sides)}; record {quantiles.ROUNDS} per side"
-    elif low is None:
-        reason = _no_interval(sides, question)
     else:
         effect = max(question.effect, RATE_EFFECT)
-        change, reason = _decided(low, high, effect, Change.FEWER, Change.MORE)
-        needed = 2 * max(map(len, sides))
+        kinds = (Change.FEWER, Change.MORE)
+        change, reason = _decided(low, high, sides, question, effect, *kinds)
     counted = f"misses of {short_number(deadline_us)} us in the first {calls} calls of each process"
+    known = [bound and quantiles.finite(bound) for bound in (estimate, low, high)]
     return MissRates(
-        change,
-        deadline_us,
-        calls,
-        Ratio(*(bound and quantiles.finite(bound) for bound in (estimate, low, high))),
-        tuple(a.tolist()),
-        tuple(b.tolist()),
-        f"{counted}: {reason}",
-        needed if change == Change.AMBIGUOUS else 0,
+        change=change,
+        deadline_us=deadline_us,
+        calls=calls,
+        ratio=Ratio(*known),
+        a=tuple(a.tolist()),
+        b=tuple(b.tolist()),
+        reason=f"{counted}: {reason}",
+        rounds_needed=_rounds_needed(change, sides, question) if missed else 0,
     )

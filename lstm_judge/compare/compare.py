@@ -8,7 +8,9 @@ from lstm_judge.compare.answer import (
     Comparison,
     Comparisons,
     ComparisonSeries,
+    MissRates,
     NotCompared,
+    PercentileChange,
     Question,
     Side,
 )
@@ -17,9 +19,9 @@ from lstm_judge.compare.pairing import (
     Pair,
     control_ratio,
     differences,
+    on_both_sides,
     pair,
     recorded_first,
-    shared,
 )
 from lstm_judge.read.labels import can_alternate, record_both_command
 from lstm_judge.read.rounds import Group
@@ -116,13 +118,13 @@ def compare_groups(a: Group, b: Group, question: Question) -> Comparison:
     by less than 10 %; on a machine where they differ by more, record 5 rounds. Miss rates are then
     AMBIGUOUS.
 
-    Raises `UsageError` if a side has no trials, or a latency is not positive.
+    Both sides have trials. Raises `UsageError` if a latency is not positive.
     """
     sides = (_timed(a), _timed(b))
     machine = control_ratio(a, b)
     median = percentile_change(sides, "median", quantiles.MEDIAN, question, machine)
     tail = tail_change(sides, question, machine)
-    results = [median, tail]
+    results: list[PercentileChange | MissRates] = [median, tail]
     misses = None
     if question.deadline_us is not None:
         misses = miss_rates(sides, float(question.deadline_us), question)
@@ -134,7 +136,7 @@ def compare_groups(a: Group, b: Group, question: Question) -> Comparison:
         misses=misses,
         a=_side(sides[0]),
         b=_side(sides[1]),
-        reasons=(*_on_both_sides(a, b), *(result.reason for result in results)),
+        reasons=(*on_both_sides(a, b), *(result.reason for result in results)),
         differences=tuple(differences(a, b)),
         command=_command(a, b, sides, question, rounds_needed),
         rounds_needed=rounds_needed,
@@ -144,14 +146,10 @@ def compare_groups(a: Group, b: Group, question: Question) -> Comparison:
     )
 
 
-def _timed(side: Group) -> tuple[Trials, ...]:
-    if side.failure is not None:
-        raise UsageError(f"{side.name} has no trials to compare: {side.failure}")
-    timed = trials_of(side)
-    if not timed:
-        raise UsageError(f"{side.name} has no trials after warm-up to compare")
+def _timed(group: Group) -> tuple[Trials, ...]:
+    timed = trials_of(group)
     if not all(process.latency_ns.min() > 0 for process in timed):
-        raise UsageError(f"{side.name} has latencies that are not positive")
+        raise UsageError(f"{group.name} has latencies that are not positive")
     return timed
 
 
@@ -161,15 +159,6 @@ def _side(processes: tuple[Trials, ...]) -> Side:
         n=sum(process.n for process in processes),
         max_us=max(process.max_us for process in processes),
     )
-
-
-def _on_both_sides(a: Group, b: Group) -> list[str]:
-    count = shared(a, b)
-    if count == len(a.rounds) == len(b.rounds):
-        return ["A and B are the same recording"]
-    if count == 0:
-        return []
-    return [f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"]
 
 
 def _command(

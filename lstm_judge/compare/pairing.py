@@ -5,9 +5,8 @@ comparison is about (runtime, version, machine). Fields that vary within a sourc
 configurations and must be equal.
 """
 
-import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
@@ -85,41 +84,39 @@ def pair(a: Runs, b: Runs) -> Pairs:
     fixed, free = _fixed_and_free(side_a, side_b)
     major = [name for name in free if name not in _MINOR]
     of_a, of_b = _by(side_a, major), _by(side_b, major)
-    if of_a is None or of_b is None:
+    if len(of_a) < len(a) or len(of_b) < len(b):
         of_a, of_b = _by(side_a, free), _by(side_b, free)
     for runs, by_key in ((a, of_a), (b, of_b)):
-        if by_key is None:
+        if len(by_key) < len(runs):
             fields = ", ".join(free) if free else "no field"
             alike = f"{runs.source} has several configurations that {fields} cannot distinguish"
             raise UsageError(
                 f"{alike}: give one configuration per side, or the same --group-by columns"
             )
-    matched = [_paired(of_a[key], of_b[key]) for key in of_a if key in of_b]
-    if not matched:
+    every = [(of_a.get(key), of_b.get(key)) for key in of_a | of_b]
+    every.sort(key=lambda both: None in both)
+    if None in every[0]:
         in_a, in_b = (", ".join(group.name for group in runs[:3]) for runs in (a, b))
         raise UsageError(f"nothing to compare: {a.source} has {in_a}, {b.source} has {in_b}")
-    only_a = [Pair(group.name, group.group, group, None) for group in _alone(of_a, of_b)]
-    only_b = [Pair(group.name, group.group, None, group) for group in _alone(of_b, of_a)]
-    differ = {}
-    for name in fixed:
-        values = (side_a[0].fields[name], side_b[0].fields[name])
-        if repr(values[0]) != repr(values[1]) and name not in _MINOR:
-            differ[name] = values
-    return Pairs((*matched, *only_a, *only_b), True, differ)
+    differ = _differ([name for name in fixed if name not in _MINOR], side_a[0], side_b[0])
+    return Pairs(tuple(_paired(*both) for both in every), True, differ)
 
 
-def _paired(a: Identified, b: Identified) -> Pair:
-    fields = {
-        name: value
-        for name, value in a.fields.items()
-        if name in b.fields and b.fields[name] == value
-    }
-    return Pair(b.group.name, fields, a.group, b.group)
+def _differ(names: Sequence[str], a: Identified, b: Identified) -> dict[str, tuple]:
+    """Of these fields those with another value in A than in B, and the values."""
+    values = {name: (a.fields[name], b.fields[name]) for name in names}
+    return {name: both for name, both in values.items() if repr(both[0]) != repr(both[1])}
 
 
-def _alone(side: Mapping[tuple, Identified], other: Mapping[tuple, Identified]) -> list[Group]:
-    """The groups of a side that the other lacks."""
-    return [identified.group for key, identified in side.items() if key not in other]
+def _paired(*both: Identified | None) -> Pair:
+    sides = [side for side in both if side is not None]
+    group = sides[-1].group
+    fields = group.group
+    if len(sides) > 1:
+        of_a, of_b = (side.fields for side in sides)
+        fields = {name: of_a[name] for name in of_a if name in of_b and of_a[name] == of_b[name]}
+    a, b = (None if side is None else side.group for side in both)
+    return Pair(group.name, fields, a, b)
 
 
 def _fixed_and_free(
@@ -139,10 +136,9 @@ def _fixed_and_free(
     return fixed, free
 
 
-def _by(side: Sequence[Identified], names: Sequence[str]) -> dict[tuple, Identified] | None:
-    """The groups by their values of these fields; None if two groups have the same values."""
-    keyed = {tuple(repr(each.fields[name]) for name in names): each for each in side}
-    return keyed if len(keyed) == len(side) else None
+def _by(side: Sequence[Identified], names: Sequence[str]) -> dict[tuple, Identified]:
+    """The groups by their values of these fields; fewer than there are if some have the same."""
+    return {tuple(repr(each.fields[name]) for name in names): each for each in side}
 
 
 #: Prefix of package versions; a package that only one side has loaded is not a difference.
@@ -188,30 +184,36 @@ def control_ratio(a: Group, b: Group) -> float:
     return in_b / in_a if in_a > 0 and in_b > 0 else 1.0
 
 
-def shared(a: Group, b: Group) -> int:
-    """Number of recordings that are on both sides."""
-    of_a, of_b = (
+def on_both_sides(a: Group, b: Group) -> list[str]:
+    """A line if recordings are on both sides."""
+    recorded_a, recorded_b = (
         [(each.started_unix_ns, each.latency_ns.tobytes()) for each in side.rounds]
         for side in (a, b)
     )
-    return sum(recording in of_b for recording in of_a)
+    if recorded_a == recorded_b:
+        return ["A and B are the same recording"]
+    number = sum(recording in recorded_b for recording in recorded_a)
+    if number == 0:
+        return []
+    return [f"{number} of the recordings {'is' if number == 1 else 'are'} on both sides"]
 
 
 def _values_of(side: Group) -> dict[str, set[str]]:
     """Name -> values on this side; several if the rounds differ."""
-    known = [side.group]
+    fields = side.group
     configuration = side.configuration
     if configuration is not None:
         version = version_text(configuration.runtime, configuration.runtime_version)
-        known = [{**flat(configuration), "runtime_version": version}]
-        del known[0]["trials"]  # as configured; "trials per process" is as recorded
+        fields = {**flat(configuration), "runtime_version": version}
+        del fields["trials"]  # as configured; "trials per process" is as recorded
+    known = list(fields.items())
     for round_ in side.rounds:
-        versions = round_.versions.items()
-        known.append({VERSION + name: version for name, version in versions if version})
-        known.append({"trials per process": round_.n, "telemetry": round_.telemetry})
-        known.append({"machine": round_.machine})
+        known += [(VERSION + name, text) for name, text in round_.versions.items() if text]
+        known.append(("trials per process", round_.n))
+        known.append(("telemetry", round_.telemetry))
+        known.append(("machine", round_.machine))
     found: dict[str, set[str]] = {}
-    for name, value in itertools.chain(*(fields.items() for fields in known)):
+    for name, value in known:
         if value is not None:
             found.setdefault(name, set()).add(str(value))
     return found

@@ -119,20 +119,15 @@ def _middle(values: Sequence[float], text: Callable[[float], str] = microseconds
 
 
 def _rounds_to_record(comparison: Comparison) -> list[str]:
-    if not comparison.rounds_needed and comparison.command is None:
-        too_short = comparison.tail.percentile is None
-        return ["to decide the tail, record more trials in each process"] if too_short else []
-    if comparison.command is None:
-        more = f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating"
-        return [
-            f"{more}, with the number of the process in a column `round`, or a file for each and --one-group"
-        ]
-    why = (
-        "to decide it"
-        if comparison.rounds_needed
-        else "to rule out that the machine changed in between"
-    )
-    return [
-        f"{why}, record new rounds and compare those:",
-        *(f"  {line}" for line in comparison.command.splitlines()),
-    ]
+    needed = comparison.rounds_needed
+    if comparison.command is not None:
+        why = "to decide it" if needed else "to rule out that the machine changed in between"
+        lines = [f"  {line}" for line in comparison.command.splitlines()]
+        return [f"{why}, record new rounds and compare those:", *lines]
+    if needed:
+        more = f"to decide it, record at least {needed} processes per side, alternating"
+        how = "with the number of the process in a column `round`, or a file for each"
+        return [f"{more}, {how} and --one-group"]
+    if comparison.tail.percentile is None:
+        return ["to decide the tail, record more trials in each process"]
+    return []

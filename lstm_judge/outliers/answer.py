@@ -71,6 +71,11 @@ class Cluster(JsonFields):
     counts: tuple[int, ...]
 
     @property
+    def multiples(self) -> tuple[float, float]:
+        """Of its trials, as far as events are compared with them."""
+        return self.multiplier, self.multiplier
+
+    @property
     def fast(self) -> bool:
         """Whether its trials are faster than the bulk."""
         return self.multiplier < 1
@@ -95,6 +100,11 @@ class Tail(JsonFields):
     hint: str | None = None
     causes: tuple[Cause, ...] = ()
     excess: Excess | None = None
+
+    @property
+    def multiples(self) -> tuple[float, float]:
+        """The smallest and the largest."""
+        return self.start, self.stop
 
     def as_dict(self) -> dict:
         """JSON values."""

@@ -25,16 +25,12 @@ def explain_outliers(rounds: Sequence[Round]) -> Outliers:
     labels = [each.labels for each in found.rounds]
     median_ns = found.median_us * 1e3
     parts: dict[int, Cluster | Tail] = dict(enumerate(found.clusters))
-    excess_ns = {
-        label: (median_ns * (cluster.multiplier - 1),) * 2
-        for label, cluster in enumerate(found.clusters)
-    }
     if found.tail:
         parts[TAIL] = found.tail
-        excess_ns[TAIL] = (
-            median_ns * (found.tail.start - 1),
-            median_ns * (found.tail.stop - 1),
-        )
+    excess_ns = {}
+    for label, part in parts.items():
+        low, high = part.multiples
+        excess_ns[label] = (median_ns * (low - 1), median_ns * (high - 1))
     causes = find_causes(rounds, labels, excess_ns)
     starts_ns = list(map(_starts, rounds))
     spent = Spent(rounds)

@@ -1,6 +1,6 @@
 """Outliers: the course of the level, clusters and tail, their periods and causes."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outliers.answer import Outliers
@@ -39,8 +39,10 @@ def outliers(runs: RunsSource, causes: bool = True) -> "OutlierAnswers":
     else:
         found = computed(search_outliers, [group.plain.rounds for group in measured], trials)
     known = iter(found)
-    answers = tuple(next(known) if group.failure is None else group.failure for group in runs)
-    return OutlierAnswers(runs, answers, runs.remarks)
+    answers: list[Any] = []
+    for group in runs:
+        answers.append(next(known) if group.failure is None else group.failure)
+    return OutlierAnswers(runs, tuple(answers), runs.remarks)
 
 
 class OutlierAnswers(Answers[Outliers]):
@@ -77,7 +79,7 @@ class OutlierAnswers(Answers[Outliers]):
                         100 * cluster.share_low,
                         100 * cluster.share_high,
                         cluster.period_ms,
-                        causes_text(cluster, found),
+                        causes_text(cluster, found.events, short=True),
                     )
                 )
         return pd.DataFrame(rows, columns=list(CLUSTER_COLUMNS))

@@ -64,31 +64,58 @@ def search_outliers(rounds: Sequence[Round]) -> Outliers:
             )
         )
         start = stop
-    pooled_ns = np.concatenate(timed)
-    median_ns = median(pooled_ns)
-    clusters = []
-    for place, bump in enumerate(bumps):
-        counts = tuple(int(np.count_nonzero(each.labels == place)) for each in described)
-        time_ns = bump.place * median_ns
-        if any(counts):
-            time_ns = float(np.median(pooled_ns[labels == place]))
-        clusters.append(_cluster(bump, counts, len(labels), time_ns))
+    latency_ns = np.concatenate(timed)
+    clusters = _clusters(bumps, described, latency_ns)
     return Outliers(
-        n=len(labels),
-        median_us=median_ns / 1e3,
-        outliers=count_outliers(pooled_ns),
-        partition={
-            "bulk": int(np.count_nonzero(labels == BULK)),
-            "slow_clusters": sum(cluster.count for cluster in clusters if not cluster.fast),
-            "fast_clusters": sum(cluster.count for cluster in clusters if cluster.fast),
-            "tail": int(np.count_nonzero(labels == TAIL)),
-        },
+        n=len(latency_ns),
+        median_us=median(latency_ns) / 1e3,
+        outliers=count_outliers(latency_ns),
+        partition=_partition(clusters, labels),
         steady_state=max((each.steady_state for each in described), key=list(SteadyState).index),
-        clusters=tuple(clusters),
+        clusters=clusters,
         tail=tail,
         rounds=tuple(described),
         clock_step_us=max(course.step_ns for course in courses) / 1e3,
     )
+
+
+def _partition(clusters: Sequence[Cluster], labels: np.ndarray) -> dict[str, int]:
+    return {
+        "bulk": int(np.count_nonzero(labels == BULK)),
+        "slow_clusters": sum(cluster.count for cluster in clusters if not cluster.fast),
+        "fast_clusters": sum(cluster.count for cluster in clusters if cluster.fast),
+        "tail": int(np.count_nonzero(labels == TAIL)),
+    }
+
+
+def _clusters(
+    bumps: Sequence[Bump], rounds: Sequence[OutlierRound], latency_ns: np.ndarray
+) -> tuple[Cluster, ...]:
+    """The clusters at these places, with the trials that `rounds` label so."""
+    n = len(latency_ns)
+    labels = np.concatenate([each.labels for each in rounds])
+    clusters = []
+    for place, bump in enumerate(bumps):
+        counts = tuple(int(np.count_nonzero(each.labels == place)) for each in rounds)
+        count = sum(counts)
+        time_ns = (
+            np.median(latency_ns[labels == place]) if count else bump.place * median(latency_ns)
+        )
+        low, high = rate_bounds(count, n, 1 - (1 - SHARE_CONFIDENCE) / 2)
+        clusters.append(
+            Cluster(
+                multiplier=bump.place,
+                low=bump.low,
+                high=bump.high,
+                time_us=float(time_ns) / 1e3,
+                count=count,
+                share=count / n,
+                share_low=low,
+                share_high=high,
+                counts=counts,
+            )
+        )
+    return tuple(clusters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,23 +184,6 @@ def _search(trials: _Multiples) -> tuple[_Multiples, Sequence[Bump]]:
         own=trials.own / centre,
     )
     return trials, find_clusters(trials.spread, bulk, trials.step) or bumps
-
-
-def _cluster(bump: Bump, counts: tuple[int, ...], n: int, time_ns: float) -> Cluster:
-    """A cluster with so many of the n trials, of each round."""
-    count = sum(counts)
-    low, high = rate_bounds(count, n, 1 - (1 - SHARE_CONFIDENCE) / 2)
-    return Cluster(
-        multiplier=bump.place,
-        low=bump.low,
-        high=bump.high,
-        time_us=time_ns / 1e3,
-        count=count,
-        share=count / n,
-        share_low=low,
-        share_high=high,
-        counts=counts,
-    )
 
 
 def _tail(trials: _Multiples, labels: np.ndarray) -> Tail | None:

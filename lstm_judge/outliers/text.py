@@ -211,7 +211,7 @@ def _cluster(cluster: Cluster, outliers: Outliers) -> str:
     text = f"{place}: {trials} ({interval}){_period(cluster, outliers.events)}"
     if cluster.fast:
         text += _level_elsewhere(cluster, outliers.rounds)
-    return text if outliers.events is None else f"{text}, {_causes(cluster)}"
+    return text if outliers.events is None else f"{text}, {causes_text(cluster, outliers.events)}"
 
 
 def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
@@ -252,7 +252,7 @@ def _tail(tail: Tail, outliers: Outliers) -> str:
         text += f", {tail.shape}"
     text += _period(tail, outliers.events)
     if tail.causes or tail.hint:
-        text += f", {_causes(tail)}"
+        text += f", {causes_text(tail, outliers.events)}"
     return text
 
 
@@ -265,41 +265,35 @@ def _period(part: Cluster | Tail, events: Events | None) -> str:
     return text
 
 
-def _causes(part: Cluster | Tail) -> str:
-    return ", ".join(map(_cause, part.causes)) or "unexplained" + _hint(part)
+def causes_text(part: Cluster | Tail, events: Events | None, short: bool = False) -> str:
+    """Causes, compared with the bulk, or `unexplained`; `short` for a cell of a table or a figure:
+    `minor page faults (odds ratio 12)`."""
+    if part.causes:
+        return ", ".join(_cause(cause, short) for cause in part.causes)
+    counted = events is not None and events.counted
+    text = "unexplained" if counted or not short else "no events were counted"
+    return f"{text} ({part.hint})" if part.hint else text
 
 
-def _cause(cause: Cause) -> str:
+def _cause(cause: Cause, short: bool) -> str:
+    name = counter_name(cause.name)
+    odds = f"odds ratio {fmt.number(cause.odds_ratio)}"
+    share = fmt.percent(cause.share)
+    bulk = fmt.percent(cause.share_bulk)
+    partly = cause.share < MOSTLY
     if cause.by == CountedBy.CONTROL:
-        noise = "consistent with machine noise: the control run (an empty step) has similar delays"
-        return f"{noise} in {fmt.percent(cause.share_bulk)} of its calls"
-    partly = "partly " if cause.share < MOSTLY else ""
-    share = f"in {fmt.percent(cause.share)} of these trials"
-    odds = f"odds ratio {fmt.number(cause.odds_ratio)}, p {_p_value(cause.p)}"
-    found = f"{share}, {fmt.percent(cause.share_bulk)} of the bulk; {odds}"
-    return f"{partly}associated with {counter_name(cause.name)} ({found})"
-
-
-def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
-    """As short as a cell of a table or a figure asks for: `minor page faults (odds ratio 12)`,
-    compared with the bulk, or `unexplained`."""
-    if outliers.events is None or not outliers.events.counted:
-        return "no events were counted" + _hint(part)
-    texts = []
-    for cause in part.causes:
-        odds = f"odds\u00a0ratio\u00a0{fmt.number(cause.odds_ratio)}"
-        name = counter_name(cause.name)
-        if cause.by == CountedBy.CONTROL:
-            texts.append("machine noise (control run)")
-        elif cause.share < MOSTLY:
-            texts.append(f"partly {name} ({fmt.percent(cause.share)} of these, {odds})")
-        else:
-            texts.append(f"{name} ({odds})")
-    return ", ".join(texts) or "unexplained" + _hint(part)
-
-
-def _hint(part: Cluster | Tail) -> str:
-    return f" ({part.hint})" if part.hint else ""
+        text = "machine noise (control run)"
+        if not short:
+            like = "the control run (an empty step) has similar delays"
+            text = f"consistent with machine noise: {like} in {bulk} of its calls"
+        return text
+    if short:
+        odds = odds.replace(" ", "\u00a0")
+        text = f"{name} ({share} of these, {odds})" if partly else f"{name} ({odds})"
+    else:
+        shares = f"in {share} of these trials, {bulk} of the bulk"
+        text = f"associated with {name} ({shares}; {odds}, p {_p_value(cause.p)})"
+    return f"partly {text}" if partly else text
 
 
 def counter_name(name: str) -> str:

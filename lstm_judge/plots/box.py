@@ -57,23 +57,12 @@ def box_plots(
     sizes = style.spread(measured, MOST_BOXES)
     points = [point for point in held if point.system in names and point.sizes[axis] in sizes]
     good = [point for point in points if point.ok]
-    reading = (
-        "Beside each box: number of outliers (outside 1.5 × IQR, both sides)."
-        " Above it: maximum / median."
-    )
-    rounds = max(len(point.rounds) for point in points)
-    if rounds > 1:
-        reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others."
-    shown = "Some" if any(point.rounds[0].whole for point in good) else "All"
     notes = [
-        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-        data.describe_systems(points),
-        f"{reading} {shown} trials of these are shown.",
+        *_notes(points, axis, _reading(good)),
         data.describe_shown("systems", len(names), len(systems)),
         data.describe_shown(f"values of {data.AXIS_NAMES[axis]}", len(sizes), len(measured)),
     ]
-    width = _linear_width(point.rounds[0] for point in good)
-    axis_names = (f"{data.AXIS_NAMES[axis]} (below: median in µs)", _axis_label(width))
+    width = _linear_width(good)
     titles = [style.folded(name, 95) if len(names) > 1 else "" for name in names]
     across_in = style.WIDTH_IN - 1.4 if ax is None else ax.bbox.width / ax.figure.dpi
     looks = data.system_looks(every)
@@ -81,7 +70,7 @@ def box_plots(
         f"Spread of latencies around the median, by {data.AXIS_NAMES[axis]}",
         notes,
         [titles],
-        axis_names,
+        (f"{data.AXIS_NAMES[axis]} (below: median in µs)", _axis_label(width)),
         ax=ax,
         columns=1,
         panel_in=PANEL_IN,
@@ -90,9 +79,28 @@ def box_plots(
     ) as (picture, axes):
         for panel, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
-            _panel(panel, here, sizes, looks[system]["color"], across_in / len(sizes))
+            narrow = across_in / len(sizes) < NARROW_IN
+            _panel(panel, here, sizes, looks[system]["color"], narrow)
         _value_axis(axes, width)
     return picture
+
+
+def _notes(points: Sequence[data.Point], axis: str, reading: str) -> list[str]:
+    counts = f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}"
+    return [counts, data.describe_systems(points), reading]
+
+
+def _reading(points: Sequence[data.Point]) -> str:
+    """How to read a box."""
+    reading = (
+        "Beside each box: number of outliers (outside 1.5 × IQR, both sides)."
+        " Above it: maximum / median."
+    )
+    rounds = max(len(point.rounds) for point in points)
+    if rounds > 1:
+        reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others."
+    shown = "Some" if any(point.rounds[0].whole for point in points) else "All"
+    return f"{reading} {shown} trials of these are shown."
 
 
 def violins(
@@ -123,17 +131,15 @@ def violins(
             f"no system has trials at {axis} {sides[0]} and {sides[1]}: nothing to draw"
         )
     points = [found[name, size] for name in names for size in sides]
-    notes = [
-        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-        data.describe_systems(points),
+    reading = (
         "Each half: the first round, relative to its own median."
-        " Widths: density of trials, all with the same maximum.",
-    ]
-    width = _linear_width(point.rounds[0] for point in points)
+        " Widths: density of trials, all with the same maximum."
+    )
+    width = _linear_width(points)
     left_right = f"{sides[0]} (left) and {sides[1]} (right)"
     with style.facets(
         f"Trials around the median, by {data.AXIS_NAMES[axis]}: {left_right}",
-        notes,
+        _notes(points, axis, reading),
         [[""]],
         ("below: medians, left | right", _axis_label(width)),
         ax=ax,
@@ -141,22 +147,7 @@ def violins(
         summary=_summary(points, axis),
     ) as (picture, (panel,)):
         panel.set_yscale("asinh", linear_width=width)  # before the densities are estimated
-        relative = [_relative(point.rounds[0]) for point in points]
-        lengths = [len(each) for each in relative]
-        seaborn.violinplot(
-            x=np.repeat([point.system for point in points], lengths),
-            y=np.concatenate(relative),
-            hue=np.repeat([point.sizes[axis] for point in points], lengths),
-            order=names,
-            palette=style.size_colors(2),
-            ax=panel,
-            split=True,
-            inner=None,
-            cut=0,
-            density_norm="width",
-            linewidth=0.8,
-            legend=False,
-        )
+        _draw_halves(panel, points, axis)
         _value_axis([panel], width)
         labels = []
         for name in names:
@@ -166,12 +157,32 @@ def violins(
     return picture
 
 
+def _draw_halves(ax: Axes, points: Sequence[data.Point], axis: str) -> None:
+    """A violin for each system, in the order of the points."""
+    relative = [_relative(point.rounds[0]) for point in points]
+    lengths = [len(each) for each in relative]
+    seaborn.violinplot(
+        x=np.repeat([point.system for point in points], lengths),
+        y=np.concatenate(relative),
+        hue=np.repeat([point.sizes[axis] for point in points], lengths),
+        palette=style.size_colors(2),
+        ax=ax,
+        split=True,
+        inner=None,
+        cut=0,
+        density_norm="width",
+        linewidth=0.8,
+        legend=False,
+    )
+
+
 def _relative(trials: Trials) -> np.ndarray:
     return trials.latency_us / trials.median_us - 1
 
 
-def _linear_width(boxes: Iterable[Trials]) -> float:
+def _linear_width(points: Iterable[data.Point]) -> float:
     """Width of the linear part of the latency axis, the IQR as a share of the median."""
+    boxes = [point.rounds[0] for point in points]
     widths = [float(np.ptp(box.quartiles_us)) / box.median_us for box in boxes]
     return max(median_low(widths), LEAST_WIDTH)
 
@@ -197,7 +208,7 @@ def _reach(point: data.Point) -> float:
 
 
 def _panel(
-    ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color, slot_in: float
+    ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color, narrow: bool
 ) -> None:
     """Draw one system; `points` maps sizes to points."""
     labels = []
@@ -205,7 +216,7 @@ def _panel(
         labels.append(str(size))
         if size in points and points[size].ok:
             labels[place] += f"\n{number(points[size].rounds[0].median_us)}"
-            _draw_box(ax, place, points[size], color, slot_in < NARROW_IN)
+            _draw_box(ax, place, points[size], color, narrow)
             continue
         ax.text(
             place,
@@ -219,7 +230,7 @@ def _panel(
             bbox=style.BACKGROUND,
         )
     style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
-    ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, 0.8 / slot_in))
+    ax.set_xlim(-0.5, len(sizes) - 1 + (1.5 if narrow else 1))
     ax.grid(False, axis="x")
 
 

@@ -8,6 +8,7 @@ What has a line is a list of `Series`, which `in_blocks` puts into panels; `by_s
 of any figure of latencies against a size.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,23 +62,21 @@ def in_blocks(series: Sequence[Series], facet: str, apart: bool = False) -> list
 
     At most four rows of panels are made.
     """
-    systems = list(dict.fromkeys(each.system for each in series))
-    groups = [[system] for system in systems[: style.MOST_ROWS]] if apart else [systems]
     several = len({each.facet for each in series}) > 1
+    systems = sorted({each.system for each in series})[: style.MOST_ROWS] if apart else [None]
     blocks: list[Block] = []
-    for group in groups:
-        here = [each for each in series if each.system in group]
+    for system in systems:
+        here = [each for each in series if system in (None, each.system)]
         sizes = sorted({each.facet for each in here})
         block: Block = {}
-        for size in style.spread(sizes, 3 * (style.MOST_ROWS // len(groups))):
-            title = [group[0]] if apart and not block else []
-            if several:
-                title.append(data.axis_value(facet, size))
-            block["\n".join(title)] = [each for each in here if each.facet == size]
+        for size in style.spread(sizes, 3 * (style.MOST_ROWS // len(systems))):
+            value = data.axis_value(facet, size) if several else None
+            title = "\n".join(filter(None, [None if block else system, value]))
+            block[title] = [each for each in here if each.facet == size]
         blocks.append(block)
-    if max(map(len, blocks)) == 1:
-        return [{title: here for block in blocks for title, here in block.items()}]
-    return blocks
+    if max(map(len, blocks)) > 1:
+        return blocks
+    return [{title: here for block in blocks for title, here in block.items()}]
 
 
 @dataclass(frozen=True)
@@ -167,50 +166,83 @@ def curves(
     held = data.hold_fixed(every, (axis, facet, line))
     others = [] if beside is None else data.elsewhere(beside, held, (axis, facet, line))
     drawn = (axis, facet, line)
-    series = _series([*held, *others], drawn)
-    systems = data.systems([*held, *others])
-    colors = line_colors(series)
-    apart = len(systems) > 1 and len(colors) * len(systems) > LINES_PER_PANEL
-    blocks = in_blocks(series, facet, apart)
-    shown = [each for block in blocks for panel in block.values() for each in panel]
-    points = [point for each in shown for point in each.found]
-    sizes = data.values(points, axis)
-    looks = _looks(data.system_looks([*every, *others]), points, apart)
-    for look in looks.values():
-        if len(colors) > 1 or len(systems) == 1:
-            del look["color"]  # it is that of the size
-        if len(sizes) > style.MOST_MARKED:
-            look["marker"] = ""
     kinds = {statistic: THICK}
     kinds.setdefault("max_us", THIN)
-
-    handles = style.size_handles(AXIS_NAMES[line], colors) if len(colors) > 1 else []
-    if len(systems) > 1 and not apart:
-        handles += _system_handles(looks)
-    handles += _mark_handles(points, kinds, deadline_us)
-    named = " and ".join(data.STATISTIC_NAMES[name] for name in kinds)
-    on_facet = len(data.values(points, facet)), len(data.values(held, facet))
-    head = Head(
-        f"Latency against {AXIS_NAMES[axis]}: {named}",
-        [
-            *_notes(points, drawn),
-            data.describe_shown("systems", len(data.systems(points)), len(systems)),
-            data.describe_shown(f"values of {AXIS_NAMES[facet]}", *on_facet),
-        ],
-        data.describe_extremes(_recorded(points), statistic),
-    )
-
-    numbers = [deadline_us] if deadline_us else []
-    for point in points:
-        numbers += [point.floor_us] if point.floor_us is not None else []
-        numbers += [each.statistic(name) for each in point.rounds or [point] for name in kinds]
+    curves = _arranged([*held, *others], drawn, data.system_looks([*every, *others]))
+    points = curves.points
+    numbers = [*_numbers(points, kinds), *([deadline_us] if deadline_us else [])]
     strip = STRIP if any(point.failed for point in points) else 0.0
-    names = (AXIS_NAMES[axis], "latency [µs]")
-    with by_size(head, blocks, names, handles, numbers, sizes, strip, ax) as (picture, panels):
+    with by_size(
+        Head(
+            f"Latency against {AXIS_NAMES[axis]}: "
+            + " and ".join(data.STATISTIC_NAMES[name] for name in kinds),
+            _notes(curves, drawn),
+            data.describe_extremes(_recorded(points), statistic),
+        ),
+        curves.blocks,
+        (AXIS_NAMES[axis], "latency [µs]"),
+        _handles(curves, AXIS_NAMES[line], kinds, deadline_us),
+        numbers,
+        data.values(points, axis),
+        strip,
+        ax,
+    ) as (picture, panels):
         for panel, here in panels:
-            _draw_panel(panel, here, axis, colors, looks, kinds)
+            _draw_panel(panel, here, axis, curves, kinds)
             style.deadline(deadline_us, panel.axhline)
     return picture
+
+
+@dataclass(frozen=True)
+class Curves:
+    """All points of a figure, the panels with those that are drawn, whether systems are `apart`,
+    colours by the size of a line, and the looks of the systems."""
+
+    every: list[AnyPoint]
+    blocks: list[Block]
+    apart: bool
+    colors: dict[int, Any]
+    looks: dict[str, dict]
+
+    @property
+    def points(self) -> list[AnyPoint]:
+        """Those that are drawn."""
+        panels = [panel for block in self.blocks for panel in block.values()]
+        return [point for panel in panels for series in panel for point in series.found]
+
+
+def _arranged(
+    points: list[AnyPoint], drawn: tuple[str, str, str], of_systems: Mapping[str, dict]
+) -> Curves:
+    """Points in their panels. If a panel had too many lines, systems are apart."""
+    axis, facet, _ = drawn
+    series = _series(points, drawn)
+    colors = line_colors(series)
+    systems = data.systems(points)
+    apart = len(systems) > 1 and len(colors) * len(systems) > LINES_PER_PANEL
+    elsewhere = {point.system for point in points if isinstance(point, Elsewhere)}
+    looks = {}
+    for system, dashes in zip(systems, itertools.cycle(style.DASHES)):
+        look = {**of_systems[system], "linestyle": dashes}
+        if system in elsewhere:
+            look["markerfacecolor"] = "white"
+        elif apart:
+            look |= {"linestyle": "-", "marker": "o"}
+        if len(colors) > 1 or len(systems) == 1:
+            del look["color"]  # it is that of the size
+        if len(data.values(points, axis)) > style.MOST_MARKED:
+            look["marker"] = ""
+        looks[system] = look
+    return Curves(points, in_blocks(series, facet, apart), apart, colors, looks)
+
+
+def _numbers(points: Iterable[AnyPoint], kinds: Iterable[str]) -> Iterator[float]:
+    """All latencies that are drawn: statistics of each round, and roofline bounds."""
+    for point in points:
+        if point.floor_us is not None:
+            yield point.floor_us
+        for each in point.rounds or [point]:
+            yield from map(each.statistic, kinds)
 
 
 def _series(points: Iterable[AnyPoint], drawn: tuple[str, str, str]) -> list[Series]:
@@ -223,55 +255,45 @@ def _series(points: Iterable[AnyPoint], drawn: tuple[str, str, str]) -> list[Ser
     return [Series(*key, found[key]) for key in sorted(found)]
 
 
-def _looks(
-    of_systems: Mapping[str, dict], points: Sequence[AnyPoint], apart: bool
-) -> dict[str, dict]:
-    """Marker, dashes and colour of each system."""
-    elsewhere = {point.system for point in points if isinstance(point, Elsewhere)}
-    looks = {}
-    for place, system in enumerate(data.systems(points)):
-        look = dict(of_systems[system], linestyle=style.DASHES[place % len(style.DASHES)])
-        if system in elsewhere:
-            look["markerfacecolor"] = "white"
-        elif apart:
-            look |= {"linestyle": "-", "marker": "o"}
-        looks[system] = look
-    return looks
-
-
 def _recorded(points: Iterable[AnyPoint]) -> list[data.Point]:
     return [point for point in points if isinstance(point, data.Point)]
 
 
-def _notes(points: Sequence[AnyPoint], drawn: tuple[str, str, str]) -> list[str]:
-    """What the points are, for the head of the figure."""
-    own = _recorded(points)
+def _notes(curves: Curves, drawn: tuple[str, str, str]) -> list[str]:
+    """What the points are, and what is left out, for the head of the figure."""
+    own = _recorded(curves.points)
+    every = _recorded(curves.every)
     varied = [axis for axis in drawn if len(data.values(own, axis)) > 1]
     notes = [
         f"{data.describe_counts(own)}. {data.describe_fixed(own, varied)}",
         data.describe_systems(own),
         data.describe_rounds(own),
     ]
-    elsewhere = data.systems(point for point in points if isinstance(point, Elsewhere))
+    elsewhere = data.systems(point for point in curves.points if isinstance(point, Elsewhere))
     if elsewhere:
         notes.append(f"Open markers: one number each, from elsewhere: {'; '.join(elsewhere)}.")
-    missing = {point.group.floor_missing for point in own} - {None}
-    return notes + [f"No roofline bound: {reason}." for reason in sorted(missing)]
+    facet = drawn[1]
+    on_facet = len(data.values(own, facet)), len(data.values(every, facet))
+    systems = len(data.systems(own)), len(data.systems(every))
+    notes.append(data.describe_shown("systems", *systems))
+    notes.append(data.describe_shown(f"values of {AXIS_NAMES[facet]}", *on_facet))
+    missing = dict.fromkeys(point.group.floor_missing for point in own)
+    return notes + [f"No roofline bound: {reason}." for reason in missing if reason]
 
 
-def _system_handles(looks: Mapping[str, dict]) -> list[Line2D]:
-    handles = [style.heading("runtime")]
-    for system, look in looks.items():
-        shown = {"color": GREY, "markersize": 4.5, **look}
-        handles.append(style.entry(style.folded(system), **shown))
-    return [*handles, style.heading(" ")]
-
-
-def _mark_handles(
-    points: Sequence[AnyPoint], kinds: Mapping[str, dict], deadline_us: float | None
+def _handles(
+    curves: Curves, of_lines: str, kinds: Mapping[str, dict], deadline_us: float | None
 ) -> list[Line2D]:
-    """The legend of what each line has: statistics, bound, deadline, failures by stage."""
-    handles = []
+    """The legend: sizes, systems that share a panel, statistics, bound, deadline, and failures by
+    stage."""
+    points = curves.points
+    handles = style.size_handles(of_lines, curves.colors) if len(curves.colors) > 1 else []
+    if len(curves.looks) > 1 and not curves.apart:
+        handles.append(style.heading("runtime"))
+        for system, look in curves.looks.items():
+            shown = {"color": GREY, "markersize": 4.5, **look}
+            handles.append(style.entry(style.folded(system), **shown))
+        handles.append(style.heading(" "))
     for statistic, kind in kinds.items():
         name = data.STATISTIC_NAMES[statistic]
         handles.append(style.entry(name, color=GREY, marker="o", **kind))
@@ -290,15 +312,14 @@ def _draw_panel(
     ax: Axes,
     series: Iterable[Series],
     axis: str,
-    colors: Mapping[int, Any],
-    looks: Mapping[str, dict],
+    curves: Curves,
     kinds: Mapping[str, dict],
 ) -> None:
     """Draw the lines of a panel, and mark what failed at a size, evenly over the height of the
     strip at the bottom."""
     failed: dict[int, list] = {}  # size -> colours of the lines that failed there
     for each in series:
-        look = {"color": colors[each.line], **looks[each.system]}
+        look = {"color": curves.colors[each.line], **curves.looks[each.system]}
         points = {point.sizes[axis]: point for point in each.found}
         _draw_line(ax, points, look, kinds)
         for size, point in points.items():

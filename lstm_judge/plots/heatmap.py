@@ -9,7 +9,7 @@ A map is a list of `Cell`, then drawing (`cell_maps`).
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,9 +23,10 @@ from matplotlib.patches import Patch, Rectangle
 
 from lstm_judge.outcomes import Outcome
 from lstm_judge.plots import points as data, style
+from lstm_judge.plots.curve import Head
 from lstm_judge.plots.points import AXIS_NAMES, Point
 from lstm_judge.plots.style import Picture, number, whole
-from lstm_judge.read.runs import as_runs
+from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
 from lstm_judge.verdict.answer import Verdict
 from lstm_judge.verdict.question import Question
@@ -36,8 +37,11 @@ from lstm_trt.config.format import short_number
 #: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"
 
-#: Least size of a cell with a number, in inches.
+#: Size of a cell that holds its number well, in inches.
 CELL_IN = (0.46, 0.32)
+
+#: Least width of a cell with a number, and with the name of a stage; and least height.
+NUMBER_IN, STAGE_IN, LINE_IN = 0.4, 0.6, 0.14
 
 MOST_PANELS = 12
 
@@ -96,61 +100,58 @@ class Layout:
     columns: int
 
     @property
+    def panels(self) -> list[str]:
+        """The titles of the panels."""
+        return list(dict.fromkeys(cell.panel for cell in self.cells))
+
+    @property
     def cell_in(self) -> tuple[float, float]:
         """Width and height of a cell in inches."""
         width_in = PANELS_IN / self.columns - GAP_IN
         height_in = max(min(CELL_IN[1], 3.0 / len(self.ys)), style.PANEL_IN / len(self.ys))
         return width_in / len(self.xs), height_in
 
-    def fits(self, labels: Iterable[str]) -> bool:
-        """Whether all of these texts fit a cell, in bold."""
-        width, height = 72 * np.array(self.cell_in)
-        sizes = [style.text_size(label, 8, "bold") for label in labels]
-        return all(across + 2 <= width and along <= height for across, along in sizes)
-
     @property
     def numbers(self) -> bool:
-        """Whether the numbers of all cells fit."""
-        return self.fits(cell.text for cell in self.cells if cell.text)
+        """Whether the numbers of the cells fit."""
+        width_in, height_in = self.cell_in
+        return width_in >= NUMBER_IN and height_in >= LINE_IN
 
     @property
     def stages(self) -> bool:
-        """Whether the stages of failures fit, below their numbers."""
-        return self.fits(f"{cell.text}\n{cell.stage}".strip() for cell in self.cells if cell.stage)
+        """Whether the stages of failures fit."""
+        return self.numbers and self.cell_in[0] >= STAGE_IN
 
 
-def columns_that_fit(xs: Sequence[int]) -> int:
-    """How many panels with these sizes on x fit side by side."""
+def columns_that_fit(xs: Sequence[int], most: int) -> int:
+    """How many panels with these sizes on x fit side by side, of so many."""
     panel_in = max(len(xs) * CELL_IN[0], style.PANEL_IN) + GAP_IN
-    return int(PANELS_IN / panel_in) or DENSE_COLUMNS
+    return min(int(PANELS_IN / panel_in) or DENSE_COLUMNS, most)
 
 
 @contextmanager
 def cell_maps(
-    title: str,
-    notes: Sequence[str],
+    head: Head,
     layout: Layout,
-    names: Sequence[str],
+    names: tuple[str, str],
     colors: ScalarMappable,
-    *,
-    summary: str,
     ax: Axes | None,
 ) -> Iterator[tuple[Picture, list[Axes]]]:
     """Draw a map for each panel of the cells; a colour bar beside them can be added."""
-    panels = dict.fromkeys(cell.panel for cell in layout.cells)
+    panels = layout.panels
     width_in, height_in = layout.cell_in
     folded = [style.folded(panel, int(len(layout.xs) * width_in / 0.078)) for panel in panels]
     with style.facets(
-        title,
-        notes,
+        head.title,
+        head.notes,
         [folded],
         names,
-        _marks(layout, len(panels)),
+        _marks(layout),
         ax=ax,
         columns=layout.columns,
         panel_in=len(layout.ys) * height_in,
         below=3,
-        summary=summary,
+        summary=head.summary,
     ) as (picture, axes):
         for drawn, panel in zip(axes, panels, strict=True):
             _draw_panel(
@@ -207,15 +208,15 @@ def _mark(ax: Axes, cell: Cell, place: tuple[int, int], area: np.ndarray, layout
 class Content:
     """What a map shows: its cells, and texts about them.
 
-    `value` describes the number of a cell; `in_numbers` are notes that are needed only where cells
-    have numbers.
+    `value` describes the number of a cell; `in_numbers` is needed only where cells have
+    numbers.
     """
 
     title: str
     value: str
     cells: list[Cell]
-    reading: list[str]
-    in_numbers: list[str]
+    reading: str
+    in_numbers: str
     summary: str
 
 
@@ -248,45 +249,37 @@ def heat_map(
     """
     data.check_deadline(deadline_us)
     check_confidence(confidence)
-    if value != BOUND:
-        one_of("statistic", value, data.STATISTIC_NAMES)
-    elif deadline_us is None:
-        raise UsageError(f"{BOUND} needs a deadline")
+    one_of("statistic", value, [*data.STATISTIC_NAMES, BOUND])
+    if value == BOUND and deadline_us is None:
+        raise UsageError("bound_us needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     runs = as_runs(runs)
     points, facets = _choose_facets(data.points_of(runs), (x, y))
     every = _panels(points, facets)
-    missing = [sizes for sizes in runs.missing.values() if _is_beside(sizes, points, (x, y))]
-    known = [*(point.sizes for point in points), *missing]
-    xs = _sizes_on(x, known)
-    ys = _sizes_on(y, known)
+    xs = _sizes_on(x, points, runs, (x, y))
+    ys = _sizes_on(y, points, runs, (x, y))
     across = len(data.values(points, facets[-1])) if facets else len(every)
-    columns = min(columns_that_fit(xs), across)
-
+    columns = columns_that_fit(xs, across)
     shown = dict(list(every.items())[: columns * style.MOST_ROWS])
+
     points = [point for part in shown.values() for point in part]
     blank = [_blank(panel, point, x, y) for panel, part in shown.items() for point in part]
-    if value == BOUND and deadline_us is not None:
+    if value == BOUND:
         content = _proven(points, blank, deadline_us, percentile, confidence)
     else:
         content = _measured(points, blank, (x, y), value, deadline_us)
-
     layout = Layout(content.cells, xs, ys, columns)
     notes = [
         f"{data.describe_counts(points)}. {data.describe_fixed(points, (x, y, *facets))}",
         data.describe_systems(points),
-        " ".join(content.reading + _in_numbers(content) * layout.numbers),
+        content.reading + (content.in_numbers if layout.numbers else ""),
         data.describe_shown("panels", len(shown), len(every)),
     ]
-    names = (AXIS_NAMES[x], AXIS_NAMES[y])
-    timed_us = [cell.value for cell in content.cells if not math.isnan(cell.value)]
+    head = Head(content.title, notes, content.summary)
+    timed_us = [cell.value for cell in content.cells if cell.text]
     colors = _colors(timed_us, deadline_us)
-    summary = content.summary
-    with cell_maps(content.title, notes, layout, names, colors, summary=summary, ax=ax) as (
-        picture,
-        grid,
-    ):
+    with cell_maps(head, layout, (AXIS_NAMES[x], AXIS_NAMES[y]), colors, ax) as (picture, grid):
         if timed_us:
             _color_bar(grid, colors, content.value, deadline_us)
     return picture
@@ -316,14 +309,14 @@ def _sizes(point: Point, axes: Iterable[str]) -> list[int]:
     return [point.sizes[axis] for axis in axes]
 
 
-def _is_beside(known: Mapping[str, Any], points: Sequence[Point], drawn: Collection[str]) -> bool:
-    """Whether what is missing has sizes of the points on the axes that are not drawn."""
-    others = [axis for axis in AXIS_NAMES if axis in known and axis not in drawn]
-    return all(known[axis] in data.values(points, axis) for axis in others)
-
-
-def _sizes_on(axis: str, known: Iterable[Mapping[str, Any]]) -> list[int]:
-    return sorted({sizes[axis] for sizes in known if isinstance(sizes.get(axis), int)})
+def _sizes_on(axis: str, points: Sequence[Point], runs: Runs, drawn: tuple[str, str]) -> list[int]:
+    """The sizes of the points on an axis, and those of what is missing and would be drawn."""
+    sizes = set(data.values(points, axis))
+    others = [name for name in AXIS_NAMES if name not in drawn]
+    for known in runs.missing.values():
+        if all(known.get(name) in {point.sizes[name] for point in points} for name in others):
+            sizes.add(known[axis])
+    return sorted(sizes)
 
 
 def map_axes(runs: Any) -> tuple[str, str]:
@@ -349,8 +342,8 @@ def _measured(
     """A map of a statistic."""
     name = data.STATISTIC_NAMES[statistic]
     title = f"{name.capitalize()} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    reading = []
-    in_numbers = []
+    reading = ""
+    in_numbers = " Values in µs (k: thousands)."
     summary = data.describe_extremes(points, statistic)
     cells = []
     for point, cell in zip(points, blank, strict=True):
@@ -360,20 +353,20 @@ def _measured(
         cells.append(replace(cell, value=value_us, text=text, bold=missed))
     if deadline_us:
         title += f", with a deadline of {number(deadline_us)} µs"
-        reading.append("Colour: margin to the deadline.")
-        in_numbers.append("Bold: above the deadline.")
+        reading = "Colour: margin to the deadline."
+        in_numbers += " Bold: above the deadline."
         missed = sum(cell.bold for cell in cells)
         summary += f" {missed} of {len(cells)} configurations are above the deadline."
     if any(len(point.rounds) > 1 for point in points):
         shown = "largest" if statistic == "max_us" else "middle"
-        reading.append(f"Of several rounds the {shown} value is shown.")
+        reading += f" Of several rounds the {shown} value is shown."
     return Content(title, f"{name} latency", cells, reading, in_numbers, summary)
 
 
 def _proven(
     points: Sequence[Point],
     blank: Sequence[Cell],
-    deadline_us: float,
+    deadline_us: Any,
     percentile: str | float | None,
     confidence: float,
 ) -> Content:
@@ -400,17 +393,15 @@ def _proven(
     for name, ns in sorted(lengths.items()):
         several.append(f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}")
     of = ", ".join(several) if several else named
-    reading = [f"Exact upper bound of {of}, at {100 * confidence:g} % confidence."]
+    reading = f"Exact upper bound of {of}, at {100 * confidence:g} % confidence."
     if percentile is None and lengths:
-        reading.append(
-            "This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can"
-            " prove."
-        )
-    in_numbers = []
+        reading += " This is the highest of p99, p99.9, p99.99 and p99.999 that this number of"
+        reading += " trials can prove."
+    in_numbers = " Values in µs (k: thousands)."
     if any(cell.text.startswith(">") for cell in cells):
-        in_numbers.append("Cells with >: the bound lies beyond the maximum, which is shown.")
+        in_numbers += " Cells with >: the bound lies beyond the maximum, which is shown."
     if Outcome.MISSED in outcomes:
-        in_numbers.append(f"Bold: {Outcome.MISSED}.")
+        in_numbers += f" Bold: {Outcome.MISSED}."
     counted = ", ".join(f"{total} {outcome}" for outcome, total in outcomes.most_common())
     title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
     return Content(title, "bound", cells, reading, in_numbers, f"Verdicts: {counted or 'none'}.")
@@ -418,17 +409,16 @@ def _proven(
 
 def _bound(cell: Cell, verdict: Verdict) -> Cell:
     """A cell with the upper bound that a verdict rests on."""
-    bound_us = verdict.bounds.percentile_high_us
-    text = short(verdict.max_us if bound_us is None else bound_us)
-    hatch = cell.hatch
-    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and not hatch:
-        hatch = HATCH_EVIDENCE
+    proven_us = verdict.bounds.percentile_high_us
+    bound_us: Any = verdict.max_us if proven_us is None else proven_us
+    text = short(bound_us)
+    doubtful = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     return replace(
         cell,
-        value=verdict.max_us if bound_us is None else bound_us,
-        text=f">{text}" if bound_us is None else text,
+        value=bound_us,
+        text=f">{text}" if proven_us is None else text,
         bold=verdict.outcome == Outcome.MISSED,
-        hatch=hatch,
+        hatch=HATCH_EVIDENCE if doubtful and not cell.hatch else cell.hatch,
     )
 
 
@@ -439,19 +429,13 @@ def short(value_us: float) -> str:
     return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
 
 
-def _in_numbers(content: Content) -> list[str]:
-    """Notes for a map of which the cells have numbers."""
-    thousands = any("k" in cell.text for cell in content.cells)
-    return [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."]
-
-
-def _marks(layout: Layout, panels: int) -> list[Patch]:
+def _marks(layout: Layout) -> list[Patch]:
     """The legend: cells without a number, and what their hatches mean."""
     hatches = {cell.hatch for cell in layout.cells}
     marks = []
-    if len(layout.cells) < panels * len(layout.xs) * len(layout.ys):
+    if len(layout.cells) < len(layout.panels) * len(layout.xs) * len(layout.ys):
         marks.append(Patch(label="not measured", facecolor=EMPTY))
-    area = {"facecolor": "white", "edgecolor": "0.45"}
+    area: Any = {"facecolor": "white", "edgecolor": "0.45"}
     if HATCH in hatches:
         named = "failed at the named stage" if layout.stages else "failed"
         marks.append(Patch(label=named, hatch=HATCH, **area))
@@ -469,7 +453,7 @@ def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappa
         return ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
     doublings = math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))
     reach = 2 ** min(4, max(1, doublings))
-    colors = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
+    colors: Any = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
     colors.cmap.colorbar_extend = "neither" if doublings <= 4 else "both"
     return colors
 
@@ -477,6 +461,7 @@ def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappa
 def _color_bar(
     axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None
 ) -> None:
+    """Draw the colour bar beside the axes."""
     body: Any = axes[0].figure
     bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
     bar.outline.set_visible(False)

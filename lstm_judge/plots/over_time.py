@@ -38,7 +38,7 @@ def timeline(runs: Any) -> Picture:
         raise UsageError(
             f"{group.name}: no round with times off the core; earlier versions did not measure them"
         )
-    slowest = max(measured, key=lambda round_: round_.timed_ns.max())
+    slowest: Any = max(measured, key=lambda round_: round_.timed_ns.max())
     notes = [
         f"Round {slowest.round}: n = {whole(len(slowest.timed_ns))} after warm-up, which is drawn"
         f" too; maximum {number(slowest.timed_ns.max() / 1000)} µs;"

@@ -176,13 +176,13 @@ def _band(part, verdict: Any, lines: Sequence[str], height_in: float) -> None:
 def table_height_in(rows: Rows) -> float:
     """Height that `draw_table` needs."""
     headings = sum(not value for _, value in rows)
-    return TABLE_LINE_IN * (len(rows) + 0.35 * headings + 0.9)
+    return TABLE_LINE_IN * (len(rows) + 0.35 * headings + 0.55)
 
 
 def draw_table(part, rows: Rows, height_in: float) -> None:
     """Draw a small table from the top; headings stand apart and are underlined."""
-    place = 1 - 0.12 / height_in
     line = TABLE_LINE_IN / height_in
+    place = 1 - 0.12 / height_in + 0.35 * line  # the first heading has nothing to stand apart from
     for name, value in rows:
         if value:
             place -= line
@@ -281,7 +281,10 @@ def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
     if outliers.events is None:
         return []
     period = "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"
-    return [("period", period), *_folded_rows("coincides with", causes_text(found, outliers))]
+    return [
+        ("period", period),
+        *_folded_rows("coincides with", causes_text(found, outliers.events, short=True)),
+    ]
 
 
 def draw_outliers(
@@ -305,7 +308,8 @@ def draw_outliers(
     timelines = []
     for place in places:
         one = runs[place : place + 1]
-        pages.append((one, partial(outliers_page, one, findings[place])))
+        found: Any = findings[place]  # not None where there are trials
+        pages.append((one, partial(outliers_page, one, found)))
         if any(round_.switches for round_ in one[0].rounds):
             timelines.append((one, partial(timeline, one)))
     return style.write_pictures(

@@ -177,7 +177,8 @@ def points_of(runs: Any, without: Sequence[str] = ()) -> list[Point]:
     groups = [group for group in runs if group.configuration is not None]
     if not groups:
         raise UsageError(
-            "nothing to draw: this figure needs recordings made by this package, which state their sizes"
+            "nothing to draw: this figure needs recordings made by this package,"
+            " which state their sizes"
         )
     failures = [item for item in runs.recordings if isinstance(item, Failure)]
     points = []
@@ -249,12 +250,11 @@ def pages(runs: Runs, most: int) -> list[Runs]:
     """The runs in parts of at most so many systems."""
     points = points_of(runs)
     names = systems(points)
-    parts = []
-    for start in range(0, len(names), most):
-        shown = names[start : start + most]
-        groups = tuple(point.group for point in points if point.system in shown)
-        parts.append(replace(runs, groups=groups))
-    return parts
+    parts = [names[start : start + most] for start in range(0, len(names), most)]
+    return [
+        replace(runs, groups=tuple(point.group for point in points if point.system in part))
+        for part in parts
+    ]
 
 
 def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
@@ -334,14 +334,15 @@ def hold(
     fixed = fixed or {}
     for axis in (*free, *fixed):
         one_of("axis", axis, AXES)
-        if axis in free and axis in fixed:
-            raise UsageError(f"{axis} is drawn and cannot be fixed")
+    both = {*free} & {*fixed}
+    if both:
+        raise UsageError(f"{listed(sorted(both))} is drawn and cannot be fixed")
     held: dict[str, int] = {}
     for axis in dict.fromkeys((*fixed, *_HELD)):
         if axis in free:
             continue
         others = ("system", *free)
-        places = {(row.get(axis), *(row.get(name) for name in others)) for row in rows}
+        places = {(row.get(axis), *map(row.get, others)) for row in rows}
         drawn = Counter(size for size, *_ in places if size is not None)
         if axis in fixed:
             held[axis] = fixed[axis]
@@ -415,7 +416,7 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
 
 
 def describe_extremes(points: Iterable[Point], statistic: str) -> str:
-    """The smallest and the largest value of a statistic with their configurations, in one sentence."""
+    """The smallest and the largest value of a statistic, and where they are, in one sentence."""
     good = [point for point in points if point.ok]
     if not good:
         return "No configuration succeeded."
@@ -472,7 +473,10 @@ def describe_rounds(points: Iterable[Point]) -> str:
     """How several rounds are shown; empty if there is only one."""
     if all(len(point.rounds) < 2 for point in points):
         return ""
-    return "Of several rounds the middle one is shown, for maxima the largest; small marks are single rounds."
+    return (
+        "Of several rounds the middle one is shown, for maxima the largest;"
+        " small marks are single rounds."
+    )
 
 
 def axis_value(axis: str, value: int) -> str:

@@ -1,6 +1,5 @@
 """Median and maximum of each runtime, network by network, with the ratio to the fastest."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,30 +60,36 @@ def runtimes(
         below=5,
         summary=data.describe_fastest(points),
     ) as (picture, (panel,)):
-        ticks = []
-        top = 0.0
-        for network in chosen:
-            block = [point for point in points if point.network == network]
-            for line, point in enumerate(block):
-                _lane(panel, point, block, looks[point.system], top + line)
-            ticks.append(top + (len(block) - 1) / 2)
-            top += len(block) + GAP
-            panel.axhline(top - (1 + GAP) / 2, color="0.85", linewidth=0.8)
+        _draw(panel, points, chosen, looks)
         style.deadline(deadline_us, panel.axvline)
         low, high = panel.dataLim.intervalx
         if low > high:  # nothing is drawn
             low, high = 1, 10
-        reach = max(math.log(high / low), 0.7)
-        style.log_axis(panel.xaxis, low / math.exp(0.04 * reach), high * math.exp(0.04 * reach))
-        panel.set_ylim(top - (1 + GAP) / 2, -(1 + GAP) / 2)
-        panel.set_yticks(ticks, chosen)
-        panel.tick_params(axis="y", length=0)
-        panel.grid(False, axis="y")
-        for kind, right in COLUMNS.items():
-            name = data.STATISTIC_NAMES[kind]
-            look = {"xycoords": "axes fraction", "ha": "right", "size": 8}
-            style.beside(panel, name, (1, 1), (right, 3), **look)
+        room = max((high / low) ** 0.04, 1.03)
+        style.log_axis(panel.xaxis, low / room, high * room)
     return picture
+
+
+def _draw(
+    ax: Axes, points: Sequence[data.Point], networks: Sequence[str], looks: dict[str, dict]
+) -> None:
+    """A block of lines for each network."""
+    ticks = []
+    top = 0.0
+    for network in networks:
+        block = [point for point in points if point.network == network]
+        for line, point in enumerate(block):
+            _lane(ax, point, block, looks[point.system], top + line)
+        ticks.append(top + (len(block) - 1) / 2)
+        top += len(block) + GAP
+        ax.axhline(top - (1 + GAP) / 2, color="0.85", linewidth=0.8)
+    ax.set_ylim(top - (1 + GAP) / 2, -(1 + GAP) / 2)
+    ax.set_yticks(ticks, networks)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+    for kind, right in COLUMNS.items():
+        look = {"xycoords": "axes fraction", "ha": "right", "size": 8}
+        style.beside(ax, data.STATISTIC_NAMES[kind], (1, 1), (right, 3), **look)
 
 
 def _lane(
@@ -102,7 +107,9 @@ def _lane(
     ax.plot(ends_us, [height] * 2, **look | line)
     for kind, right in COLUMNS.items():
         value_us = point.statistic(kind)
-        hollow = {"markerfacecolor": "white", "zorder": 4} if kind == "max_us" else {"zorder": 3}
+        hollow: Any = (
+            {"markerfacecolor": "white", "zorder": 4} if kind == "max_us" else {"zorder": 3}
+        )
         ax.plot([value_us], [height], **look | MARK | hollow, markeredgewidth=1.3)
         best_us = min(other.statistic(kind) for other in others if other.ok)
         weight = "bold" if value_us == best_us else "normal"

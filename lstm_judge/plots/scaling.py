@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from lstm_judge.plots.curve import Head, Series, by_size, in_blocks, line_colors
 from lstm_judge.plots.heatmap import Cell, Layout, cell_maps, columns_that_fit
 from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import GREY, Picture
-from lstm_judge.scaling.scaling import Findings, Inversion, fit, lines
+from lstm_judge.scaling.scaling import Findings, Inversion, Line, fit, lines
 from lstm_judge.scaling.text import growth_text
 from lstm_trt.config.errors import UsageError
 
@@ -195,15 +195,7 @@ def fits(
         for panel, drawn in panels:
             for line, times_us, color in drawn:
                 panel.plot(*_points(times_us), "o", color=color, markersize=3.8, zorder=3)
-                look = {"color": color, "linewidth": 1.1, "alpha": 0.75}
-                _straight(panel, line.slope_us, line.intercept_us, line.sizes, **look)
-                if line.breaks_at is not None:
-                    before = line.sizes.index(line.breaks_at)
-                    slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
-                    until = line.sizes[: before + 1]
-                    look = {"color": color, "linestyle": ":", "linewidth": 1.3, "zorder": 2.5}
-                    _straight(panel, slope, intercept, until, **look)
-                    panel.plot([line.breaks_at], [times_us[line.breaks_at]], zorder=4, **RING)
+                _draw_fit(panel, line, color)
     return picture
 
 
@@ -212,11 +204,24 @@ def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
     return [*numbers], [*numbers.values()]
 
 
+def _draw_fit(ax: Axes, line: Line, color: Any) -> None:
+    """Draw the straight line through all points of a series; with a break also that before it."""
+    look = {"color": color, "linewidth": 1.1, "alpha": 0.75}
+    _straight(ax, line.slope_us, line.intercept_us, line.sizes, **look)
+    if line.breaks_at is not None:
+        before = line.sizes.index(line.breaks_at)
+        slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
+        until = line.sizes[: before + 1]
+        look = {"color": color, "linewidth": 1.3, "linestyle": ":", "zorder": 2.5}
+        _straight(ax, slope, intercept, until, **look)
+        ax.plot([line.breaks_at], [line.times_us[before]], zorder=4, **RING)
+
+
 def _straight(ax: Axes, slope: float, intercept: float, sizes: Sequence[int], **look: Any) -> None:
     """Draw a straight line over the sizes where it is positive, as a logarithmic axis can show."""
     xs = np.linspace(sizes[0], sizes[-1], 200)
     ys = intercept + slope * xs
-    ax.plot(xs, np.where(ys > 0, ys, np.nan), **look)
+    ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
 
 
 def batching(findings: Findings, system: str | None = None, *, ax: Axes | None = None) -> Picture:
@@ -272,13 +277,7 @@ def growth(findings: Findings, base: Mapping[str, int], *, ax: Axes | None = Non
     as `{"layers": 2, "hidden": 64, "sequence": 64, "batch": 1}`. Raises `UsageError` if no series
     of two sizes passes through it.
     """
-    grown: dict[str, dict[str, dict[float, float]]] = {}  # system -> axis -> size -> latency
-    for system, axis, fixed, line in lines(findings.times):
-        if data.at(base, fixed) and base.get(axis) in line and len(line) > 1:
-            start = base[axis]
-            start_us = line[start].latency_us
-            relative = {size / start: cell.latency_us / start_us for size, cell in line.items()}
-            grown.setdefault(system, {})[axis] = relative
+    grown = _grown(findings, base)
     sizes = ", ".join(map(data.axis_value, base, base.values()))
     if not grown:
         raise UsageError(
@@ -294,13 +293,11 @@ def growth(findings: Findings, base: Mapping[str, int], *, ax: Axes | None = Non
         f"Medians relative to the network with {sizes}. Dotted: in proportion to the size.",
         data.describe_shown("systems", len(shown), len(grown)),
     ]
-    axes = findings.times.axes
-    colors = dict(zip(axes, style.kind_colors(len(axes)), strict=True))
-    drawn = {axis for each in grown.values() for axis in each}
-    handles = []
-    for axis in axes:
-        if axis in drawn:
-            handles.append(style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o"))
+    axes = dict.fromkeys(axis for each in grown.values() for axis in each)
+    looks = {}
+    for axis, color in zip(axes, style.kind_colors(len(axes)), strict=True):
+        looks[axis] = {"color": color, "marker": "o", "markersize": 3.8}
+    handles = [style.entry(AXIS_NAMES[axis], **look) for axis, look in looks.items()]
     title = "Growth of latency along each size"
     names = ("size / size of the base", "latency / latency of the base")
     with style.facets(title, notes, [shown], names, handles, summary=summary, ax=ax) as (
@@ -309,12 +306,34 @@ def growth(findings: Findings, base: Mapping[str, int], *, ax: Axes | None = Non
     ):
         for panel, system in zip(panels, shown, strict=True):
             for axis, relative in grown[system].items():
-                look = {"color": colors[axis], "marker": "o", "markersize": 3.8}
-                panel.loglog(*_points(relative), base=2, **look)
+                panel.loglog(*_points(relative), base=2, **looks[axis])
             panel.axline((1, 1), (2, 2), color=GREY, linestyle=":", zorder=1)
             panel.xaxis.set_major_formatter("{x:g}")
             panel.yaxis.set_major_formatter("{x:g}")
     return picture
+
+
+def _grown(findings: Findings, base: Mapping[str, int]) -> dict[str, dict[str, dict[float, float]]]:
+    """System -> axis -> size -> latency, both relative to the network `base`, where there are
+    several sizes."""
+    grown: dict[str, dict[str, dict[float, float]]] = {}
+    for system, axis, fixed, line in lines(findings.times):
+        if data.at(base, fixed) and base.get(axis) in line and len(line) > 1:
+            start = base[axis]
+            start_us = line[start].latency_us
+            relative = {size / start: cell.latency_us / start_us for size, cell in line.items()}
+            grown.setdefault(system, {})[axis] = relative
+    return grown
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two neighbours on an axis: their sizes on it, those of the smaller network, and whether it is
+    slower."""
+
+    step: tuple[int, int]
+    smaller: dict[str, int]
+    inversion: Inversion | None
 
 
 def inversions(
@@ -337,49 +356,47 @@ def inversions(
     found = [pair for pair in pairs if pair.inversion]
     held = data.hold([pair.smaller for pair in found or pairs], (axis, across, up))
     here = [pair for pair in pairs if data.at(pair.smaller, held)]
-    inverted = Counter(pair.step for pair in here if pair.inversion)
-
-    xs = sorted({pair.smaller.get(across, 0) for pair in here})
-    ys = sorted({pair.smaller.get(up, 0) for pair in here})
-    counted = inverted or Counter(pair.step for pair in here)
-    columns = min(columns_that_fit(xs), len(counted))
-    steps = sorted(step for step, _ in counted.most_common(columns * style.MOST_ROWS))
-    cells = [_cell(pair, across, up) for step in steps for pair in here if pair.step == step]
-    layout = Layout(cells, xs, ys, columns)
-
-    certain = sum(bool(pair.inversion and pair.inversion.certain) for pair in here)
-    text = f"{inverted.total()} of {len(here)} neighbouring pairs are inverted"
-    if inverted and findings.times.raw:
-        text += f", {certain} of them significantly{' (bold)' if layout.numbers else ''}"
-    if findings.min_ratio > 1:
-        text += f"; only ratios of {findings.min_ratio:g} or more are counted"
-    if len(found) > inverted.total():
-        text += f"; {len(found) - inverted.total()} more at other sizes"
-    if left_out := inverted.total() - sum(inverted[step] for step in steps):
-        text += f"; {left_out} in panels that are not shown"
-    summary = f"{text}."
-    reading = f"{summary} Without a panel: no inversion." if inverted else summary
-
-    larger = "more layers are" if axis == "layers" else f"a larger {AXIS_NAMES[axis]} is"
-    names = [AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)]
-    colors = ScalarMappable(Normalize(min(0.95, *(cell.value for cell in cells)), 1.0), "OrRd_r")
-    notes = [_note(findings, system, held), reading]
-    title = f"Where {larger} faster"
-    with cell_maps(title, notes, layout, names, colors, summary=summary, ax=ax) as (picture, axes):
+    inverted = [pair for pair in here if pair.inversion]
+    counted = Counter(pair.step for pair in inverted or here)
+    layout = _layout(here, counted, across, up)
+    summary = _counted(findings, inverted, len(here), len(found))
+    notes = [
+        _note(findings, system, held),
+        f"{summary} Bold: significant. Without a panel: no inversion." if inverted else summary,
+        data.describe_shown("pairs of sizes", len(layout.panels), len(counted)),
+    ]
+    head = Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary)
+    names = (AXIS_NAMES[across], AXIS_NAMES[up])
+    low = min(0.95, *(cell.value for cell in layout.cells))
+    colors = ScalarMappable(Normalize(low, 1.0), "OrRd_r")
+    with cell_maps(head, layout, names, colors, ax) as (picture, axes):
         if inverted:
             bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
             bar.set_label("latency ratio, larger / smaller")
     return picture
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Two neighbours on an axis: their sizes on it, those of the smaller network, and whether it is
-    slower."""
+def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> Layout:
+    """A panel for each pair of sizes; of too many for those that are counted most often."""
+    xs = sorted({pair.smaller.get(across, 0) for pair in pairs})
+    ys = sorted({pair.smaller.get(up, 0) for pair in pairs})
+    columns = columns_that_fit(xs, len(counted))
+    steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
+    shown = sorted((pair for pair in pairs if pair.step in steps), key=attrgetter("step"))
+    return Layout([_cell(pair, across, up) for pair in shown], xs, ys, columns)
 
-    step: tuple[int, int]
-    smaller: dict[str, int]
-    inversion: Inversion | None
+
+def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, everywhere: int) -> str:
+    """How many pairs are inverted, of those that are drawn."""
+    text = f"{len(inverted)} of {compared} neighbouring pairs are inverted"
+    if inverted and findings.times.raw:
+        certain = sum(bool(pair.inversion and pair.inversion.certain) for pair in inverted)
+        text += f", {certain} of them significantly"
+    if findings.min_ratio > 1:
+        text += f"; only ratios of {findings.min_ratio:g} or more are counted"
+    if everywhere > len(inverted):
+        text += f"; {everywhere - len(inverted)} more at other sizes"
+    return f"{text}."
 
 
 def _pairs(findings: Findings, system: str, axis: str) -> list[_Pair]:

@@ -24,6 +24,7 @@ import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis, YAxis
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
@@ -93,6 +94,9 @@ FAILED = {
 #: Behind text that may cross a line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
 
+#: Those of seaborn's palette "colorblind" without grey, and without those too light for text.
+COLORS = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#56b4e9")
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">", "d", "8", "H")
 
 #: Runtime -> its place in `kind_colors` and `MARKERS`; relatives have a darker colour. Others get
@@ -134,7 +138,7 @@ class Picture(Figure):
 
 
 def image_bytes(picture: Picture, form: str = "png") -> bytes:
-    """The whole picture in one of `FORMATS`, at the size of its layout; the same bytes each time."""
+    """The whole picture in one of `FORMATS`, at the size of its layout; always the same bytes."""
     metadata = {
         "png": {"Description": picture.alt},
         "svg": {"Title": picture.alt, "Date": None},  # screen readers read the title
@@ -283,20 +287,10 @@ def size_colors(count: int) -> list:
 
 
 def kind_colors(count: int) -> list[tuple[float, ...]]:
-    """Colours for categories, safe for the colour-blind, without grey and those too light for text.
-
-    If there are more categories than such colours, these follow again, darker.
-    """
-    base = [
-        color
-        for color in seaborn.color_palette("colorblind", 10)
-        if max(color) - min(color) > 0.1 and brightness(color) < 0.72
-    ]
-    colors = []
-    for place in range(count):
-        turn, index = divmod(place, len(base))
-        colors.append(tuple(np.multiply(base[index], 0.55**turn)))
-    return colors
+    """Colours for categories, safe for the colour-blind; of more than `COLORS` these follow again,
+    darker."""
+    turns = (divmod(place, len(COLORS)) for place in range(count))
+    return [tuple(np.multiply(to_rgb(COLORS[index]), 0.55**turn)) for turn, index in turns]
 
 
 def kind_looks(count: int) -> list[dict]:
@@ -331,7 +325,7 @@ MOST_ROWS = 4
 
 
 @contextmanager
-def facets(
+def facets(  # noqa: PLR0913
     title: str,
     notes: Sequence[str],
     blocks: Sequence[Sequence[str]],
@@ -357,10 +351,10 @@ def facets(
             yield figure_of_user, [ax]
         return
     columns = columns or columns_of(max(map(len, blocks)))
-    rows = [math.ceil(len(block) / columns) for block in blocks]
-    lines = max(title.count("\n") for block in blocks for title in block)
-    named = len(blocks) if sharex else sum(rows)
-    height_in = sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15
+    rows = sum(math.ceil(len(block) / columns) for block in blocks)
+    lines = max(panel.count("\n") for panel in itertools.chain(*blocks))
+    named = len(blocks) if sharex else rows
+    height_in = rows * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15
     height_in = max(height_in, 3.5)
     labels = [str(handle.get_label()) for handle in handles]
     if below and labels:
@@ -368,17 +362,8 @@ def facets(
     else:
         height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
     with figure(title, notes, height_in, summary=summary) as (picture, body):
-        grid = body.subplots(sum(rows), columns, squeeze=False, sharex=sharex, sharey=True)
-        axes: list[Axes] = []
-        for block, count in zip(blocks, rows, strict=True):
-            panels = [*grid[:count].flat]
-            grid = grid[count:]
-            for place, panel in enumerate(panels):
-                panel.set_visible(place < len(block))
-                panel.tick_params(labelbottom=place + columns >= len(block) or not sharex)
-            for panel, name in zip(panels, block, strict=False):
-                panel.set_title(name, loc="left")
-                axes.append(panel)
+        grid = body.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True)
+        axes = _titled(grid, blocks, sharex)
         yield picture, axes
         name_axes(axes, *names)
         if below and handles:
@@ -389,6 +374,22 @@ def facets(
             )
 
 
+def _titled(grid: np.ndarray, blocks: Sequence[Sequence[str]], sharex: bool) -> list[Axes]:
+    """The panels with a title; those that fill up the last row of a block are not shown."""
+    rows = iter(grid)
+    columns = grid.shape[1]
+    axes = []
+    for block in blocks:
+        for first in range(0, len(block), columns):
+            for place, panel in enumerate(next(rows), first):
+                panel.set_visible(place < len(block))
+                panel.tick_params(labelbottom=not sharex or place + columns >= len(block))
+                if place < len(block):
+                    panel.set_title(block[place], loc="left")
+                    axes.append(panel)
+    return axes
+
+
 @contextmanager
 def _only_panel(
     ax: Axes,
@@ -397,7 +398,7 @@ def _only_panel(
     handles: Sequence[Line2D | Patch],
 ) -> Iterator[Any]:
     """Axes of the user while the only panel of a figure is drawn into them; yields their figure."""
-    panels = [panel for block in blocks for panel in block]
+    panels = [*itertools.chain(*blocks)]
     if len(panels) > 1:
         raise UsageError(
             f"axes of one's own hold one panel, but this figure has {len(panels)}:"
@@ -482,7 +483,7 @@ def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
     return [heading(name), *reversed(handles), heading(" ")]
 
 
-def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> None:
+def latency_axis(axes: Sequence[Axes], numbers: Iterable[float], room_below: float = 0.0) -> None:
     """Set scale and limits of a shared y axis with latencies.
 
     `room_below` is the share of the height that is kept free at the bottom, for failure marks.
@@ -536,16 +537,20 @@ def even_ticks(low: float, high: float) -> np.ndarray:
 def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
     """Make an axis logarithmic, from `low` to `high`, with about eight ticks.
 
-    These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 5.
+    These are 1, 2, 5 of each decade, others where they fit, fewer over many decades, even ones
+    below a factor of 2.5.
     """
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     ratio = high / low
-    if ratio <= 5:
-        ticks = even_ticks(low, high)
-    else:
-        subs = (1, 2, 5) if ratio <= 1e3 else (1, 3) if ratio <= 1e4 else (1,)
-        powers = np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = np.outer(subs, 10.0**powers).flat
+    subs = (1,)
+    if ratio <= 1e4:
+        subs = (1, 3)
+    if ratio <= 1e3:
+        subs = (1, 2, 5)
+    if ratio <= 12:
+        subs = (1, 2, 5, 3, 4, 7, 1.5)
+    powers = 10.0 ** np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = even_ticks(low, high) if ratio <= 2.5 else np.outer(subs, powers).flat
     set_ticks(axis, ticks, low, high)
 
 

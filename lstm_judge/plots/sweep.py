@@ -49,20 +49,17 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Draw]:
     systems = data.systems(points)
     plan: dict[str, Draw] = {}
 
-    def add(name: str, most: int, draw: Callable[..., Picture], *given: Any, **how: Any) -> None:
-        """Plan a figure of which each page has so many systems at most."""
-        parts = data.pages(runs, most)
-        for number, part in enumerate(parts, 1):
-            page = f"-{number}" if len(parts) > 1 else ""
-            plan[name + page] = partial(draw, part, *given, **how)
-
     # A long name takes two lines above the panels of its system.
     long = max(map(len, systems)) > ROW_CHARACTERS // 3
     rows = MOST_ROWS - 1 if long else MOST_ROWS
     for axis in axes:
-        add(f"latency-by-{axis}", rows, curves, axis, deadline_us=deadline_us)
+        by_axis = partial(curves, axis=axis, deadline_us=deadline_us)
+        plan |= _pages(f"latency-by-{axis}", runs, rows, by_axis)
     if len(axes) > 1:
-        add("heat-map", MOST_ROWS, heat_map, *map_axes(runs), deadline_us=deadline_us)
+        x, y = map_axes(runs)
+        plan |= _pages(
+            "heat-map", runs, MOST_ROWS, partial(heat_map, x=x, y=y, deadline_us=deadline_us)
+        )
     if len(systems) > 1:
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
     checked = [point for point in good if point.group.parity_error is not None]
@@ -72,8 +69,17 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Draw]:
         plan["versions"] = partial(versions, runs)
     for axis in axes:
         if any(point.ok for point in data.hold_fixed(points, (axis,))):
-            add(f"boxes-by-{axis}", box.MOST_ROWS, box.box_plots, axis)
+            by_axis = partial(box.box_plots, axis=axis)
+            plan |= _pages(f"boxes-by-{axis}", runs, box.MOST_ROWS, by_axis)
     chosen = choose_tails(runs)
     plan["tails"] = partial(tails, chosen, deadline_us=deadline_us)
     plan["trials"] = partial(trials_in_order, chosen[0], deadline_us=deadline_us)
     return plan
+
+
+def _pages(name: str, runs: Runs, most: int, draw: Callable[[Runs], Picture]) -> dict[str, Draw]:
+    """A figure of which each page has so many systems at most; several pages are numbered."""
+    parts = data.pages(runs, most)
+    if len(parts) == 1:
+        return {name: partial(draw, runs)}
+    return {f"{name}-{number}": partial(draw, part) for number, part in enumerate(parts, 1)}

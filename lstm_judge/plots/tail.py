@@ -8,7 +8,7 @@ have if it never occurred in n trials, at the given confidence; n trials give no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -45,6 +45,9 @@ EXACT, POINTS = 1000, 1500
 #: A deadline that differs from all latencies by this factor is stated at the edge instead of drawn.
 FAR = 30
 
+#: How a tail is read.
+READING = "A steep drop is a cluster of slow trials; the plateau before it shows its share."
+
 #: Number of tails that `choose_tails` selects from a sweep.
 TAILS = 6
 
@@ -54,11 +57,8 @@ def exceedance(ordered: Ordered) -> tuple[np.ndarray, np.ndarray]:
     all there."""
     n = len(ordered)
     above = np.arange(n)
-    if n > EXACT + 2 * POINTS:
-        further = [
-            spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)
-        ]
-        above = np.unique(np.r_[np.arange(EXACT), *further])
+    if n > EXACT + POINTS:
+        above = np.unique(np.r_[above[:EXACT], np.geomspace(EXACT, n - 1, POINTS).astype(int)])
     return ordered[n - 1 - above][::-1], above[::-1]
 
 
@@ -85,10 +85,11 @@ def share_axis(ax: Axes, least: float) -> None:
 
 
 def latency_axis(
-    ax: Axes, numbers: Sequence[float], deadline_us: float | None = None, far: float = FAR
+    ax: Axes, numbers: Iterable[float], deadline_us: float | None = None, far: float = FAR
 ) -> None:
     """Set up a logarithmic x axis that spans the numbers, and a deadline if it is not far from
     them."""
+    numbers = list(numbers)
     low, high = min(numbers), max(numbers)
     if deadline_us and low / far < deadline_us < high * far:
         low, high = min(low, deadline_us), max(high, deadline_us)
@@ -123,23 +124,8 @@ def tails(
     named = [(group, style.with_micro(name)) for group, name in every if group.n]
     if not named:
         raise UsageError("none of these recordings has trials after warm-up")
-    looks = _looks([group for group, _ in named])
-    shown = [Tail(*pair, look) for pair, look in zip(named, looks, strict=True)]
+    shown = [Tail(*pair, look) for pair, look in zip(named, _looks(named), strict=True)]
     controls = [tail for tail in shown if tail.control_us is not None]
-    of_rounds = ", of all rounds" if any(len(tail.rounds) > 1 for tail in shown) else ""
-    own = [group for group, _ in named if group.configuration]
-    notes = [
-        f"n = {style.whole_range(group.n for group, _ in named)} trials per line, after warm-up"
-        f"{of_rounds}. A steep drop is a cluster of slow trials; the plateau before it shows its"
-        " share.",
-        data.describe_systems(data.points_of(own)) if own else "",
-        "Dotted: an event that never occurred in n trials may still have that share"
-        " (95 % confidence)."
-        + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
-    ]
-    if controls:
-        empty = "an empty step with the same arrivals, which shows the delays of the machine itself"
-        notes.append(f"Right: {empty}.")
     if not title:
         title = "Latency tails, as multiples of the median" if relative else "Latency tails"
     worst, name = max(named, key=lambda pair: data.reach(pair[0]))
@@ -150,7 +136,9 @@ def tails(
         with style.style():
             _draw_tails(ax, shown, deadline_us, relative)
             ax.legend()
-        return ax.get_figure(root=True)
+        figure_of_user: Any = ax.get_figure(root=True)
+        return figure_of_user
+    notes = _notes(named, deadline_us, bool(controls))
     with style.figure(title, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
         widths = [1.7, 1] if controls else [1]
         panels = body.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
@@ -163,6 +151,27 @@ def tails(
             latency_axis(panels[1], np.concatenate([tail.control_us for tail in controls]))
         style.legend_below(body, style.handles_of(panels[0]))
     return picture
+
+
+def _notes(
+    named: Sequence[tuple[Group, str]], deadline_us: float | None, controls: bool
+) -> list[str]:
+    """What is drawn, and how it is read, for the head of the figure."""
+    groups = [group for group, _ in named]
+    own = [group for group in groups if group.configuration]
+    counts = f"n = {style.whole_range(group.n for group in groups)} trials per line, after warm-up"
+    if any(len(data.trials_of(group)) > 1 for group in groups):
+        counts += ", of all rounds"
+    dotted = "an event that never occurred in n trials may still have that share (95 % confidence)"
+    notes = [
+        f"{counts}. {READING}",
+        data.describe_systems(data.points_of(own)) if own else "",
+        f"Dotted: {dotted}." + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
+    ]
+    if controls:
+        empty = "an empty step with the same arrivals, which shows the delays of the machine itself"
+        notes.append(f"Right: {empty}.")
+    return notes
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,7 @@ class Tail:
         return data.trials_of(self.group)
 
     @property
-    def control_us(self) -> np.ndarray | None:
+    def control_us(self) -> Any:
         return control_us(self.group)
 
 
@@ -214,13 +223,13 @@ def _draw_tails(ax: Axes, shown: Sequence[Tail], deadline_us: float | None, rela
         style.deadline(deadline_us, ax.axvline)
 
 
-def _looks(groups: Sequence[Group]) -> list[dict]:
+def _looks(named: Sequence[tuple[Group, str]]) -> list[dict]:
     """The looks of lines: those of the runtimes if the groups differ by runtime, else of their
     places."""
-    runtimes = [group.configuration.runtime for group in groups if group.configuration]
-    if len(set(runtimes)) == len(groups):
+    runtimes = [group.configuration.runtime for group, _ in named if group.configuration]
+    if len(set(runtimes)) == len(named):
         return list(style.runtime_looks(runtimes).values())
-    return style.kind_looks(len(groups))
+    return style.kind_looks(len(named))
 
 
 def draw_rounds(ax: Axes, rounds: Sequence[Trials], unit_us: float = 1.0) -> None:
@@ -341,38 +350,38 @@ def draw_tail(
     question = verdict.question if verdict else None
     confidence = question.confidence if question else DEFAULT_CONFIDENCE
     effective_n = min(pooled.n, verdict.effective.n) if verdict else pooled.n
-    ends = [pooled.statistic("min_us"), pooled.max_us]
-    least = min(1 / pooled.n, evidence_share(effective_n, confidence) / 2)
-    if question:
-        allowed = 1 - question.percentile / 100
-        least = min(least, allowed / 2)
+    allowed = 1 - question.percentile / 100 if question else 1.0
     control = control_us(group)
+    ends = [pooled.statistic("min_us"), pooled.max_us]
     if control is not None:
         control = pooled.median_us + control - np.median(control)
         ends.append(control.max())
 
-    look = {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"}
     trials = count(pooled.n, "trial")
-    draw_line(ax, pooled.ordered_us, f"all {trials}" if len(rounds) > 1 else trials, look)
+    label = f"all {trials}" if len(rounds) > 1 else trials
+    look = {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"}
+    draw_line(ax, pooled.ordered_us, label, look)
     draw_rounds(ax, rounds)
-    share_axis(ax, least)
+    share_axis(ax, min(1 / pooled.n, evidence_share(effective_n, confidence) / 2, allowed / 2))
     latency_axis(ax, ends, question.deadline_us if question else None)
     _band(ax, pooled.ordered_us, confidence, effective_n / pooled.n)
-    smaller = effective_n < 0.995 * pooled.n
-    evidence_lines(ax, [effective_n], confidence, "effective n" if smaller else "n")
-    handles = []
-    if question:
-        label = f"allowed: {short_number(100 * allowed)} %"
-        ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
-        handles = _deadline(ax, question.deadline_us, allowed)
+    name = "effective n" if effective_n < 0.995 * pooled.n else "n"
+    evidence_lines(ax, [effective_n], confidence, name)
+    handles = _deadline(ax, question.deadline_us, allowed) if question else []
     if control is not None:
         draw_line(ax, np.sort(control), "empty step: excess over its median", CONTROL)
-    clusters = outliers.clusters if outliers else ()
-    for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
-        span = np.multiply((cluster.low, cluster.high), pooled.median_us)
-        ax.axvspan(*span, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
+    if outliers:
+        _clusters(ax, outliers, pooled.median_us)
     _multiples(ax, pooled.median_us)
     style.legend_below(part, [*style.handles_of(ax), *handles], ncols=2, columnspacing=1.2)
+
+
+def _clusters(ax: Axes, outliers: Outliers, median_us: float) -> None:
+    """Mark the clusters at the top, in their colours."""
+    looks = cluster_looks(len(outliers.clusters))
+    for cluster, look in zip(outliers.clusters, looks, strict=True):
+        span = (cluster.low * median_us, cluster.high * median_us)
+        ax.axvspan(*span, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
 
 
 def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: float) -> None:
@@ -394,15 +403,17 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
-    """Draw the deadline, and shade the region that the tail must not enter; returns its entry if it
-    lies outside."""
-    (low, high), top = ax.get_xlim(), ax.get_ylim()[1]
+    """Draw the allowed share and the deadline, and shade the region that the tail must not enter;
+    returns the entry of a deadline that lies outside."""
+    label = f"allowed: {short_number(100 * allowed)} %"
+    ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
+    low, high = ax.get_xlim()
     if not low < deadline_us < high:
-        return style.deadline(
-            deadline_us, name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline "
-        )
+        side = "left" if deadline_us <= low else "right"
+        return style.deadline(deadline_us, name=f"beyond the {side}: deadline ")
     style.deadline(deadline_us, ax.axvline)
     corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
+    top = ax.get_ylim()[1]
     ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
     return []
 

@@ -1,10 +1,11 @@
 """Trials in the order of their calls, in µs, which shows periodic events and drift.
 
-With findings of `analysis.outliers`, trials are coloured by cluster and the levels of the segments
+With findings of `outliers`, trials are coloured by cluster and the levels of the segments
 are drawn as steps; without, trials outside 1.5 x IQR are coloured.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
-from lstm_judge.outliers.answer import TAIL, Outliers
+from lstm_judge.outliers.answer import TAIL, OutlierRound, Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import Picture, count, multiple, number, percent, whole
-from lstm_judge.read.rounds import Group
+from lstm_judge.read.rounds import Group, Round
 from lstm_judge.statistics.causes import BULK
 from lstm_judge.statistics.quantiles import count_outliers, is_outlier
 from lstm_judge.statistics.trials import Trials, timed_rounds
@@ -39,8 +40,8 @@ class Calls:
 
     `outliers` is the number of timed trials outside 1.5 x IQR of their round, as in a box plot.
 
-    `place` is the position on the x axis, `labels` are those of `OutlierRound.labels`. `middles` maps
-    the number of a round to its centre; `levels` has for each round (place, level in µs) at both
+    `place` is the position on the x axis, `labels` are those of `OutlierRound`. `middles` maps the
+    number of a round to its centre; `levels` has for each round (place, level in µs) at both
     ends of each segment. Of a long recording these are one of every `step` calls.
     """
 
@@ -97,33 +98,24 @@ def calls_of(group: Group, outliers: Outliers | None = None) -> Calls:
     rounds = timed_rounds(group.rounds)
     if not rounds:
         raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
-    if outliers is not None and len(outliers.rounds) != len(rounds):
+    found: Sequence[OutlierRound | None] = [None] * len(rounds)
+    if outliers is not None:
+        found = outliers.rounds
+    if len(found) != len(rounds):
         raise UsageError(
-            f"the findings have {len(outliers.rounds)} rounds, but {group.name} has {len(rounds)}"
+            f"the findings have {len(found)} rounds, but {group.name} has {len(rounds)}"
         )
+    labels = list(map(_labels, rounds, found))
     gap = max(round(0.015 * sum(len(each.latency_ns) for each in rounds)), 1)
-    places, labels, levels = [], [], []
+    places, levels = [], []
     first = 0
-    for index, each in enumerate(rounds):
+    for each, part in zip(rounds, found, strict=True):
         place = first + np.arange(len(each.latency_ns))
         places.append(place)
         first += len(place) + gap
-        labels.append(np.full(len(place), BULK))
-        timed = ~each.warmup
-        if outliers is None:
-            labels[index][timed] = np.where(is_outlier(each.timed_ns), TAIL, BULK)
-            continue
-        found = outliers.rounds[index].labels
-        if len(found) != timed.sum():
-            raise UsageError(
-                f"the findings have {len(found)} trials, but round {each.round} has {timed.sum()}"
-                " after warm-up"
-            )
-        labels[index][timed] = found
-        ends = []
-        for segment in outliers.rounds[index].segments:
-            ends += [segment.start, segment.stop - 1]
-        levels.append((place[timed][ends], outliers.rounds[index].level_ns[ends] / 1000))
+        if part is not None:
+            ends = [end for one in part.segments for end in (one.start, one.stop - 1)]
+            levels.append((place[~each.warmup][ends], part.level_ns[ends] / 1000))
     return Calls(
         place=np.concatenate(places),
         latency_us=np.concatenate([each.latency_ns for each in rounds]) / 1000,
@@ -132,8 +124,22 @@ def calls_of(group: Group, outliers: Outliers | None = None) -> Calls:
         middles={each.round: place.mean() for each, place in zip(rounds, places, strict=True)},
         levels=tuple(levels),
         outliers=sum(count_outliers(each.timed_ns) for each in rounds),
-        step=max(each.whole.step if each.whole else 1 for each in rounds),
+        step=max((each.whole.step for each in rounds if each.whole), default=1),
     )
+
+
+def _labels(round_: Round, part: OutlierRound | None) -> np.ndarray:
+    """The label of each call, `BULK` during warm-up."""
+    labels = np.where(is_outlier(round_.timed_ns), TAIL, BULK) if part is None else part.labels
+    n = len(round_.timed_ns)
+    if len(labels) != n:
+        raise UsageError(
+            f"the findings have {len(labels)} trials, but round {round_.round} has {n}"
+            " after warm-up"
+        )
+    every = np.full(len(round_.warmup), BULK)
+    every[~round_.warmup] = labels
+    return every
 
 
 @dataclass(frozen=True)
@@ -227,10 +233,11 @@ def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
     size = _mark_size(calls)
     if kind.label != BULK:
         size += 1 if "marker" in kind.look else 2
+    look: Any = DOT | {"markersize": size} | kind.look
     ax.plot(
         calls.place[chosen],
         calls.latency_us[chosen],
-        **DOT | {"markersize": size} | kind.look,
+        **look,
         rasterized=bool(chosen.sum() > VECTORS),
         label=kind.name,
         zorder=2 if kind.label == BULK else 3,
@@ -256,13 +263,13 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     bottom, top = ax.get_ylim()
     warm_us = calls.latency_us[calls.warm]
     above = warm_us[warm_us > top]
-    below = warm_us[warm_us < bottom]
-    trials = f"of {len(warm_us)} warm-up trials"
+    below = (warm_us < bottom).sum()
     outside = []
     if len(above):
-        outside.append(f"▲ {len(above)} {trials} above, up to {number(above.max())} µs")
-    if len(below):
-        outside.append(f"▼ {len(below)} {trials} below, from {number(below.min())} µs")
+        of_all = f"{len(above)} of {len(warm_us)} warm-up trials above"
+        outside.append(f"▲ {of_all}, up to {number(above.max())} µs")
+    if below:
+        outside.append(f"▼ {below} of {len(warm_us)} warm-up trials below")
     if deadline_us and not bottom < deadline_us < top:
         outside.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
     look = {"ha": "left", "color": "0.35", "xycoords": "axes fraction"}
@@ -275,7 +282,7 @@ def _histogram(side: Axes, timed: Trials, ax: Axes) -> None:
     spaced = np.geomspace if ax.get_yscale() == "log" else np.linspace
     side.hist(
         timed.latency_us,
-        spaced(low, high, 61),
+        spaced(low, high, 61).tolist(),
         orientation="horizontal",
         color=BULK_COLOR,
         alpha=0.8,

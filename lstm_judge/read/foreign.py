@@ -139,15 +139,8 @@ def groups_of_table(
             else:
                 rounds.append(_histogram(table.where, latency_ns[rows], calls[rows], number))
         fields = dict(zip(keys, values, strict=True))
-        group = _group(table.where, fields, rounds, total, total - kept)
-        if group.failure is None and group.n < 2:
-            few = count(group.n, "time")
-            if warmup.any():
-                few += " after warm-up"
-            which = f"{table.where}: {group.name}" if fields else table.where
-            needed = "at least 2 are needed, and about 1000 for the tail"
-            raise UsageError(f"{which} has {few}: {needed}")
-        groups.append(group)
+        groups.append(_group(table.where, fields, rounds, total, total - kept))
+    _refuse_few(table.where, groups, warmup)
     warnings += _absurd(table.where, groups, unit)
     return groups
 
@@ -162,6 +155,19 @@ def _group(where: str, fields: dict, rounds: list[Round], total: int, missing: i
     if not fields:
         raise UsageError(f"{where}: {reason}: use another column")
     return Group(label, (), fields, failure=NoTrials(None, reason))
+
+
+def _refuse_few(where: str, groups: Iterable[Group], warmup: np.ndarray) -> None:
+    """Raise `UsageError` if a group has fewer than 2 times."""
+    for group in groups:
+        if group.failure is None and group.n < 2:
+            which = f"{where}: {group.name}" if group.group else where
+            few = count(group.n, "time")
+            if warmup.any():
+                few += " after warm-up"
+            raise UsageError(
+                f"{which} has {few}: at least 2 are needed, and about 1000 for the tail"
+            )
 
 
 def _values_of_rows(table: Table, keys: Sequence[str]) -> list[tuple]:
@@ -200,10 +206,10 @@ def _latency_ns(
         which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time"
         if name:
             which += f" in {name}"
-        dropped = (
-            "and were dropped: no answer includes them, although they may be calls that failed"
+        warnings.append(
+            f"{which} and were dropped: no answer includes them, although they may be"
+            " calls that failed"
         )
-        warnings.append(f"{which} {dropped}")
         table = table.with_rows(present)
         values = values[present]
     with np.errstate(over="ignore"):
@@ -231,10 +237,11 @@ def _of_coarse_clock(
     if zeros.all():
         raise UsageError(f"{where}: all times are 0: measure with a clock of smaller steps")
     step_ns = float(latency_ns[~zeros].min())
-    step = f"a step of the clock is up to {latency(step_ns / 1e3)}"
-    counted_as = "each counts as one, and the others are known to one"
-    of_all = f"{np.count_nonzero(zeros)} of {len(zeros)} times are 0"
-    warnings.append(f"{where}: {of_all}: {step}; {counted_as}")
+    warnings.append(
+        f"{where}: {np.count_nonzero(zeros)} of {len(zeros)} times are 0: a step of the clock"
+        f" is up to {latency(step_ns / 1e3)}; each counts as one, and the others are known to"
+        " one"
+    )
     edges_ns = np.stack([np.maximum(latency_ns - step_ns, 0), latency_ns + step_ns])
     return np.maximum(latency_ns, step_ns), edges_ns
 
@@ -263,15 +270,17 @@ def _calls(table: Table, name: str, given: str | None) -> tuple[str | None, np.n
         column = table.column(given, "--counts")
         calls = _whole_numbers(table, column)
         if calls is None:
-            what = "is not a column of whole numbers of at least 0"
-            raise UsageError(f"{table.where}: --counts {column} {what}")
+            raise UsageError(
+                f"{table.where}: --counts {column} is not a column of whole numbers of at least 0"
+            )
         return column, calls
     for bins in table.names:
         named = split_unit(bins)[0] in _COUNTS and not table.counts_rows(bins)
         if named and (np.diff(table.numbers(name)) > 0).all():
-            has = f"{table.where} has ascending times with a column {bins}"
-            other = f"leave the column out with --rename {bins}="
-            raise UsageError(f"{has}: read a histogram with --counts {bins}, or {other}")
+            raise UsageError(
+                f"{table.where} has ascending times with a column {bins}: read a histogram"
+                f" with --counts {bins}, or leave the column out with --rename {bins}="
+            )
     return None, None
 
 
@@ -287,15 +296,20 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
     finite_ns = values_ns[np.isfinite(values_ns)]
     bins = len(finite_ns)
     if bins < 2 or not numbers.any():
-        needs = "a histogram needs at least 2 bins and a call"
-        raise UsageError(f"{where}: {needs}, here are {bins} bins")
+        raise UsageError(
+            f"{where}: a histogram needs at least 2 bins and a call, here are {bins} bins"
+        )
     if bins == len(values_ns) and not numbers[-1]:
-        lost = "the last bin is empty, so calls above it may be missing"
-        raise UsageError(f"{where}: {lost}: add a row inf with their number, 0 if there were none")
+        raise UsageError(
+            f"{where}: the last bin is empty, so calls above it may be missing: add a row"
+            " inf with their number, 0 if there were none"
+        )
     of_bins = numbers[:bins]
     if bins >= CUMULATIVE and of_bins[0] < of_bins[-1] and (np.diff(of_bins) >= 0).all():
-        cumulative = "the numbers of calls never decrease, as if cumulative"
-        raise UsageError(f"{where}: {cumulative}: give those of each bin")
+        raise UsageError(
+            f"{where}: the numbers of calls never decrease, as if cumulative: give those"
+            " of each bin"
+        )
     widths_ns = np.minimum.accumulate(np.diff(finite_ns)[::-1])[::-1]
     last_ns = finite_ns[-1:] + 2 * widths_ns[-1:]  # bins that grow usually do so up to twice
     above_ns = values_ns[bins:]
@@ -337,7 +351,7 @@ def _round_column(table: Table, keys: Sequence[str]) -> str | None:
 def _causes(
     table: Table, given: Sequence[str] | None, taken: set, warnings: list[str]
 ) -> dict[str, np.ndarray]:
-    """The columns of counts per trial: those `given`, else those with names that recordings have."""
+    """The columns of counts per trial: those `given`, else those named as in recordings."""
     if given is None:
         named = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
         names = [name for name in named if table.array(name).null_count < table.data.num_rows]
@@ -349,8 +363,10 @@ def _causes(
         if name not in taken and values is not None:
             found[name] = values
             continue
-        must = "a cause must be a whole number of at least 0 in every row"
-        problem = f"{name} is not a column of counts: {must}"
+        problem = (
+            f"{name} is not a column of counts: a cause must be a whole number of at least 0"
+            " in every row"
+        )
         if given is not None:
             raise UsageError(f"{table.where}: {problem}")
         warnings.append(problem)
@@ -465,8 +481,9 @@ def _mixed_within(table: Table, mixed: Iterable[str], rows_of: RowsOfRounds) -> 
         cells = table.cells(name)
         for rounds in rows_of.values():
             if len({cells[row] for _, rows in rounds for row in rows}) > 1:
-                within = f"{table.where} mixes values of {name} within a group"
-                lines.append(f"{within}: add it to --group-by?")
+                lines.append(
+                    f"{table.where} mixes values of {name} within a group: add it to --group-by?"
+                )
                 break
     return lines
 
@@ -479,8 +496,10 @@ def _balanced(table: Table, read: set) -> list[str]:
         if pa.types.is_integer(table.array(name).type):
             times = Counter(table.cells(name))
             if 2 <= len(times) <= table.data.num_rows / 10 and len(set(times.values())) == 1:
-                what = f"{table.where} has {len(times)} values of {name}, equally often"
-                lines.append(f"{what}: use --group-by {name} if these are configurations")
+                lines.append(
+                    f"{table.where} has {len(times)} values of {name}, equally often: use"
+                    f" --group-by {name} if these are configurations"
+                )
     return lines
 
 

@@ -6,8 +6,9 @@ from html import escape
 from lstm_trt.config.format import count, value_text
 from lstm_trt.config.libraries import pd
 
-#: Most rows of a table in Jupyter.
+#: Most rows and columns of a table in Jupyter.
 MOST_ROWS = 20
+MOST_COLUMNS = 16
 
 #: What `value_text` says where there is no value.
 NO_VALUE = "-"
@@ -31,13 +32,19 @@ def numeric(frame: pd.DataFrame) -> pd.DataFrame:
 def html_table(lines: Iterable[str], frame: pd.DataFrame) -> str:
     """Lines of text, escaped, above the first `MOST_ROWS` rows of a table; HTML.
 
-    Numbers have four digits, and columns without any value are left out.
+    Numbers have four digits. Columns without any value are left out; of more than `MOST_COLUMNS`
+    those with one value in all rows are a line of text.
     """
-    above = "<br>".join(map(escape, lines))
-    shown = frame.head(MOST_ROWS).map(value_text)
-    shown = shown.loc[:, ~shown.isin(("", NO_VALUE)).all()]
+    table = frame.map(value_text)
+    table = table.loc[:, ~table.isin(("", NO_VALUE)).all()]
+    same = table.nunique() == 1
+    said = list(lines)
+    if len(table) > 1 and len(table.columns) > MOST_COLUMNS:
+        values = (f"{name} {value}" for name, value in table.loc[:, same].iloc[0].items())
+        said.append(f"the same in all rows: {', '.join(values)}")
+        table = table.loc[:, ~same]
     with pd.option_context("display.max_colwidth", None):
-        table = shown.to_html(index=False, border=0)
-    if len(frame) > MOST_ROWS:
-        table += f"\n<p>... {count(len(frame) - MOST_ROWS, 'more row')}</p>"
-    return f"<p>{above}</p>\n{table}"
+        shown = table.head(MOST_ROWS).to_html(index=False, border=0)
+    if len(table) > MOST_ROWS:
+        shown += f"\n<p>... {count(len(table) - MOST_ROWS, 'more row')}</p>"
+    return f"<p>{'<br>'.join(map(escape, said))}</p>\n{shown}"

@@ -26,7 +26,7 @@ def telling(*tells: Tells, of: Mapping[str, About] = FIELDS) -> tuple[str, ...]:
 
 
 def flat(configuration: Configuration) -> dict[str, object]:
-    """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
+    """All fields of a configuration in one dictionary; None for unused ones of the protocol."""
     return {
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(Configuration)},
@@ -79,7 +79,8 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        texts = texts if enough and len(set(longer)) == len(set(texts)) else longer
+        if not enough or len(set(longer)) > len(set(texts)):
+            texts = longer
     return texts
 
 
@@ -96,8 +97,9 @@ def record_command(
     line = configuration.workload.command(configuration, out, rounds)
     if line is not None or configuration.workload.flags is None:
         return line
-    program, command = configuration.workload.PROGRAM, "sweep" if rounds else "record"
-    return command_line([program, command, *_flags(configuration)], out, rounds)
+    command = "sweep" if rounds else "record"
+    words = [configuration.workload.PROGRAM, command, *_flags(configuration)]
+    return command_line(words, out, rounds)
 
 
 def can_alternate(a: Configuration, b: Configuration) -> bool:
@@ -118,9 +120,8 @@ def record_both_command(
     alternate = can_alternate(a, b)
     folders = [str(Path(out) / side) for side in "ab"]
     number = "$round" if alternate else rounds
-    first, second = (
-        record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True)
-    )
+    first = record_command(a, folders[0], number)
+    second = record_command(b, folders[1], number)
     if first is None or second is None:
         return None
     lines = [first, "# then change what differs between A and B", second]
@@ -153,16 +154,15 @@ def versions_command(
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:
     """The flags that select a configuration; fields with their default are left out, unless they
     are `shown`."""
-    words = [
-        word
-        for flag, values in (configuration.workload.flags or {}).items()
-        for word in (flag, *values)
-    ]
-    words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
+    words = []
+    for flag, values in (configuration.workload.flags or {}).items():
+        words += [flag, *values]
+    if configuration.mode != Configuration.mode:
+        words += ["--mode", configuration.mode]
     words += ["--runtime", configuration.runtime]
-    for part in (configuration.options, configuration.protocol):
-        for name, field in about(type(part)).items():
-            value = getattr(part, name)
+    for settings in (configuration.options, configuration.protocol):
+        for name, field in about(type(settings)).items():
+            value = getattr(settings, name)
             default = "none" if name == "wait" else field.default  # of closed arrivals
             if field.flag and value is not None and (value != default or name in shown):
                 text = f"{value:.15g}" if isinstance(value, float) else str(value)
@@ -171,12 +171,11 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
-    """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
-    return (
-        shlex.join(words)
-        + (f" --rounds {rounds}" if rounds else "")
-        + f" --out {shlex.quote(str(out))}"
-    )
+    """These words, `--rounds` (a number or a shell variable) and `--out` as a shell command."""
+    line = shlex.join(words)
+    if rounds:
+        line += f" --rounds {rounds}"
+    return f"{line} --out {shlex.quote(str(out))}"
 
 
 #: Measures of size for "largest", and their names in texts.
@@ -187,5 +186,5 @@ def size_of(workload: Workload, by: str = "flops") -> int | None:
     """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None
     if unknown."""
     if one_of("size", by, SIZES) == "flops":
-        return workload.flops and workload.flops // 2
+        return None if workload.flops is None else workload.flops // 2
     return workload.parameters if by == "parameters" else workload.axes["sequence"]

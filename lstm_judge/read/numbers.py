@@ -94,8 +94,9 @@ def table(
         dropped.append(name)
         lines = table_lines(names, rows, **layout)
     if dropped:
-        remedy = "a wider terminal or --format json shows them"
-        lines.append(f"columns not shown: {', '.join(dropped)}; {remedy}")
+        lines.append(
+            f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"
+        )
     return "\n".join(lines)
 
 

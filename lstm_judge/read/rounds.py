@@ -124,7 +124,9 @@ class Round:
         if self.edges_ns is None:
             return self
         edge_ns = self.edges_ns[end]
-        whole = self.whole and replace(self.whole, values=edge_ns, most_ns=edge_ns[-1])
+        whole = self.whole
+        if whole is not None:
+            whole = replace(whole, values=edge_ns, most_ns=edge_ns[-1])
         return replace(self, latency_ns=edge_ns, whole=whole, edges_ns=None)
 
     @property
@@ -235,7 +237,10 @@ class Group:
     @property
     def floor_missing(self) -> str | None:
         """Why a round has no roofline bound; None if all have one, or where it has no meaning."""
-        return next((round_.floor_missing for round_ in self.rounds if round_.floor_missing), None)
+        for round_ in self.rounds:
+            if round_.floor_missing:
+                return round_.floor_missing
+        return None
 
 
 def least_of_floor(rounds: Iterable[Round]) -> float | None:
@@ -253,10 +258,13 @@ def below_floor(groups: Iterable[Group]) -> list[str]:
             below[group.name] = share
     if not below:
         return []
-    faster = f"{count(len(below), 'configuration')} faster than the arithmetic of the network"
-    bound = f"a median of {min(below.values()):.2g} of the roofline bound or more"
-    why = "lengths, constants or weights of 0 may be why"
-    return [f"{faster} ({bound}): {listed(list(below), 3)}; {why}"]
+    return [
+        (
+            f"{count(len(below), 'configuration')} faster than the arithmetic of the network (a"
+            f" median of {min(below.values()):.2g} of the roofline bound or more):"
+            f" {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"
+        )
+    ]
 
 
 def facts_of(rounds: Sequence[Round]) -> dict[str, Any]:
@@ -464,7 +472,8 @@ _NAMED = [
 
 def label_fields(group: Group) -> dict[str, object]:
     """Fields of a configuration besides shape and runtime, the most important first; for names."""
-    configuration, every = group.configuration, fields_of(group.configuration, group.machine)
+    configuration = group.configuration
+    every = fields_of(configuration, group.machine)
     named = (*configuration.options.as_dict(), "device_name", "machine", *_NAMED)
     return {
         "mode": configuration.mode,

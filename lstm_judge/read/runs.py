@@ -272,14 +272,21 @@ def matching(
         for name, values in allowed.items():
             filters.append(f"{name} {' or '.join(map(str, as_list(values)))}")
         raise UsageError(f"{source}: no recording or row has {', '.join(filters)}")
-    left = list(itertools.compress(rows, chosen))
-    missing = {}
-    for name, values in allowed.items():
-        for value in () if isinstance(values, range) else as_list(values):
-            if not any(_is(name, row[name], value) for row in left):
-                missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
+    missing = _not_found(list(itertools.compress(rows, chosen)), allowed)
     text = f"{source}: no recording or row has {listed(missing)}, which was asked for"
     return Matching(chosen, missing, [Incomplete(text)] if missing else [])
+
+
+def _not_found(
+    rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """The wanted values that no row has, as text -> field and value; not those of a range."""
+    missing = {}
+    for name, values in wanted.items():
+        for value in () if isinstance(values, range) else as_list(values):
+            if not any(_is(name, row[name], value) for row in rows):
+                missing[f"{name} {value}"] = {name: int(value) if str(value).isdecimal() else value}
+    return missing
 
 
 def _field_named(name: str, known: Mapping[str, Any], source: str) -> str:
@@ -287,8 +294,10 @@ def _field_named(name: str, known: Mapping[str, Any], source: str) -> str:
     for key in (name, f"size {name}"):
         if key in known:
             return key
-    choices = f"{nearest(name, known)}; choose from {', '.join(known) or 'nothing'}"
-    raise UsageError(f"{source}: no group has the field {name!r}{choices}")
+    raise UsageError(
+        f"{source}: no group has the field {name!r}{nearest(name, known)}; choose from"
+        f" {', '.join(known) or 'nothing'}"
+    )
 
 
 def _is_any(name: str, value: Any, wanted: Any) -> bool:
@@ -331,8 +340,10 @@ def as_runs(source: RunsSource) -> Runs:
         return Runs(tuple(items), grouped=grouped, own=own)
     for item in items:
         if not isinstance(item, Stored):
-            expected = "paths, Runs, groups or recordings"
-            raise UsageError(f"expected {expected}, not {type(item).__name__}; see lab.load")
+            raise UsageError(
+                f"expected paths, Runs, groups or recordings, not {type(item).__name__};"
+                " see lab.load"
+            )
     return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
 
 
@@ -473,8 +484,9 @@ def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequen
     items = tuple(itertools.chain(*read))
     lacks = _skipped_lines(skipped)
     if skipped and not items:
-        none = f"{source_of(paths)} has no recordings that this version can read"
-        raise type(skipped[0])(f"{none}: {lacks[0]}")
+        raise type(skipped[0])(
+            f"{source_of(paths)} has no recordings that this version can read: {lacks[0]}"
+        )
     groups = groups_of(items)
     grouped = len(groups) > 1 or not _is_one_recording(paths)
     if not grouped:
@@ -506,8 +518,10 @@ def _refuse_table_options(path: Path, options: TableOptions) -> None:
                 if "group" in name
                 else "have fixed columns and units"
             )
-            flag = f"--{name.replace('_', '-')}"
-            raise NotATable(f"{path} holds recordings of lstm_trt, which {why}: remove {flag}")
+            raise NotATable(
+                f"{path} holds recordings of lstm_trt, which {why}: remove"
+                f" --{name.replace('_', '-')}"
+            )
 
 
 def _is_one_recording(paths: Sequence[Path]) -> bool:
@@ -537,8 +551,9 @@ def _skipped_lines(skipped: Sequence[LabError]) -> list[str]:
             line += "; a sweep with the same --out records it again"
         lines.append(Incomplete(line))
     if newer:
-        of_newer = f"{count(len(newer), 'recording')} of a newer version skipped"
-        lines.append(f"{of_newer}; the first: {newer[0]}")
+        lines.append(
+            f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}"
+        )
     return lines
 
 
@@ -554,8 +569,12 @@ def _several_folders(read: Sequence[Sequence[Stored]]) -> list[str]:
     shared = sum(map(len, ids)) - len(set().union(*ids))
     if not shared:
         return []
-    pooled = f"{count(shared, 'configuration')} of more than one of these folders"
-    return [f"{pooled}: their recordings are pooled; lstm-trt compare compares two folders"]
+    return [
+        (
+            f"{count(shared, 'configuration')} of more than one of these folders: their"
+            " recordings are pooled; lstm-trt compare compares two folders"
+        )
+    ]
 
 
 def _mixed_telemetry(groups: Iterable[Group]) -> list[str]:
@@ -563,8 +582,12 @@ def _mixed_telemetry(groups: Iterable[Group]) -> list[str]:
     mixed = [group for group in groups if len({round_.telemetry for round_ in group.rounds}) > 1]
     if not mixed:
         return []
-    pooled = "with some rounds recorded with telemetry on, which are pooled; the first"
-    return [f"{count(len(mixed), 'configuration')} {pooled}: {mixed[0].name}"]
+    return [
+        (
+            f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry"
+            f" on, which are pooled; the first: {mixed[0].name}"
+        )
+    ]
 
 
 def _decided_by_data(groups: Iterable[Group]) -> list[str]:
@@ -572,9 +595,12 @@ def _decided_by_data(groups: Iterable[Group]) -> list[str]:
     decided = sum(group.until is not None for group in groups)
     if not decided:
         return []
-    until = f"{count(decided, 'configuration')} recorded until decided"
-    depended = f"{until}: the number of trials depended on the data"
-    return [f"{depended}, which intervals and comparisons do not allow for"]
+    return [
+        (
+            f"{count(decided, 'configuration')} recorded until decided: the number of trials"
+            " depended on the data, which intervals and comparisons do not allow for"
+        )
+    ]
 
 
 def _thinned_out(items: Iterable[Stored]) -> list[str]:
@@ -582,7 +608,9 @@ def _thinned_out(items: Iterable[Stored]) -> list[str]:
     lines = []
     for item in items:
         if isinstance(item, Recording) and item.whole:
-            shown = f"one of every {item.whole.step} of its {len(item.whole)} trials"
-            of_all = "clusters, causes, segments and figures over time"
-            lines.append(f"{of_all} of {item.configuration.title}: {shown}")
+            lines.append(
+                "clusters, causes, segments and figures over time of"
+                f" {item.configuration.title}: one of every {item.whole.step} of its"
+                f" {len(item.whole)} trials"
+            )
     return lines

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.read.labels import FINGERPRINT, with_version
 from lstm_judge.read.runs import Runs
-from lstm_judge.report.answer import FAILED, Report
+from lstm_judge.report.answer import Report
 from lstm_judge.statistics import bursts
+from lstm_judge.verdict.text import headline
 from lstm_trt.config.format import count, latency, listed, short_number
 from lstm_trt.store.schema import Stored
 
@@ -28,15 +29,12 @@ def title(report: Report) -> str:
 def answer(report: Report) -> list[str]:
     """In sentences what meets the deadline, on which machine, how sure, under which assumption, and
     what is lacking."""
-    question = report.verdicts[0].question
-    confidence = f"{short_number(100 * question.confidence)} % confidence"
-    within = f"within {short_number(question.deadline_us)} us, at {confidence}"
-    calls = f"{short_number(question.percentile)} % of calls answer {within}"
-    lines = [_of_one(report, calls) if len(report.runs) == 1 else _of_several(report, calls)]
+    lines = [f"{headline(report.verdicts)}."]
     lines += _needed(report)
     lines += basis(report)
     if len(report.verdicts) > 1:
-        alone = f"Each verdict holds at {confidence} for its configuration alone"
+        confidence = short_number(100 * report.verdicts[0].question.confidence)
+        alone = f"Each verdict holds at {confidence} % confidence for its configuration alone"
         lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
     assumed = [each.bursts.assumed_length for each in report.verdicts]
     lengths = [length for length in assumed if length is not None]
@@ -46,32 +44,6 @@ def answer(report: Report) -> list[str]:
     if report.comparisons is not None:
         lines += _compared(report)
     return lines
-
-
-def _of_one(report: Report, calls: str) -> str:
-    """The verdict on the only configuration; `calls`: what of its calls that says."""
-    match report.outcome(0):
-        case Outcome.MET:
-            return f"The one configuration meets it: at least {calls}."
-        case Outcome.MISSED:
-            return f"The one configuration misses it: fewer than {calls}."
-        case Outcome.NOT_ENOUGH_EVIDENCE:
-            return f"Whether at least {calls} is undecided for the one configuration."
-    return f"The one configuration failed: {report.remark(0)}."
-
-
-def _of_several(report: Report, calls: str) -> str:
-    """How many configurations meet the deadline, and what the others do."""
-    found = report.counts()
-    texts = {
-        Outcome.MISSED: "{} miss it",
-        Outcome.NOT_ENOUGH_EVIDENCE: "for {} the evidence is too weak",
-        FAILED: "{} failed",
-    }
-    others = [words.format(found[name]) for name, words in texts.items() if found.get(name)]
-    met = found[Outcome.MET] or "none"
-    first = f"In {met} of {len(report.runs)} configurations at least {calls}."
-    return f"{first} {'; '.join(others).capitalize()}." if others else first
 
 
 def _needed(report: Report) -> list[str]:
@@ -84,7 +56,8 @@ def _needed(report: Report) -> list[str]:
     if not needed:
         return []
     trials = " to ".join(map(str, dict.fromkeys((min(needed), max(needed)))))
-    return [f"For {len(needed)} of these a new recording of {trials} trials would decide."]
+    undecided = f"For {len(needed)} that are undecided"
+    return [f"{undecided} a new recording of {trials} trials would decide."]
 
 
 def _compared(report: Report) -> Iterator[str]:

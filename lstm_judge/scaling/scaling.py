@@ -8,7 +8,7 @@ systems are never mixed, and shapes that were not measured are never interpolate
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,29 +73,6 @@ POINTS_BEFORE = 2
 #: Minimum number of points for a test of linearity.
 POINTS = 3
 
-#: What is stated of a series.
-FITTED = (
-    "slope_us",
-    "r2",
-    "exponent",
-    "exponent_low",
-    "exponent_high",
-    "departure",
-    "breaks_at",
-    "breaks_tested",
-)
-
-#: What is stated of batching.
-BATCHED = (
-    "free_up_to",
-    "stops_at",
-    "cheapest",
-    "cheapest_us_per_sample",
-    "smallest",
-    "smallest_us_per_sample",
-    "cheapest_is_largest",
-)
-
 #: Batching is almost free while doubling the batch increases the time by at most this factor.
 FREE_DOUBLING = 1.10
 
@@ -116,17 +93,17 @@ class Line:
     system: str
     axis: str
     fixed: dict[str, int]
-    sizes: tuple[int, ...]
-    times_us: tuple[float, ...]
     slope_us: float
     intercept_us: float
     r2: float
-    departure: float
     exponent: float
     exponent_low: float
     exponent_high: float
+    departure: float
     breaks_at: int | None
     breaks_tested: bool
+    sizes: tuple[int, ...]
+    times_us: tuple[float, ...]
 
     @property
     def untested_break(self) -> bool:
@@ -193,21 +170,26 @@ class Findings:
     def as_dict(self) -> dict:
         """JSON values; `certain` and `uncertain_because` only with trials, `system` only if there
         are several."""
-        more = ["system"] if len(self.times.systems) > 1 else []
-        differ = [*more, "certain", "uncertain_because"] if self.times.raw else more
+        hidden = {"sizes", "times_us", "intercept_us"}
+        if len(self.times.systems) < 2:
+            hidden.add("system")
+        if not self.times.raw:
+            hidden |= {"certain", "uncertain_because"}
+        inversions = [
+            _shown({**vars(pair), "certain": pair.certain}, hidden) for pair in self.inversions
+        ]
         penalties = []
         for pair in self.batch1_penalties:
-            known = {"shape": pair.smaller, "ratio": 1 / pair.ratio}
-            penalties.append(known | _named(pair, *differ))
-        pairs = ("axis", "smaller", "larger", "ratio", *differ)
-        counts = vars(self.times.counts)
+            shape = {"shape": pair.smaller, "ratio": 1 / pair.ratio, "certain": pair.certain}
+            penalty = {**vars(pair), **shape}
+            penalties.append(_shown(penalty, hidden | {"axis", "smaller", "larger"}))
         unused = list(self.times.unused)
         return {
-            "linearity": [_named(line, "axis", "fixed", *FITTED, *more) for line in self.linearity],
-            "inversions": [_named(pair, *pairs) for pair in self.inversions],
+            "linearity": [_shown(vars(line), hidden) for line in self.linearity],
+            "inversions": inversions,
             "batch1_penalties": penalties,
-            "batching": [_named(each, "fixed", *BATCHED, *more) for each in self.batching],
-            "counts": {**counts, "pairs": self.pairs, "unused_columns": unused},
+            "batching": [_shown(vars(network), hidden) for network in self.batching],
+            "counts": {**vars(self.times.counts), "pairs": self.pairs, "unused_columns": unused},
             "systems": self.times.systems,
         }
 
@@ -218,9 +200,9 @@ class Findings:
         ]
 
 
-def _named(found: Line | Inversion | Batching, *names: str) -> dict[str, Any]:
-    """These fields of a finding."""
-    return {name: getattr(found, name) for name in names}
+def _shown(values: Mapping[str, Any], hidden: Collection[str]) -> dict[str, Any]:
+    """The values without those that are not shown."""
+    return {name: value for name, value in values.items() if name not in hidden}
 
 
 class ScalingAnswers(Answers[Findings]):
@@ -243,8 +225,10 @@ class ScalingAnswers(Answers[Findings]):
 
     def _rows(self) -> Iterator[dict]:
         for line in self.findings.linearity:
-            fitted = _named(line, "slope_us", "intercept_us", *FITTED[1:])
-            yield {"system": line.system, "axis": line.axis, **line.fixed, **fitted}
+            yield _shown(
+                {"system": line.system, "axis": line.axis, **line.fixed, **vars(line)},
+                {"fixed", "sizes", "times_us"},
+            )
 
 
 def scaling(
@@ -404,7 +388,6 @@ def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Shape
     times_us = tuple(each.latency_us for each in line.values())
     slope, intercept, r2 = fit(sizes, times_us)
     fitted_us = intercept + slope * np.array(sizes)
-    exponent, low, high = power(sizes, times_us)
     tested = all(len(each.rounds) >= ROUNDS for each in line.values())
     rounds_us = None
     if tested:
@@ -413,17 +396,15 @@ def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Shape
         system,
         axis,
         fixed,
-        sizes,
-        times_us,
         slope,
         intercept,
         r2,
+        *power(sizes, times_us),
         departure=float(np.max(np.abs(1 - fitted_us / np.array(times_us)))),
-        exponent=exponent,
-        exponent_low=low,
-        exponent_high=high,
         breaks_at=break_of(sizes, times_us, rounds_us),
         breaks_tested=tested,
+        sizes=sizes,
+        times_us=times_us,
     )
 
 

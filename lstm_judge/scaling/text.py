@@ -50,8 +50,12 @@ def _source(times: Times) -> list[str]:
     for place, axis in enumerate(times.axes):
         sizes = sorted({shape[place] for shape in shapes})
         grid.append(f"{axis} {' '.join(map(str, sizes))}")
-    measured = f"{count(counts.shapes, 'shape')} ({'; '.join(grid)}){times.mode_text}"
-    facts = [f"{times.where}: times of {measured}"]
+    facts = [
+        (
+            f"{times.where}: times of {count(counts.shapes, 'shape')}"
+            f" ({'; '.join(grid)}){times.mode_text}"
+        )
+    ]
     if counts.holes:
         facts.append(f"{count(counts.holes, 'shape')} of the grid missing")
     if counts.blank:
@@ -62,9 +66,11 @@ def _source(times: Times) -> list[str]:
     if times.unused:
         lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
-        pooled = f"{count(counts.duplicates, 'row')} of a shape that occurs before"
         remedy = 'name it with --rename, for example "GPU=device_name"'
-        lines.append(f"{pooled}: the median is used; if a column distinguishes them, {remedy}")
+        lines.append(
+            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median"
+            f" is used; if a column distinguishes them, {remedy}"
+        )
     return lines
 
 
@@ -130,13 +136,17 @@ def _batching(findings: Findings, system: str) -> list[str]:
         rows.append([name, *(str(found.count(size)) for size in sizes)])
     lines = ["", table([f"Batch of {count(len(here), 'network')}", *map(str, sizes)], rows)]
     if largest := sum(batching.cheapest_is_largest for batching in here):
-        better = "the least time per sample is at the largest batch measured"
-        lines.append(f"in {count(largest, 'network')} {better}, and a larger one may be better")
+        lines.append(
+            f"in {count(largest, 'network')} the least time per sample is at the largest"
+            " batch measured, and a larger one may be better"
+        )
     measured = sum({1, 2} <= batching.times_us.keys() for batching in here)
     slower = sum(penalty.system == system for penalty in findings.batch1_penalties)
     if measured:
-        of_both = f"{count(measured, 'network')} measured at both"
-        lines.append(f"batch 1 slower than batch 2: {slower or 'none'} of {of_both}")
+        lines.append(
+            f"batch 1 slower than batch 2: {slower or 'none'} of"
+            f" {count(measured, 'network')} measured at both"
+        )
     return lines
 
 

@@ -214,9 +214,10 @@ def from_tables(
     for table, file in zip(several, tables.file_names(several), strict=True):
         found = _columns_of(table, column, unit, said)
         if read and found.axes != read[0].axes:
-            differ = f"{several[0].where} has the sizes {', '.join(read[0].axes)}"
-            others = f"{table.where} has {', '.join(found.axes)}"
-            raise UsageError(f"{differ}, {others}: analyze them separately")
+            raise UsageError(
+                f"{several[0].where} has the sizes {', '.join(read[0].axes)},"
+                f" {table.where} has {', '.join(found.axes)}: analyze them separately"
+            )
         read.append(found)
         alone = {FILE: file} if len(several) > 1 else {}
         for key, times_us in _by_shape(table, found, alone).items():
@@ -279,9 +280,11 @@ def _columns_of(
     sizes = _columns(table, AXES)
     if not sizes:
         names = tables.listed_names(table.names)
-        lacks = f"none of the columns {', '.join(AXES)}; its columns are {names}"
         example = '--rename "Num LSTM layers=layers"'
-        raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
+        raise UsageError(
+            f"{table.where} has none of the columns {', '.join(AXES)}; its columns are"
+            f" {names}; rename them, for example with {example}"
+        )
     own = telling(Tells.MINOR) if table.find("config_id") else ()
     system = _columns(table, SYSTEM_COLUMNS + own)
     taken = {name, *sizes.values(), *system.values()}
@@ -300,8 +303,9 @@ def _by_shape(
     used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
     if not len(used):
         rows = count(table.data.num_rows, "row")
-        needed = f"a time and {', '.join(columns.axes)}"
-        raise UsageError(f"{table.where}: no row has {needed} ({rows} with blanks)")
+        raise UsageError(
+            f"{table.where}: no row has a time and {', '.join(columns.axes)} ({rows} with blanks)"
+        )
     cells = [table.cells(name) for name in columns.system.values()]
     found: dict[tuple, list[float]] = {}
     for row in used:
@@ -324,9 +328,10 @@ def _whole_sizes(table: tables.Table, name: str) -> np.ndarray:
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))
     if wrong.any():
         row = int(np.argmax(wrong))
-        allowed = "a whole number of at least 1"
-        found = f"{name} is {sizes[row]:g}"
-        raise UsageError(f"{table.where}, {table.place(row)}: {found}, but must be {allowed}")
+        raise UsageError(
+            f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be a"
+            " whole number of at least 1"
+        )
     return sizes
 
 

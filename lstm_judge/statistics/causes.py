@@ -296,10 +296,10 @@ def odds(table: Iterable[int]) -> tuple[float, float, float]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Corrected p-values (Holm, Scandinavian Journal of Statistics 6, 1979)."""
     order = np.argsort(p_values)
-    corrected = np.empty(len(p_values))
     factors = np.arange(len(p_values), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(factors * np.asarray(p_values)[order]), 1)
-    return corrected.tolist()
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.maximum.accumulate(factors * np.asarray(p_values)[order])
+    return np.minimum(corrected, 1).tolist()
 
 
 def find_causes(

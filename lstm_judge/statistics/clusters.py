@@ -21,11 +21,12 @@ removed and the search is repeated. If a cluster of few trials overlaps the bulk
 significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -85,22 +86,20 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
     for indices a < b < c, the ratio of (a, b] to (b, c] is Beta distributed with b - a and c - b.
     """
     ends = np.cumsum(spacings)
-    chosen = np.r_[-1, _ranks(spacings)]  # -1: the start of the search
-    at = np.r_[0.0, ends[chosen[1:]]]
-    counts = (chosen[None, :] - chosen[:, None]).astype(np.float64)
-    lengths = np.maximum(at[None, :] - at[:, None], max(1e-12 * float(ends[-1]), 1e-200))
-    density = counts / lengths
+    chosen = np.append(-1, _ranks(spacings))  # -1: the start of the search
+    at = np.append(0.0, ends)[chosen + 1]
+    # Tables of all pairs a, b, flattened; a triple has only pairs with a < b.
+    counts = (chosen - chosen[:, None]).ravel().astype(np.float64)
+    least = max(1e-12 * float(ends[-1]), 1e-200)
+    density = counts / np.maximum((at - at[:, None]).ravel(), least)
     # The ratio is a sum of three terms: those of (a, b] and (b, c], minus that of (a, c].
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
+        log_likelihood = counts * np.log(density)
     dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
     before, after, whole = _triples(len(chosen))
-    gains = log_likelihood.ravel()[before] - log_likelihood.ravel()[whole]
-    gains += dense.ravel()[after]
-    gains[density.ravel()[before] >= density.ravel()[after]] = 0.0
-    best = int(gains.argmax()) if len(gains) else 0
-    if not len(gains) or gains[best] <= 0:
-        return 0.0, 0, 0
+    gains = log_likelihood[before] - log_likelihood[whole] + dense[after]
+    gains[density[before] >= density[after]] = 0.0
+    best = int(gains.argmax())
     first, last = divmod(int(after[best]), len(chosen))
     return float(gains[best]), int(chosen[first]), int(chosen[last])
 
@@ -119,21 +118,19 @@ def _triples(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _ranks(spacings: np.ndarray) -> np.ndarray:
     """Indices at which intervals start and end: ranks from the top in steps of 12 %, each at the
     widest gap."""
-    edges = _edges(len(spacings))
-    widest = np.repeat(np.maximum.reduceat(spacings, edges[:-1]), np.diff(edges))
-    places = np.flatnonzero(spacings == widest)
-    first = np.unique(np.searchsorted(edges, places, "right"), return_index=True)[1]
-    return np.unique(np.r_[0, places[first], len(spacings) - 1])
+    chosen = {0, len(spacings) - 1}
+    for start, stop in itertools.pairwise(_edges(len(spacings))):
+        chosen.add(start + int(spacings[start:stop].argmax()))
+    return np.array(sorted(chosen))
 
 
 @lru_cache(maxsize=4096)
-def _edges(k: int) -> np.ndarray:
+def _edges(k: int) -> list[int]:
     """Bounds of the steps of `_ranks` for `k` spacings."""
-    edges, rank = [0], 0
-    while rank < k:
-        rank = min(max(rank + 1, int(rank * GROWTH)), k)
-        edges.append(rank)
-    return k - np.array(edges[::-1])
+    ranks = [0]
+    while ranks[-1] < k:
+        ranks.append(min(max(ranks[-1] + 1, int(ranks[-1] * GROWTH)), k))
+    return [k - rank for rank in reversed(ranks)]
 
 
 # A cluster and the tail as a mixture of two densities
@@ -173,66 +170,70 @@ class Mixture:
     """A normal cluster, and a rest that decays exponentially in the reference's coordinate, within
     a window.
 
-    `within` and `wide` bound the place and width of the cluster; `expected` is its width before any
-    trial is seen. `fit` finds `place`, `width`, `weight` (the share of the cluster), `decay` (of
-    the rest) and `trials` (the number of those of the cluster).
+    `fit` finds `place`, `width`, `weight` (the share of the cluster), `decay` (of the rest) and
+    `trials` (the number of those of the cluster). Of many trials a histogram with bins of about
+    `step` is fitted.
     """
 
     def __init__(
         self,
         values: np.ndarray,
         window: tuple[float, float],
-        step: float,
         reference: Reference,
-        *,
-        within: tuple[float, float],
-        wide: tuple[float, float],
-        expected: float = 0.0,
+        step: float = 0.0,
     ) -> None:
         self.start, self.stop = window
         self.reference = reference
-        self.within = within
-        self.wide = wide
-        self.expected = expected
-        inside = values[(values >= self.start) & (values <= self.stop)]
-        if len(inside):
-            self.values, self.counts = _binned(inside, step)
-        else:
-            self.values, self.counts = np.array([self.start]), np.zeros(1)
+        self.values = values[(values >= self.start) & (values <= self.stop)]
+        self.counts = np.ones(len(self.values))
+        if len(self.values) > FEW:
+            bins = min(1000, max(100, int(np.ptp(self.values) / max(step, 1e-12))))
+            counts, edges = np.histogram(self.values, bins)
+            self.values = ((edges[:-1] + edges[1:]) / 2)[counts > 0]
+            self.counts = counts[counts > 0].astype(np.float64)
         self.origin = float(reference.cumulative(self.start))
         self.length = float(reference.cumulative(self.stop)) - self.origin
         self.coordinates = reference.cumulative(self.values) - self.origin
         self.rates = reference.rate(self.values)
 
-    def fit(self, place: float, width: float, weight: float, turns: int) -> Self:
-        """Expectation maximization from these start values, of at most `turns` iterations."""
+    def fit(
+        self,
+        place: float,
+        width: float,
+        weight: float,
+        turns: int,
+        within: tuple[float, float],
+        wide: tuple[float, float],
+        expected: float = 0.0,
+    ) -> Self:
+        """Expectation maximization from these start values, of at most `turns` iterations.
+
+        `within` and `wide` bound the place and width of the cluster; `expected` is its width before
+        any trial is seen.
+        """
         self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
-        least, most = self.within
-        narrowest, widest = self.wide
+        self.trials = 0.0
         total = float(self.counts.sum())
         moments = np.stack([np.ones(len(self.values)), self.values, self.coordinates])
         of_all = float(self.counts @ self.coordinates)
         # A prior of two trials with the expected width, so that a few close trials do not make a
         # narrow cluster.
-        prior = 2 if self.expected else 0
+        prior = 2 if expected else 0
         for _ in range(turns):
             bump, rest = self._densities(self.values, self.coordinates, self.rates)
             belongs = self.counts * bump / (bump + rest)
             self.trials, sum_, coordinates = (moments @ belongs).tolist()
             if self.trials < 1:
                 break
-            place = min(max(sum_ / self.trials, least), most)
-            squares = float(belongs @ (self.values - place) ** 2) + prior * self.expected**2
-            width = min(max(math.sqrt(squares / (self.trials + prior)), narrowest), widest)
+            place = min(max(sum_ / self.trials, within[0]), within[1])
+            squares = float(belongs @ (self.values - place) ** 2) + prior * expected**2
+            width = min(max(math.sqrt(squares / (self.trials + prior)), wide[0]), wide[1])
             weight = self.trials / total
-            mean = (of_all - coordinates) / max(total - self.trials, 1e-9)
-            settled = (
-                abs(place - self.place) < SETTLED * width
-                and abs(weight - self.weight) < SETTLED * weight
-            )
+            moved = abs(place - self.place) / width, abs(weight - self.weight) / weight
             self.place, self.width, self.weight = place, width, weight
+            mean = (of_all - coordinates) / max(total - self.trials, 1e-9)
             self.decay = _decay(mean, self.length)
-            if settled:
+            if max(moved) < SETTLED:
                 break
         return self
 
@@ -255,20 +256,14 @@ class Mixture:
         return float(self.counts @ np.log(bump + rest))
 
     def found(self) -> Bump:
-        """The range in which the cluster is denser than the rest, within 4.5 standard deviations."""
-        low, high = (
-            max(self.start, self.place - 4.5 * self.width),
-            min(self.stop, self.place + 4.5 * self.width),
-        )
-        below, above = np.linspace(low, self.place, 300)[::-1], np.linspace(self.place, high, 300)
-        return Bump(
-            self.place,
-            self._last_denser(below),
-            float(np.nextafter(self._last_denser(above), math.inf)),
-        )
+        """The range where the cluster is denser than the rest, within 4.5 standard deviations."""
+        low = self._last_denser(max(self.start, self.place - 4.5 * self.width))
+        high = self._last_denser(min(self.stop, self.place + 4.5 * self.width))
+        return Bump(self.place, low, float(np.nextafter(high, math.inf)))
 
-    def _last_denser(self, outward: np.ndarray) -> float:
-        """The last of these places before the rest is denser than the cluster."""
+    def _last_denser(self, end: float) -> float:
+        """The last place from the cluster to `end` before the rest is denser than the cluster."""
+        outward = np.linspace(end, self.place, 300)[::-1]
         bump, rest = self._at(outward)
         lost = np.flatnonzero(bump < rest)
         return float(outward[max(lost[0] - 1, 0) if len(lost) else -1])
@@ -286,34 +281,30 @@ class Mixture:
         places = np.linspace(self.start, self.place, 300)
         bump, rest = self._at(places)
         both = bump + rest
-        if bump[-1] < 2 * rest[-1] or both.min() > dip * both[-1]:
+        emptiest = both.argmin()
+        if bump[-1] < 2 * rest[-1] or both[emptiest] > dip * both[-1]:
             return False
-        centres = np.array([places[np.argmin(both)], self.place])
-        total = np.r_[0, np.cumsum(self.counts)]
         half = min(self.width / 2, self.reference.spread)
-        inside = total[np.searchsorted(self.values, centres + half)]
-        inside -= total[np.searchsorted(self.values, centres - half)]
-        return bool(inside[0] - inside[1] <= 1.7 * math.sqrt(inside.sum()))
+        before, at = (
+            self.counts[(self.values >= centre - half) & (self.values < centre + half)].sum()
+            for centre in (places[emptiest], self.place)
+        )
+        return bool(before - at <= 1.7 * math.sqrt(before + at))
 
 
-def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> Mixture:
-    """A mixture fitted around a dense interval, within five standard deviations."""
-    core = ordered[first : last + 1]
+def around(core: np.ndarray, ordered: np.ndarray, reference: Reference) -> Mixture:
+    """A mixture fitted around a dense interval, `core`, within five standard deviations."""
     place = float(np.median(core))
     # The densest part is narrower than the whole cluster, which is seldom narrower than the bulk.
-    width = max(
-        float(np.subtract(*np.percentile(core, [75, 25]))), 0.5 * reference.spread * (1 + place)
-    )
+    low, high = np.percentile(core, [25, 75]).tolist()
+    width = expected = max(high - low, 0.5 * reference.spread * (1 + place))
     finest = max(1e-9 * (1 + place), 0.02 * reference.spread)
-    expected, reach = width, float(core[-1] - core[0])
+    reach = float(core[-1] - core[0])
     within = (float(core[0]) - reach, float(core[-1]) + reach)
     for _ in range(4):
         window = (max(BEYOND * reference.spread, place - 5 * width), place + 5 * width)
-        wide = (finest, 2 * width)
-        mixture = Mixture(
-            ordered, window, width / 20, reference, within=within, wide=wide, expected=expected
-        )
-        mixture.fit(place, width, 0.5, turns=15)
+        mixture = Mixture(ordered, window, reference, width / 20)
+        mixture.fit(place, width, 0.5, 15, within, (finest, 2 * width), expected)
         place, width = mixture.place, mixture.width
     return mixture
 
@@ -330,55 +321,50 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Bump | 
     far = ordered[ordered > (WELL_BEYOND - 0.25) * spread]
     if len(far) < max(LEAST, least / 2):
         return None
-    window, wide = (BEYOND * spread, 2 * float(ordered[-1])), (0.5 * spread, math.inf)
-    mixture = Mixture(ordered, window, 0.0, reference, within=(0, math.inf), wide=wide)
+    window = (BEYOND * spread, 2 * float(ordered[-1]))
+    wide = (0.5 * spread, math.inf)
     weight = 0.7 * len(far) / len(ordered)
-    places = np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist()
-    mixtures = [
-        copy(mixture).fit(place, max(0.15 * place, 0.6 * spread), weight, turns=50)
-        for place in places
-    ]
-    likelihoods = [mixture.log_likelihood() for mixture in mixtures]
-    best = mixtures[likelihoods.index(max(likelihoods))]
+    mixture = Mixture(ordered, window, reference)
+    mixtures = []
+    for place in np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist():
+        width = max(0.15 * place, 0.6 * spread)
+        mixtures.append(copy(mixture).fit(place, width, weight, 50, (0, math.inf), wide))
+    best = max(mixtures, key=Mixture.log_likelihood)
     narrow = 3 * best.width <= best.place and best.width <= WIDEST * (1 + best.place)
     if best.trials < LEAST - 1 or best.decay < 0.6 or not narrow or not best.stands_out(DIP):
         return None
     smooth = _smooth(best.coordinates) + float(np.log(best.rates).sum())
-    return best.found() if max(likelihoods) - smooth > SHOULDER else None
+    return best.found() if best.log_likelihood() - smooth > SHOULDER else None
 
 
 def _smooth(times: np.ndarray) -> float:
-    """The largest log likelihood of exceedances (> 0) under tails whose hazard does not increase."""
-    n, times = len(times), np.maximum(times, 1e-12)
-    logs = np.log(times)
-    shapes = np.linspace(0.3, 1, 15)
-    means = np.array([np.mean(times**shape) for shape in shapes])
-    best = float(np.max(n * (np.log(shapes / means) - 1) + (shapes - 1) * logs.sum()))
+    """The largest log likelihood of exceedances (> 0) under tails whose hazard never increases."""
+    n = len(times)
+    times = np.sort(np.maximum(times, 1e-12))
+    found = []
+    for shape in np.linspace(0.3, 1, 15):  # Weibull
+        log_likelihood = n * (np.log(shape / np.mean(times**shape)) - 1)
+        found.append(log_likelihood + (shape - 1) * np.log(times).sum())
     scales = times.mean() * np.geomspace(0.05, 2, 40)[:, None]
-    for shape in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0):
+    for shape in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0):  # Pareto
         pareto = -np.log(scales) - (1 + 1 / shape) * np.log1p(shape * times / scales)
-        best = max(best, float(pareto.sum(axis=1).max()))
-    ordered = np.sort(times)
-    for share in (0.1, 0.2, 0.35, 0.5):
+        found.append(pareto.sum(axis=1).max())
+    for first in (0.1, 0.2, 0.35, 0.5):  # two exponentials
+        share = first
         cut = min(max(int(n * (1 - share)), 1), n - 1)
-        weight, slow, fast = share, float(ordered[cut:].mean()), float(ordered[:cut].mean())
+        slow, fast = times[cut:].mean(), times[:cut].mean()
         for _ in range(61):
-            rare, usual = (
-                weight / slow * np.exp(-times / slow),
-                (1 - weight) / fast * np.exp(-times / fast),
-            )
-            both = np.maximum(rare + usual, 1e-300)
+            rare = share / slow * np.exp(-times / slow)
+            both = np.maximum(rare + (1 - share) / fast * np.exp(-times / fast), 1e-300)
             belongs = rare / both
-            total = float(belongs.sum())
+            total = belongs.sum()
             if not 1e-6 < total < n - 1e-6:
                 break
-            weight, slow, fast = (
-                total / n,
-                float(belongs @ times) / total,
-                float((1 - belongs) @ times) / (n - total),
-            )
-        best = max(best, float(np.log(both).sum()))
-    return best
+            share = total / n
+            slow = belongs @ times / total
+            fast = (1 - belongs) @ times / (n - total)
+        found.append(np.log(both).sum())
+    return float(max(found))
 
 
 def _decay(mean: float, length: float) -> float:
@@ -389,31 +375,12 @@ def _decay(mean: float, length: float) -> float:
         return 0.0
     if share < 0.05:
         return 1 / share / length
-    x, shares = _truncated()
-    rate = float(np.interp(share, shares, x))
-    # One step of Newton's method from the table: f(x) = 1 / x - 1 / (e^x - 1).
-    grown = math.expm1(rate)
-    rate -= (1 / rate - 1 / grown - share) / ((1 + grown) / grown**2 - 1 / rate**2)
+    # Newton's method from the left of the root of f(x) = 1 / x - 1 / (e^x - 1), which is convex.
+    rate = 12 * (0.5 - share)
+    for _ in range(7):
+        grown = math.expm1(rate)
+        rate -= (1 / rate - 1 / grown - share) / ((1 + grown) / grown**2 - 1 / rate**2)
     return rate / length
-
-
-@cache
-def _truncated() -> tuple[np.ndarray, np.ndarray]:
-    """Rates times length from 20 to 0.01, and the means of the truncated exponentials as shares of
-    the length."""
-    x = np.geomspace(20.2, 0.01, 2000)
-    return x, 1 / x - 1 / np.expm1(x)
-
-
-def _binned(values: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """Places and counts of a histogram; the values themselves if there are few."""
-    if len(values) <= FEW:
-        return values, np.ones(len(values))
-    counts, edges = np.histogram(
-        values, bins=min(1000, max(100, int(np.ptp(values) / max(step, 1e-12))))
-    )
-    kept = counts > 0
-    return ((edges[:-1] + edges[1:]) / 2)[kept], counts[kept].astype(np.float64)
 
 
 # The search
@@ -459,16 +426,17 @@ def find_clusters(
         if inside.any():
             bumps.append(_bump(float(np.median(ratios[inside])), np.sort(ratios[inside])))
             ratios = ratios[~inside]
-    slow = _side(ratios - 1, reference, LEAST)
-    slow = [Bump(1 + bump.place, 1 + bump.low, 1 + bump.high) for bump in slow]
-    fast = _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios)))
-    fast = [Bump(math.exp(-bump.place), math.exp(-bump.high), math.exp(-bump.low)) for bump in fast]
+    sides = (
+        (ratios - 1, LEAST, lambda away: 1 + away),
+        (-np.log(ratios), max(LEAST, FAST_SHARE * len(ratios)), lambda away: math.exp(-away)),
+    )
+    for away, least, multiple in sides:
+        for bump in _side(away, reference, least):
+            low, high = sorted((multiple(bump.low), multiple(bump.high)))
+            bumps.append(Bump(multiple(bump.place), low, high))
     # Bounds are those of spread ties: half a step more has the ties themselves, and not those next
     # to them.
-    wider = [
-        Bump(bump.place, bump.low - step / 2, bump.high + step / 2)
-        for bump in (*bumps, *fast, *slow)
-    ]
+    wider = [Bump(bump.place, bump.low - step / 2, bump.high + step / 2) for bump in bumps]
     return tuple(sorted(wider, key=lambda bump: bump.place))
 
 
@@ -489,7 +457,7 @@ def _side(away: np.ndarray, reference: Reference, least: float) -> list[Bump]:
     left = np.sort(away[away > BEYOND * reference.spread])
     found: list[tuple[float, np.ndarray]] = []
     for _ in range(MOST):
-        cluster = _largest(left, reference, least) if len(left) >= LEAST else None
+        cluster = _largest(left, reference, least)
         if cluster is None:
             break
         inside = (left >= cluster.low) & (left < cluster.high)
@@ -502,13 +470,11 @@ def _side(away: np.ndarray, reference: Reference, least: float) -> list[Bump]:
 def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
     """Add to a cluster the few remaining trials next to it, up to a distance of its width."""
     low, high, width = members[0], members[-1], np.ptp(members)
-    for zone in (
-        left[(left < low) & (left >= low - width)],
-        left[(left > high) & (left <= high + width)],
-    ):
-        if len(zone) <= max(LEAST - 1, len(members) // 20):
-            members = np.concatenate([members, zone])
-    return np.sort(members)
+    before = left[(left < low) & (left >= low - width)]
+    after = left[(left > high) & (left <= high + width)]
+    few = max(LEAST - 1, len(members) // 20)
+    zones = [zone for zone in (before, after) if len(zone) <= few]
+    return np.sort(np.concatenate([members, *zones]))
 
 
 def _bump(place: float, members: np.ndarray) -> Bump:
@@ -524,18 +490,15 @@ def _joined(
     found: list[tuple[float, np.ndarray]], place: float, members: np.ndarray, step: float
 ) -> list[tuple[float, np.ndarray]]:
     """Add a cluster, merged with those that two normal clusters explain hardly better than one, or
-    too near.
-
-    Fewer than `DIP_STEPS` steps of the clock apart they are one.
+    that are fewer than `DIP_STEPS` steps of the clock away.
 
     This restores clusters that the search found in two parts.
     """
     others = []
     for other_place, other in found:
         both = np.concatenate([members, other])
-        near = _gap(members, other) < DIP_STEPS * step
         if (
-            near
+            _gap(members, other) < DIP_STEPS * step
             or _gain(members, other, both) < TWO
             or _beside(members, other)
             or _beside(other, members)
@@ -562,23 +525,25 @@ def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
     if _gap(a, b) < 0:
         return 0.0
     whole = max(float(both.std()), 1e-12)
-    return sum(
-        len(part) * math.log(len(part) / len(both) * whole / max(float(part.std()), 1e-3 * whole))
-        for part in (a, b)
-    )
+    gain = 0.0
+    for part in (a, b):
+        width = max(float(part.std()), 1e-3 * whole)
+        gain += len(part) * math.log(len(part) / len(both) * whole / width)
+    return gain
 
 
 def _largest(ordered: np.ndarray, reference: Reference, least: float) -> Bump | None:
     """The most significant cluster of an ascending array; None if there is none."""
-    for dip in (reference.dip, None):
-        found = _scanned(ordered, reference, least, dip)
-        if found is not None:
-            return found
-    found = (
-        (shoulder(ordered, reference, least)) if reference.shaped and len(ordered) <= FEW else None
-    )
-    origin = BEYOND * reference.spread
-    return found if found and _shown(ordered, origin, found, least, reference) else None
+    if len(ordered) < LEAST:
+        return None
+    found = _scanned(ordered, reference, least, reference.dip)
+    if found is None:
+        found = _scanned(ordered, reference, least, None)
+    if found is None and reference.shaped and len(ordered) <= FEW:
+        found = shoulder(ordered, reference, least)
+        if found and not _shown(ordered, BEYOND * reference.spread, found, least, reference):
+            return None
+    return found
 
 
 def _scanned(
@@ -592,29 +557,30 @@ def _scanned(
     """
     origin = BEYOND * reference.spread
     while len(ordered) >= LEAST:
-        if dip is not None:
-            spacings = np.diff(reference.cumulative(np.r_[origin, ordered])) * np.arange(
-                len(ordered), 0, -1
-            )
+        places = np.append(origin, ordered)
+        if dip is None:
+            spacings = np.diff(places)
         else:
-            spacings = np.diff(ordered, prepend=origin)
+            spacings = np.diff(reference.cumulative(places)) * np.arange(len(ordered), 0, -1)
         gain, first, last = scan(spacings)
         if gain < LIMIT:
             return None
-        mixture = around(ordered, first, last, reference)
-        found, width, core = mixture.found(), mixture.width, ordered[first : last + 1]
+        core = ordered[first : last + 1]
+        mixture = around(core, ordered, reference)
+        found = mixture.found()
+        width = mixture.width
         if dip is None and not core[0] <= mixture.place <= core[-1]:
             # The mixture does not describe the surroundings: use the dense interval itself.
-            found, width = (
-                Bump(float(np.median(core)), float(core[0]), float(core[-1]) + 1e-12),
-                float(core.std()),
-            )
-        fits = _shown(ordered, origin, found, least, reference) and width <= WIDEST * (
-            1 + found.place
-        )
-        if fits and (dip is None or mixture.stands_out(dip)):
+            found = Bump(float(np.median(core)), float(core[0]), float(core[-1]) + 1e-12)
+            width = float(core.std())
+        if (
+            width <= WIDEST * (1 + found.place)
+            and _shown(ordered, origin, found, least, reference)
+            and (dip is None or mixture.stands_out(dip))
+        ):
             return found
-        origin, ordered = float(ordered[last]), ordered[last + 1 :]
+        origin = float(ordered[last])
+        ordered = ordered[last + 1 :]
     return None
 
 

@@ -61,13 +61,12 @@ def computed(
         if cores < 2 or left_s < LONG_S:
             compute(itertools.chain(*others))
             return found
-        children: list[Connection] = []
+        idle: list[Any] = []
         for _ in range(cores):
             child = Child("from lstm_judge.statistics.parallel import serve; serve()")
             cleaning.callback(child.close)
-            children.append(child.connection)
+            idle.append(child.connection)
         under_way: dict[Connection, range] = {}
-        idle = children
         while others or under_way:
             for child in idle[: len(others)]:
                 chunk = others.pop(0)

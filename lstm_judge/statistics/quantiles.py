@@ -84,16 +84,16 @@ def fences(ordered_ns: Ordered) -> tuple[int, int]:
     Exact: values are rounded to whole ns, and compared with the fences in integers. In floating
     point a value on a fence would be inside or outside depending on the unit.
     """
-    steps = (
-        len(ordered_ns) - 1
-    )  # a quartile lies at steps / 4 or 3 x steps / 4, between two order statistics
-    low, high = (
-        int(_whole(ordered_ns[rank])) * (4 - part)
-        + int(_whole(ordered_ns[min(rank + 1, steps)])) * part
-        for rank, part in (divmod(quarters * steps, 4) for quarters in (1, 3))
-    )  # four times the quartiles
-    below, above = 2 * low - 3 * (high - low), 2 * high + 3 * (high - low)  # eight times the fences
-    return -(-below // 8), above // 8
+    last = len(ordered_ns) - 1
+    quartiles = []  # four times each
+    for quarters in (1, 3):
+        # A quartile lies between two order statistics, at a number of quarters of the way.
+        rank, part = divmod(quarters * last, 4)
+        before, after = ordered_ns[rank], ordered_ns[min(rank + 1, last)]
+        quartiles.append(int(_whole(before)) * (4 - part) + int(_whole(after)) * part)
+    low, high = quartiles
+    reach = 3 * (high - low)
+    return -((reach - 2 * low) // 8), (2 * high + reach) // 8
 
 
 def _whole(values_ns: Any) -> np.ndarray:
@@ -115,40 +115,35 @@ def count_outliers(values_ns: Ordered) -> int:
     return int(values_ns.counts[(whole < low) | (whole > high)].sum())
 
 
-def mean_and_deviation(values: Ordered) -> tuple[float, float | None]:
-    """The mean, and the standard deviation with n - 1 in its denominator; None for one value."""
+def mean_and_deviation(values: Ordered) -> tuple[float, float]:
+    """The mean, and the standard deviation with n - 1 in its denominator; NaN for one value."""
     n = len(values)
-    values, counts = (
-        (values, 1) if isinstance(values, np.ndarray) else (values.values, values.counts)
-    )
+    counts: Any = 1
+    if not isinstance(values, np.ndarray):
+        values, counts = values.values, values.counts
     mean = float(np.sum(values * counts, dtype=np.float64)) / n
-    if not math.isfinite(mean):
-        return mean, None
-    return mean, math.sqrt(
-        float(np.sum(counts * (values - mean) ** 2)) / (n - 1)
-    ) if n > 1 else None
+    if n == 1 or not math.isfinite(mean):
+        return mean, math.nan
+    return mean, math.sqrt(float(np.sum(counts * (values - mean) ** 2)) / (n - 1))
 
 
 def share_of(percentile: str | float | Fraction) -> Fraction:
     """A percentile as an exact share: `99.9` -> 999/1000; raises `UsageError` for less than 50 or
     100 and more."""
     try:
-        share = (
-            Fraction(decimal(percentile) if isinstance(percentile, str) else str(percentile)) / 100
-        )
+        text = decimal(percentile) if isinstance(percentile, str) else str(percentile)
+        share = Fraction(text) / 100
     except (ValueError, ZeroDivisionError):
         raise UsageError(
             f"a percentile must be a number such as 99.9, not {percentile!r}"
         ) from None
-    if not Fraction(1, 2) <= share < 1:
-        if Fraction(1, 2) <= 100 * share < 1:
-            raise UsageError(
-                f"{percentile} is a share; percentiles are in percent: {float(10000 * share):g}?"
-            )
-        raise UsageError(
-            f"{percentile} is no percentile: they are in percent, at least 50 and below 100"
-        )
-    return share
+    if Fraction(1, 2) <= share < 1:
+        return share
+    if Fraction(1, 2) <= 100 * share < 1:
+        meant = f"percentiles are in percent: {float(10000 * share):g}?"
+        raise UsageError(f"{percentile} is a share; {meant}")
+    limits = "they are in percent, at least 50 and below 100"
+    raise UsageError(f"{percentile} is no percentile: {limits}")
 
 
 def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
@@ -165,15 +160,13 @@ def check_confidence(confidence: float) -> float:
 
 def at_most(count: int, n: int, share: float) -> float:
     """P(B <= count) for B ~ Binomial(n, share)."""
+    if count < 0:
+        return 0.0
+    if count >= n:
+        return 1.0
     # The relative error of scipy's bdtr is 1e-6 at n = 1e6, that of the incomplete beta function
     # 1e-13.
-    return (
-        0.0
-        if count < 0
-        else 1.0
-        if count >= n
-        else float(special.betaincc(count + 1, n - count, share))
-    )
+    return float(special.betaincc(count + 1, n - count, share))
 
 
 @lru_cache(maxsize=4096)
@@ -188,7 +181,8 @@ def interval_ranks(
     Order Statistics, 7.1). The interval contains the percentile with a probability of at least
     `confidence`, for any distribution.
     """
-    half, p = (1 - confidence) / 2, float(share)
+    half = (1 - confidence) / 2
+    p = float(share)
     low = bisect_right(range(n), half, key=lambda count: at_most(count, n, p))
     high = 1 + bisect_left(range(n), True, key=lambda count: 1 - at_most(count, n, p) <= half)
     return (low if low >= 1 else None), (high if high <= n else None)
@@ -207,13 +201,16 @@ def interval(
     `effective`: effective sample size over n; the ranks are computed for the former and scaled to
     n. `most`: the most that each value may be, ascending, if `ordered` has the least.
     """
-    n, most = len(ordered), ordered if most is None else most
+    n = len(ordered)
     trials = max(1, math.floor(n * effective + 1e-9))
     low, high = interval_ranks(trials, share, confidence)
-    return (
-        None if low is None else float(ordered[max(1, low * n // trials) - 1]),
-        None if high is None else finite(float(most[min(n, -(-high * n // trials)) - 1])),
-    )
+    least_value = most_value = None
+    if low is not None:
+        least_value = float(ordered[max(1, low * n // trials) - 1])
+    if high is not None:
+        values = ordered if most is None else most
+        most_value = finite(float(values[min(n, -(-high * n // trials)) - 1]))
+    return least_value, most_value
 
 
 def finite(value: float) -> float | None:
@@ -282,12 +279,12 @@ def trials_for_share(
         return None
     if events == 0:
         return _or_none(trials_for(0, allowed, confidence))
-    p, alpha = float(allowed), 1 - confidence
 
     def sufficient(first: int, stop: int) -> np.ndarray:
         counts = np.arange(first, stop, dtype=np.int64)
         lengths = counts * n // events
-        return special.betaincc(counts + 1.0, (lengths - counts).astype(float), p) <= alpha
+        chances = special.betaincc(counts + 1.0, (lengths - counts).astype(float), float(allowed))
+        return chances <= 1 - confidence
 
     most = LONGEST * events // n + 1
     last = 1 + bisect_left(

@@ -167,7 +167,8 @@ def not_judged(rounds: Sequence[Round]) -> str | None:
         else:
             step_ns = clock_step(latency_ns[:LOOKED])
         if median(latency_ns) < FEWEST_STEPS * step_ns:
-            return f"the median is below {FEWEST_STEPS} steps of the clock, of {latency(step_ns / 1e3)}"
+            step = latency(step_ns / 1e3)
+            return f"the median is below {FEWEST_STEPS} steps of the clock, of {step}"
     return None
 
 
@@ -188,28 +189,28 @@ def segments_of(latency_ns: np.ndarray) -> Segments:
     segments = []
     level = np.empty(len(logs))
     for (start, stop), slope in zip(itertools.pairwise(places), sloped, strict=True):
-        level[start:stop] = np.median(logs[start:stop])
-        change = 0.0
-        if slope:
-            inside = (edges[:-1] >= start) & (edges[1:] <= stop)
-            x = ((edges[:-1] + edges[1:]) / 2)[inside]
-            x -= x.mean()
-            per_trial = float(x @ medians[inside] / (x @ x))
-            trials = np.arange(start, stop)
-            level[start:stop] += per_trial * (trials - trials.mean())
-            change = math.expm1(per_trial * (stop - start - 1))
+        per_trial = _slope(edges, medians, start, stop) if slope else 0.0
+        trials = np.arange(start, stop)
+        level[start:stop] = np.median(logs[start:stop]) + per_trial * (trials - trials.mean())
         median_us = median(latency_ns[start:stop]) / 1e3
+        change = math.expm1(per_trial * (stop - start - 1))
         segments.append(Segment(start, stop, stop - start, median_us, change))
-    level = np.exp(level)
     mean = level
-    if levels is not None and levels.shares_last != levels.shares_first:
+    if levels is not None:
         growth = np.subtract(levels.shares_last, levels.shares_first) @ np.log(levels.medians_us)
-        mean = level * np.exp(growth * np.linspace(0, 1, len(level)))
-    steady = SteadyState.FLAT
-    if len(segments) > 1 or sloped[0] or mean is not level:
-        steady = _steady_state(mean)
-    drift = float(mean[-1] / mean[0] - 1)
-    return Segments(tuple(segments), steady, drift, level, levels, step_ns)
+        mean = level + growth * np.linspace(0, 1, len(level))
+    drift = float(np.exp(mean[-1] - mean[0]) - 1)
+    return Segments(
+        tuple(segments), _steady_state(np.exp(mean)), drift, np.exp(level), levels, step_ns
+    )
+
+
+def _slope(edges: np.ndarray, medians: np.ndarray, start: int, stop: int) -> float:
+    """Change of the level per trial between two trials, by the blocks between them."""
+    inside = (edges[:-1] >= start) & (edges[1:] <= stop)
+    x = ((edges[:-1] + edges[1:]) / 2)[inside]
+    x -= x.mean()
+    return float(x @ medians[inside] / (x @ x))
 
 
 def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels | None:
@@ -337,7 +338,7 @@ def spread_ties(values: np.ndarray, step: float) -> np.ndarray:
 
 
 def _golden(n: int) -> np.ndarray:
-    """The fractional parts of the first n multiples of the golden ratio, which fill 0 to 1 evenly."""
+    """Fractional parts of the first n multiples of the golden ratio, which fill 0 to 1 evenly."""
     return np.arange(1, n + 1) * 0.6180339887498949 % 1.0
 
 
@@ -431,11 +432,11 @@ def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: i
 
 def _steady_state(levels: np.ndarray) -> SteadyState:
     """The class, by the levels in 20 windows compared with that of the last tenth of the trials."""
+    if levels.min() == levels.max():
+        return SteadyState.FLAT
     last = float(np.median(levels[-max(len(levels) // 10, 1) :]))
     bounds = np.linspace(0, len(levels), min(WINDOWS, len(levels)) + 1).astype(int)
-    windows = np.array(
-        [np.median(levels[start:stop]) for start, stop in itertools.pairwise(bounds)]
-    )
+    windows = np.array([np.median(part) for part in np.split(levels, bounds[1:-1])])
     away = np.abs(windows / last - 1) > SAME_LEVEL
     if away[len(windows) // 2 :].any():
         return SteadyState.NONE

@@ -6,7 +6,6 @@ occurred; only the quartiles of boxes and of the 1.5 x IQR rule are interpolated
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -122,29 +121,26 @@ class Trials:
 
     @property
     def min_us(self) -> float:
-        return self.statistic("min_us")
+        return float(self.ordered_ns[0]) / 1e3
 
     @property
     def max_us(self) -> float:
-        return self.statistic("max_us")
+        return float(self.ordered_ns[-1]) / 1e3
 
     @property
     def mean_us(self) -> float:
-        return self.statistic("mean_us")
+        return mean_and_deviation(self.ordered_ns)[0] / 1e3
 
     @property
     def std_us(self) -> float:
         """Standard deviation with n - 1 in its denominator; NaN of one trial."""
-        _, deviation_ns = mean_and_deviation(self.ordered_ns)
-        return math.nan if deviation_ns is None else deviation_ns / 1e3
+        return mean_and_deviation(self.ordered_ns)[1] / 1e3
 
     def statistic(self, name: str) -> float:
         """In us: "min_us", "mean_us", "max_us", or one of `quantiles.PERCENTILES`."""
         if name in PERCENTILES:
             return percentile(self.ordered_ns, PERCENTILES[name]) / 1e3
-        if name == "mean_us":
-            return mean_and_deviation(self.ordered_ns)[0] / 1e3
-        return float(self.ordered_ns[{"min_us": 0, "max_us": -1}[name]]) / 1e3
+        return getattr(self, name)
 
     def percentile(
         self,

@@ -66,7 +66,7 @@ class Floor(JsonFields):
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow(JsonFields):
-    """One configuration, or one of its rounds; `columns.SUMMARY` has the place of each column here.
+    """One configuration, or one of its rounds; `columns.SUMMARY` has the places of its columns.
 
     `group` distinguishes the row from others of its source. `configuration`: by column, None for
     what is not known, such as the shape and runtime of a table from elsewhere. `statistics`: by
@@ -105,6 +105,9 @@ class SummaryRow(JsonFields):
     facts: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(FACTS))
     failure: NoTrials | None = None
 
+    def __repr__(self) -> str:
+        return f"<SummaryRow: {self.group}, {self.n} trials, {self.status}>"
+
     @property
     def status(self) -> str:
         """`ok` or `failed`."""
@@ -120,41 +123,37 @@ class SummaryRow(JsonFields):
             del cluster["period_ms"], cluster["hint"], cluster["causes"]
         return {**found, "status": self.status}
 
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Its values in CSV and frames, by column."""
+        paths = dict(columns.SUMMARY)
+        for key in self.asked:
+            paths |= columns.percentile_columns(key)
+        return columns.row(self.as_dict(), paths, paths)
 
-@dataclass(frozen=True, eq=False, repr=False)
+
 class Summary(Answers[SummaryRow]):
     """Rows of configurations, or of their rounds; `str` gives the text table, `frame` the columns
     of `columns.SUMMARY` and the percentiles that were asked for."""
-
-    @property
-    def _columns(self) -> dict[str, str]:
-        """Columns of CSV and frames, and their places in the JSON."""
-        paths = dict(columns.SUMMARY)
-        for key in dict.fromkeys(key for row in self.answers for key in row.asked):
-            paths |= columns.percentile_columns(key)
-        return paths
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
         return [{**row.as_dict(), "warnings": list(self.warnings)} for row in self.answers]
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        paths = self._columns
-        for row in self.answers:
-            yield columns.row(row.as_dict(), paths, paths)
+        return (row.flat for row in self.answers)
 
     def csv_text(self) -> str:
         """CSV with a header; lists of values per round are separated by spaces, other structures
         are JSON."""
-        rows = []
-        for row in self._rows():
+        rows = list(self._rows())
+        for row in rows:
+            for name in ("median_us_rounds", "max_us_rounds"):
+                row[name] = " ".join(map(str, row[name]))
             for name, value in row.items():
-                if name in ("median_us_rounds", "max_us_rounds"):
-                    row[name] = " ".join(map(str, value))
-                elif isinstance(value, list | dict):
+                if isinstance(value, list | dict):
                     row[name] = json.dumps(value)
-            rows.append(row)
-        return csv_text(pd.DataFrame(rows, columns=list(self._columns), dtype=object))
+        return csv_text(pd.DataFrame(rows, dtype=object))
 
 
 def summarize(
@@ -292,11 +291,13 @@ def _recorded(
     )
 
 
-def _failed(group: Group) -> SummaryRow:
-    failure = NoTrials(None, "no trials after warm-up") if group.failure is None else group.failure
-    configuration = _configured(group.configuration)
+def _failed(group: Group, number: int | None = None) -> SummaryRow:
     return SummaryRow(
-        group=group.group, machine=group.machine, configuration=configuration, failure=failure
+        group=group.group,
+        machine=group.machine,
+        round=number,
+        configuration=_configured(group.configuration),
+        failure=group.failure or NoTrials(None, "no trials after warm-up"),
     )
 
 
@@ -305,18 +306,10 @@ def _failed_rounds(runs: Runs) -> list[SummaryRow]:
     last = {}
     for item in runs.recordings:
         if isinstance(item, Failure):
-            identity, machine, _ = group_key(item)
-            last[identity, machine, item.round] = item
-    rows = []
-    for (_, machine, number), item in last.items():
-        configuration = item.configuration
-        rows.append(
-            SummaryRow(
-                group=configuration.workload.group_fields(configuration.mode),
-                machine=machine,
-                round=number,
-                configuration=_configured(configuration),
-                failure=NoTrials(item.stage, item.reason),
-            )
-        )
-    return rows
+            configuration = item.configuration
+            fields = configuration.workload.group_fields(configuration.mode)
+            failure = NoTrials(item.stage, item.reason)
+            key = group_key(item)
+            group = Group("", (), fields, configuration, failure, key)
+            last[key[:2], item.round] = _failed(group, item.round)
+    return list(last.values())

@@ -42,10 +42,14 @@ def text(rows: Rows) -> str:
     their group instead of a shape.
     """
     _, columns, lines = shown(rows)
-    headings = [column.heading for column in columns]
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
-    body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
-    return "\n".join([*legend(rows), body])
+    body = table(
+        [column.heading for column in columns],
+        lines,
+        left=("clusters",),
+        drop=[column.heading for column in dropped],
+    )
+    return "\n".join([*_legend(rows, columns, lines), body])
 
 
 def headline(rows: Rows) -> str:
@@ -63,6 +67,10 @@ def headline(rows: Rows) -> str:
 def legend(rows: Rows) -> list[str]:
     """What the columns mean: up to the percentiles, and the others."""
     _, columns, lines = shown(rows)
+    return _legend(rows, columns, lines)
+
+
+def _legend(rows: Rows, columns: Sequence[Column], lines: Sequence[list[str]]) -> list[str]:
     counts = [column.heading for column in columns].index("outliers")
     legends = [column.legend for column in columns]
     if any("*" in cell for cells in lines for cell in cells):
@@ -251,7 +259,7 @@ def _percentile(key: str) -> Callable[[SummaryRow], str]:
 
 
 def _us(name: str) -> Callable[[SummaryRow], str]:
-    """The text of a statistic in us, with a star if the maximum is above the range of a histogram."""
+    """The text of a statistic in us; a star if the maximum is above the range of a histogram."""
 
     def cell(row: SummaryRow) -> str:
         star = "*" if row.statistics["max_us"] is None else ""

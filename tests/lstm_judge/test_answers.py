@@ -93,7 +93,7 @@ def test_a_configuration_that_failed_has_its_place_in_each_answer():
         assert [item["group"]["model"] for item in found.as_dict()] == ["a", "b"]
     assert verdict(groups, 100).exit_status == 3
     assert [answer.outcome for answer in verdict(groups, 100, "90")] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
-    assert [row.stage for row in summarize(groups)] == [None, "memory"]
+    assert [row.failure for row in summarize(groups)] == [None, NoTrials("memory", "too large")]
 
 
 @pytest.mark.parametrize("number", [2, 5])

@@ -11,8 +11,7 @@ import pytest
 
 from lstm_judge.read.numbers import rate
 from lstm_judge.read.rounds import Group, NoTrials, Round
-from lstm_judge.replay import replay_group, waiting_ns
-from lstm_judge.replay import replay_text
+from lstm_judge.replay import replay_group, replay_text, waiting_ns
 from lstm_judge.verdict.firm import longest_run
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
@@ -163,6 +162,6 @@ def test_text_and_json():
     assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["replayed"]["misses"] == 13
     asked = replay_group(Group("samples", (Round.of(latency),)), 12, 15, (Fraction("0.999"), Fraction("0.9")))
     found = asked.as_dict()["replayed"]
-    assert (found["p90_us"], found["p999_us"], found["max_us"]) == (20.0, 40.0, 40.0) and "percentiles" not in found
+    assert {key: each["us"] for key, each in found["percentiles"].items()} == {"p999": 40.0, "p90": 20.0}
     assert [line.split()[0] for line in replay_text(asked).splitlines()[2:5]] == ["max", "p99.9", "p90"]
     assert [rate(period) for period in (0.5, 1, 1000, 1e6, 2e6)] == ["2 MHz", "1 MHz", "1 kHz", "1 Hz", "0.5 Hz"]

@@ -449,7 +449,7 @@ def test_document_001_counts_sequences():
 def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
     items = list(folders.read_many(folder))
     rows = summarize(items)
-    assert {(row.hidden, row.mode, row.group["workload"]) for row in rows} == {
+    assert {(row.configuration["hidden"], row.configuration["mode"], row.group["workload"]) for row in rows} == {
         (32, "forward", "layer-32x8x32"),
         (16, "training", "text-classifier-h16@1/8"),
         (8, "training", "speech-ctc-long@1/50"),

@@ -394,7 +394,9 @@ def test_outliers_from_elsewhere(tmp_path, answer, run):
     (cluster,) = found["clusters"]
     assert status == 0 and found["n"] == 2000 and found["group"] == {}
     assert cluster["multiplier"] == pytest.approx(2, abs=0.02) and cluster["count"] == 40
-    assert {"share", "share_low", "share_high", "period_ms", "causes"} <= cluster.keys() and found["segments"]
+    assert {"share", "share_low", "share_high", "period_ms", "causes"} <= cluster.keys() and found["rounds"][0][
+        "segments"
+    ]
     low, high = np.percentile(np.array(times, float), [25, 75])
     far = 1.5 * (high - low)
     assert found["outliers"] == sum(not low - far <= float(time) <= high + far for time in times)
@@ -428,11 +430,14 @@ def test_summaries_from_elsewhere(tmp_path, answer, run):
     mixed = [191 * place % 500 + 1 for place in range(500)]  # ascending ones would depend on each other
     path = put(tmp_path / "t.csv", {"hidden": [32, 64] * 500, "took": [k for n in mixed for k in (n, 2 * n)]})
     found, _ = answer("summarize", path, "--column", "took", "--unit", "ms", "--group-by", "hidden")
-    assert [(row["group"], row["n"], row["median_us"], row["max_us"]) for row in found] == [
-        ({"hidden": 32}, 500, 250e3, 500e3),
-        ({"hidden": 64}, 500, 500e3, 1000e3),
+    medians = [row["percentiles"]["median"] for row in found]
+    assert [(row["group"], row["n"], row["statistics"]["max_us"]) for row in found] == [
+        ({"hidden": 32}, 500, 500e3),
+        ({"hidden": 64}, 500, 1000e3),
     ]
-    assert found[0]["median_us_low"] < 250e3 < found[0]["median_us_high"] and found[0]["p999_us_high"] is None
+    assert [median["us"] for median in medians] == [250e3, 500e3]
+    assert medians[0]["low_us"] < 250e3 < medians[0]["high_us"]
+    assert found[0]["percentiles"]["p999"]["high_us"] is None
     options = ("--column", "took", "--unit", "ms", "--group-by", "hidden")
     rows = list(csv.DictReader(io.StringIO(run("summarize", path, *options, "--format", "csv")[1])))
     assert [float(row["max_us"]) for row in rows] == [500e3, 1000e3]

@@ -13,7 +13,7 @@ from lstm_judge.outliers.answer import TAIL
 from lstm_judge.outliers.text import causes_text, clusters_text, outliers_text
 from lstm_judge.read.rounds import Round
 from lstm_judge.read.runs import load
-from lstm_judge.statistics import causes
+from lstm_judge.statistics import causes, clusters
 from lstm_judge.statistics.causes import (
     BULK,
     CONTROL,
@@ -335,7 +335,10 @@ def test_the_error_of_a_period_is_not_too_small(rng):
 def test_text_of_a_hint(fixed):
     found = explain([Round.of(*beats(fixed, 10_000, 4)[:2])])
     assert ", every 4.00 ms, unexplained (period of a 250 Hz kernel tick)" in outliers_text(found)
-    assert causes_text(found.clusters[0], found) == "no events were counted (period of a 250 Hz kernel tick)"
+    assert (
+        causes_text(found.clusters[0], found.events, short=True)
+        == "no events were counted (period of a 250 Hz kernel tick)"
+    )
 
 
 # Causes
@@ -470,6 +473,20 @@ def test_the_answer_as_json_has_the_documented_fields(fixed):
     assert cluster["causes"] == []
     assert set(plain["rounds"][0]["segments"][0]) >= {"start", "stop", "median_us"}
     assert plain["steady_state"] == "flat"
+
+
+def test_the_answer_is_short_in_a_notebook_and_names_its_parts(fixed):
+    found = explain([Round.of(BODIES["normal 1 %"](fixed, 1000))])
+    assert "1000 trials" in repr(found) and "'bulk': " in repr(found)
+    assert len(repr(found)) < 200 and "\n" not in repr(found)
+
+
+@pytest.mark.parametrize("share", [1e-3, 0.049, 0.051, 0.2, 0.4, 0.498])
+def test_the_rate_of_a_truncated_exponential_gives_its_mean(share):
+    length = 3.0
+    x = clusters._decay(share * length, length) * length
+    assert 1 / x - 1 / np.expm1(min(x, 700)) == pytest.approx(share, rel=1e-6)
+    assert clusters._decay(0.5 * length, length) == 0
 
 
 def test_shares_have_the_exact_interval_of_clopper_and_pearson(fixed):

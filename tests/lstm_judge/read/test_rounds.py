@@ -72,6 +72,7 @@ def refusal(path, **options) -> str:
         ("bus", "bus", None),
         ("items", "items", None),
         ("TimeS", "times", None),
+        ("latencyUs", "latencyus", None),
     ],
 )
 def test_a_unit_is_recognized_only_as_a_separate_part_of_the_name(name, stem, unit):
@@ -529,9 +530,9 @@ BAD = {
         "of 103 times in latency_us, 2 blank or NaN, the first in line 102",
     ),
     "blank cell": (f"a,latency_us\n1,5\n2,\n3,{'5'}\n".encode(), "1 blank or NaN, the first in line 3"),
-    "infinite": (f"latency_us\ninf\n{GOOD}\n-inf".encode(), "1 infinite and 1 negative, the first in line 2"),
+    "infinite": (f"latency_us\ninf\n{GOOD}\n-inf".encode(), "1 infinite, the first in line 2"),
     "negative": (f"latency_us\n{GOOD}\n-5\n0\n".encode(), "1 negative, the first in line 102"),
-    "two kinds": (b"latency_us\n5\n-5\nnan\n", "1 blank or NaN and 1 negative, the first in line 3"),
+    "two kinds": (b"latency_us\n5\n-5\nnan\n", "1 blank or NaN, the first in line 4"),
     "negative number": (f"5\n-5\n{GOOD}".encode(), "1 negative, the first in line 2"),
     "nan number": (f"# x\nnan\n{GOOD}".encode(), "1 blank or NaN, the first in line 2"),
     "text cell": (f"latency_us\n{GOOD}\nfailed\n".encode(), "line 102: latency_us is 'failed'"),

@@ -110,7 +110,7 @@ def test_two_machines_with_one_configuration_stay_apart(tmp_path):
     for chosen, machine in ((runs.where(machine="b", hidden=8), "b"), (runs.where(hidden=8)[:1], runs[0].machine)):
         assert [item.provenance["machine_fingerprint"] for item in chosen.recordings] == [machine]
         (row,) = summarize(chosen)
-        assert row.machine == machine and row.rounds == 1
+        assert row.machine == machine and row.rounds.count == 1
     assert [row.status for row in summarize(runs.where(machine="a"), by_round=True)] == ["ok", "failed"]
     assert [row.status for row in summarize(runs.where(machine="b"), by_round=True)] == ["ok", "ok"]
 
@@ -270,8 +270,8 @@ def test_runs_groups_and_rounds_are_one_short_line():
     assert repr(group.rounds[0]) == f"<Round 0: {group.rounds[0].n} trials>"
     for thing in (runs, group, group.rounds[0], replace(runs, source=100 * "long/")):
         assert "\n" not in repr(thing) and len(repr(thing)) < 200
-    html = runs._repr_html_()
-    assert html.startswith("<p>") and runs.sentence in html and html.count("<tr") == len(runs) + 1
+    html = runs[:3]._repr_html_()
+    assert html.startswith("<p>") and runs[:3].sentence in html and html.count("<tr") == 4
     printed = []
     runs._repr_pretty_(SimpleNamespace(text=printed.append), cycle=False)
     assert printed[0].endswith(str(runs))

@@ -92,8 +92,9 @@ def test_the_answer_is_that_of_verdict(runs, report):
     header, rows = report.overview
     for column, (name, number) in enumerate(report.counts().items(), start=1):
         assert header[column] == name and sum(int(row[column]) for row in rows) == number
-    assert str(report).startswith(f"In {counts[0]} of {len(runs)} configurations at least 99 % of calls")
-    assert f"{counts[1]} miss it; for {counts[2]} the evidence is too weak; 2 failed." in answer(report)[0]
+    assert str(report).startswith(f"{verdicts.sentence}.")
+    assert f"of {len(runs)} configurations {counts[0]} met it, {counts[1]} missed it, " in answer(report)[0]
+    assert "2 failed" in answer(report)[0]
     assert report.exit_status == verdicts.exit_status == 1
     assert report.as_dict()["verdicts"] == verdicts.as_dict()
 
@@ -355,9 +356,9 @@ def test_the_first_screen_has_machines_processors_dates_and_versions(tmp_path):
 @pytest.mark.parametrize(
     ("deadline_us", "sentence"),
     [
-        (1000, "The one configuration meets it: at least 90 % of calls answer within 1000 us, at 95 % confidence."),
-        (50, "The one configuration misses it: fewer than 90 % of calls answer within 50 us, at 95 % confidence."),
-        (133, "Whether at least 90 % of calls answer within 133 us, at 95 % confidence is undecided"),
+        (1000, "MET: at least 90 % of calls within 1000 us, at 95 % confidence"),
+        (50, "MISSED: fewer than 90 % of calls within 50 us, at 95 % confidence"),
+        (133, "NOT ENOUGH EVIDENCE for 90 % of calls within 133 us, at 95 % confidence"),
     ],
 )
 def test_one_configuration_is_not_counted(tmp_path, deadline_us, sentence):
@@ -492,6 +493,9 @@ def test_the_command_writes_all_formats_of_a_selection(lab, campaign, tmp_path):
     question = ("--deadline-ms", 0.15, "--percentile", 99)
     result = lab("report", campaign, *question, "--runtime", "fast", "--hidden", 8, "--out", *out)
     assert result.returncode == 0 and result.stderr.split() == list(map(str, out))
-    assert result.stdout.startswith("In 3 of 3 configurations") and "0 miss" not in result.stdout
+    assert "of 3 configurations 3 met it." in result.stdout.partition("\n")[0]
     assert len(ElementTree.parse(out[2]).findall("testcase")) == 3
     assert json.loads(lab("report", campaign, *question, "--out", out[1], "--format", "json").stdout)["largest"]
+    for form in ("csv", "md"):
+        printed = lab("report", campaign, *question, "--out", out[1], "--format", form).stdout
+        assert printed == lab("verdict", campaign, *question, "--format", form).stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from lstm_judge.read.runs import load
@@ -28,16 +26,12 @@ def test_trials_of_a_table_are_groups_as_recordings_are(tmp_path):
 def test_a_summary_of_this_lab_is_a_table_of_times(tmp_path):
     for hidden in (8, 16, 32):
         files.write(planted(hidden), tmp_path)
-    rows = [row.as_dict() for row in summarize(load(tmp_path))]
-    with (tmp_path / "summary.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    rows = summarize(load(tmp_path)).frame
+    rows.to_csv(tmp_path / "summary.csv")
     times = read_times(tmp_path / "summary.csv")
     (cells,) = times.cells.values()
-    assert {sizes[1]: cell.latency_us for sizes, cell in cells.items()} == {
-        row["hidden"]: row["median_us"] for row in rows
-    }
+    medians_us = dict(zip(rows["hidden"], rows["median_us"], strict=True))
+    assert {sizes[1]: cell.latency_us for sizes, cell in cells.items()} == medians_us
     assert not times.raw and times.counts.blank == 0
 
 

@@ -13,14 +13,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from lstm_judge import columns
 from lstm_judge.compare.compare import compare
 from lstm_judge.outliers.answer import Cluster
 from lstm_judge.outliers.text import clusters_text
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import as_runs
 from lstm_judge.statistics.quantiles import count_outliers, percentile
-from lstm_judge.statistics.trials import Trials
-from lstm_judge.summarize.summarize import FIELDS as ROW_FIELDS, statistics_of, summarize, summarize_groups
+from lstm_judge.summarize.summarize import summarize, summarize_groups
 from lstm_judge.summarize.text import text as summary_table
 from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.configuration import Options
@@ -30,11 +30,18 @@ from tests.lstm_trt.store.test_store import planted
 from tests.support.planted_latencies import even
 
 GRID = ROOT / "data" / "epyc" / "grid"
+#: Columns that a failed row lacks.
 FIELDS = ["n", "min_us", "mean_us", "std_us", "median_us", "p90_us", "p99_us", "p999_us", "max_us", "outliers"]
 
 
+def statistics_of(latency_ns) -> dict:
+    """The columns of the summary of one round."""
+    (row,) = summarize_groups([Group("one", (Round.of(latency_ns),))], clusters=False)
+    return row.flat
+
+
 def test_percentiles_are_exact_order_statistics(rng):
-    found = statistics_of(Trials(rng.permutation(np.arange(1, 1001)) * 1000))
+    found = statistics_of(rng.permutation(np.arange(1, 1001)) * 1000)
     assert (found["n"], found["min_us"], found["max_us"]) == (1000, 1.0, 1000.0)
     assert (found["median_us"], found["p90_us"], found["p99_us"], found["p999_us"]) == (500.0, 900.0, 990.0, 999.0)
     assert found["mean_us"] == 500.5
@@ -44,14 +51,14 @@ def test_percentiles_are_exact_order_statistics(rng):
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 99, 100, 101, 999, 1001, 2000])
 def test_a_percentile_is_the_smallest_value_that_enough_trials_do_not_exceed(n):
     values = np.arange(1, n + 1) * 1000
-    found = statistics_of(Trials(values))
+    found = statistics_of(values)
     for name, per_mille in (("median_us", 500), ("p90_us", 900), ("p99_us", 990), ("p999_us", 999)):
         below = int(found[name])
         assert below * 1000 >= per_mille * n > (below - 1) * 1000
 
 
 def test_one_trial_has_no_spread():
-    found = statistics_of(Trials(np.array([5000])))
+    found = statistics_of(np.array([5000]))
     assert found["std_us"] is None and found["outliers"] == 0 and found["median_us"] == found["max_us"] == 5.0
 
 
@@ -65,15 +72,15 @@ def test_outliers_are_those_that_were_planted(planted_low, planted_high):
 def test_warm_up_is_shown_and_does_not_count():
     recording = planted(rows=10, latency_ns=np.array([9000, 100, 100, 5, 6, 7, 8, 9, 10, 11]) * 1000)
     (row,) = summarize([recording])
-    assert (row.n, row.max_us, row.max_with_warmup_us) == (7, 11.0, 9000.0)
+    assert (row.n, row.statistics["max_us"], row.max_with_warmup_us) == (7, 11.0, 9000.0)
 
 
 def test_rounds_are_pooled_and_different_machines_are_not():
     first, second = planted(round=0), planted(round=1)
     (row,) = summarize([second, first])
-    assert row.n == 34 and row.rounds == 2
-    assert row.max_us_rounds == (first.timed_ns.max() / 1e3, second.timed_ns.max() / 1e3)
-    assert row.max_us == max(row.max_us_rounds)
+    assert row.n == 34 and row.rounds.count == 2
+    assert row.rounds.max_us == (first.timed_ns.max() / 1e3, second.timed_ns.max() / 1e3)
+    assert row.statistics["max_us"] == max(row.rounds.max_us)
     assert [r.round for r in summarize([second, first], by_round=True)] == [0, 1]
     second.provenance["machine_fingerprint"] = "another"
     assert [r.n for r in summarize([first, second])] == [17, 17]
@@ -82,12 +89,12 @@ def test_rounds_are_pooled_and_different_machines_are_not():
 def test_recordings_that_were_not_alone_are_marked():
     """Recordings of older versions do not know it."""
     recordings = [planted(round=number) for number in range(4)]
-    assert summarize(recordings)[0].not_alone is None and "not alone" not in str(summarize(recordings))
+    assert summarize(recordings)[0].facts["not_alone"] is None and "not alone" not in str(summarize(recordings))
     for recording, alone in zip(recordings, (True, True, False), strict=False):
         recording.provenance["others"] = {"pinned_cores_ns": 1, "all_cores_ns": 2, "alone": alone}
-    assert summarize(recordings[:2])[0].not_alone == 0 and "not alone" not in str(summarize(recordings[:2]))
-    assert summarize(recordings)[0].not_alone == 1 and "not alone" in str(summarize(recordings))
-    assert [row.not_alone for row in summarize(recordings, by_round=True)] == [0, 0, 1, None]
+    assert summarize(recordings[:2])[0].facts["not_alone"] == 0 and "not alone" not in str(summarize(recordings[:2]))
+    assert summarize(recordings)[0].facts["not_alone"] == 1 and "not alone" in str(summarize(recordings))
+    assert [row.facts["not_alone"] for row in summarize(recordings, by_round=True)] == [0, 0, 1, None]
 
 
 def in_precision(precision: str, error: float | None, **more) -> schema.Recording:
@@ -102,15 +109,16 @@ def test_the_error_against_float32_is_beside_the_times():
     fp32 = [in_precision("fp32", error, round=number) for number, error in enumerate((1e-7, 0.0))]
     half = [in_precision("fp16", error, round=number) for number, error in enumerate((2e-4, 3e-4))]
     found = summarize([*half, *fp32, in_precision("int8", 0.02)])
-    assert [(row.precision, row.parity_error) for row in found] == [("fp32", 1e-7), ("fp16", 3e-4), ("int8", 0.02)]
-    assert [row.parity_error for row in summarize(fp32, by_round=True)] == [1e-7, 0.0]
+    assert [row.configuration["precision"] for row in found] == ["fp32", "fp16", "int8"]
+    assert [row.facts["parity_error"] for row in found] == [1e-7, 3e-4, 0.02]
+    assert [row.facts["parity_error"] for row in summarize(fp32, by_round=True)] == [1e-7, 0.0]
     assert list(found.frame["parity_error"]) == [1e-7, 3e-4, 0.02] and "parity_error" in found.csv_text()
     shown = str(found).splitlines()
     place = shown[2].index("parity error") + len("parity error")
     assert [line[:place].split()[-1] for line in shown[3:]] == ["1.0e-07", "3.0e-04", "2.0e-02"]
     assert "parity error" not in str(summarize(fp32))
     (row,) = unchecked = summarize([fp32[0], in_precision("fp32", None, round=1)])
-    assert row.parity_error is None and "not checked" in str(unchecked)
+    assert row.facts["parity_error"] is None and "not checked" in str(unchecked)
 
 
 def test_precisions_are_never_pooled_and_named():
@@ -136,19 +144,20 @@ def test_json_and_csv_have_the_promised_fields(tmp_path, lab):
     rows = json.loads(lab("summarize", tmp_path, "--format", "json").stdout)
     good, bad = rows
     timed = np.sort(planted(8).timed_ns) / 1000
-    assert [good[name] for name in ("n", "min_us", "median_us", "max_us")] == [17, timed[0], timed[8], timed[16]]
-    assert [good[axis] for axis in ("layers", "hidden", "sequence", "batch", "features", "directions")] == [
-        1,
-        8,
-        4,
-        1,
-        12,
-        1,
-    ]
-    assert (bad["status"], bad["stage"], bad["reason"], bad["n"]) == ("failed", "memory", "too large, by far", 0)
-    assert all(bad[name] is None for name in FIELDS[1:])
+    statistics = good["statistics"]
+    assert [good["n"], statistics["min_us"], statistics["max_us"]] == [17, timed[0], timed[16]]
+    assert good["percentiles"]["median"]["us"] == timed[8]
+    axes = {"layers": 1, "hidden": 8, "sequence": 4, "batch": 1, "features": 12, "directions": 1}
+    assert {axis: good["configuration"][axis] for axis in axes} == axes
+    assert (bad["status"], bad["failure"], bad["n"]) == (
+        "failed",
+        {"stage": "memory", "reason": "too large, by far"},
+        0,
+    )
+    assert bad["statistics"] is bad["percentiles"] is None
     table = list(csv.DictReader(io.StringIO(lab("summarize", tmp_path, "--format", "csv").stdout)))
-    assert set(FIELDS) <= table[0].keys() and float(table[0]["max_us"]) == good["max_us"] and table[1]["max_us"] == ""
+    assert set(FIELDS) <= table[0].keys() and float(table[0]["max_us"]) == statistics["max_us"]
+    assert {table[1][name] for name in FIELDS[1:]} == {""} and table[1]["stage"] == "memory"
 
 
 def test_the_table_shows_failures_and_aligns(tmp_path):
@@ -173,7 +182,7 @@ def test_a_frame_holds_every_configuration_and_every_failure(tmp_path):
 
 @pytest.mark.parametrize("n", [5, 6, 35, 36, 299, 368, 1000, 3688])
 def test_intervals_are_exact_order_statistics_or_none(n):
-    found = statistics_of(Trials(np.random.default_rng(n).permutation(np.arange(1, n + 1)) * 1000))
+    found = statistics_of(np.random.default_rng(n).permutation(np.arange(1, n + 1)) * 1000)
     for name, share in (("median_us", "0.5"), ("p90_us", "0.9"), ("p99_us", "0.99"), ("p999_us", "0.999")):
         low, high, p = found[f"{name}_low"], found[f"{name}_high"], Fraction(share)
         # Latencies are their ranks: the percentile lies below rank k with P(B >= k), above with P(B <= k - 1).
@@ -187,19 +196,31 @@ def test_intervals_are_exact_order_statistics_or_none(n):
             assert sum(below[int(high) :]) <= Fraction(1, 40) < sum(below[int(high) - 1 :])
 
 
-def test_a_row_has_each_interval_right_after_its_percentile():
+def test_every_column_is_in_json_csv_and_frame_in_the_same_order():
+    """A column is one line of `columns.SUMMARY`; a percentile is followed by its interval."""
+    answers = summarize([planted(rows=1003)])
+    header = answers.csv_text().splitlines()[0].split(",")
+    assert header == answers.frame.columns.tolist() == [*columns.SUMMARY] == [*answers[0].flat]
     for name in ("median_us", "p90_us", "p99_us", "p999_us"):
-        place = ROW_FIELDS.index(name)
-        assert ROW_FIELDS[place + 1 : place + 3] == (f"{name}_low", f"{name}_high")
-    (row,) = summarize([planted(rows=1003)])
-    assert row.median_us_low < row.median_us < row.median_us_high and row.p99_us_high is not None
-    assert row.p999_us_low < row.p999_us and row.p999_us_high is None
+        place = header.index(name)
+        assert header[place + 1 : place + 3] == [f"{name}_low", f"{name}_high"]
+    (found,) = answers.as_dict()
+    assert all(columns.value_at(found, path) == answers[0].flat[name] for name, path in columns.SUMMARY.items())
+    median, p999 = answers[0].percentiles["median"], answers[0].percentiles["p999"]
+    assert median.low_us < median.us < median.high_us and answers[0].percentiles["p99"].high_us is not None
+    assert p999.low_us < p999.us and p999.high_us is None
+
+
+def test_frames_have_no_object_columns_of_numbers(tmp_path):
+    types = summarize(folder_with_a_failure(tmp_path)).frame.dtypes
+    assert not [name for name in (*FIELDS, "hidden", "floor_us", "below_floor", "seed") if types[name].kind == "O"]
 
 
 def test_percentiles_that_are_asked_for_stand_in_every_format():
     ranks = mixed(4000)
     answers = summarize(as_runs([elsewhere("a", ranks)]), percentiles=("50", 99.95, "99.9", 99.95, "99.99"))
-    row = answers.as_dict()[0]
+    row = answers[0].flat
+    assert answers.as_dict()[0]["percentiles"]["p9995"]["us"] == 3998
     exact = {"p9999_us": 4000.0, "p9995_us": 3998.0, "p999_us": 3996.0, "median_us": 2000.0}
     assert {name: row[name] for name in exact} == exact
     for name, p in (("p9995_us", Fraction("0.9995")), ("p9999_us", Fraction("0.9999"))):
@@ -209,7 +230,7 @@ def test_percentiles_that_are_asked_for_stand_in_every_format():
         assert (high is None) == (below[-1] > 0.025)
     header, line = answers.csv_text().splitlines()
     assert dict(zip(header.split(","), line.split(","), strict=True))["p9995_us_low"] == str(row["p9995_us_low"])
-    assert answers.frame["p9999_us"].tolist() == [4000.0] and len(answers.frame.columns) == len(ROW_FIELDS) + 6
+    assert answers.frame["p9999_us"].tolist() == [4000.0] and len(answers.frame.columns) == len(columns.SUMMARY) + 6
     legend, header, cells = str(answers).splitlines()[1:]
     assert header.split()[:6] == ["n", "max", "p99.99", "p99.95", "p99.9", "median"] and "n too small" in legend
     assert cells.split()[:6] == ["4000", "4000.0", "4000.0*", "3998.0*", "3996.0", "2000.0"]
@@ -240,9 +261,10 @@ def test_what_was_measured_elsewhere_has_no_shape():
     latency = even(2000) / 1e3
     latency[::50] *= 1.5
     (row,) = summarize_groups([elsewhere("model a", latency, model="a", batch=4)])
-    assert (row.layers, row.hidden, row.runtime, row.arrival, row.graph, row.config_id) == (None,) * 6
+    assert set(row.configuration.values()) == {None}
+    assert repr(row) == "<SummaryRow: {'model': 'a', 'batch': 4}, 2000 trials, ok>"
     assert row.group == {"model": "a", "batch": 4} and row.status == "ok" and row.n == 2000
-    assert row.median_us == pytest.approx(percentile(np.sort(latency), Fraction("0.5")))
+    assert row.percentiles["median"].us == pytest.approx(percentile(np.sort(latency), Fraction("0.5")))
     assert row.steady_state == "flat"
     (cluster,) = row.clusters
     assert cluster.multiplier == pytest.approx(1.5, abs=0.02) and 27 <= cluster.count <= 60
@@ -252,8 +274,9 @@ def test_what_was_measured_elsewhere_has_no_shape():
 def test_groups_stay_in_their_order_and_rounds_are_pooled_or_separate():
     groups = [elsewhere("b", range(1, 101), range(101, 201)), elsewhere("a", [5.0] * 10)]
     first, second = summarize_groups(groups)
-    assert (first.n, first.rounds, first.median_us, first.median_us_rounds) == (200, 2, 100.0, (50.0, 150.0))
-    assert (first.max_us_rounds, first.round, second.n, second.group) == ((100.0, 200.0), None, 10, {})
+    assert (first.n, first.percentiles["median"].us) == (200, 100.0)
+    assert (first.rounds.count, first.rounds.median_us, first.rounds.max_us) == (2, (50.0, 150.0), (100.0, 200.0))
+    assert (first.round, second.n, second.group) == (None, 10, {})
     assert [(row.n, row.round) for row in summarize_groups(groups, by_round=True)] == [(100, 0), (100, 1), (10, 0)]
 
 
@@ -261,22 +284,25 @@ def test_a_group_without_trials_is_a_failed_row():
     failed, empty = summarize_groups(
         [Group("x", (), {"model": "x"}, failure=NoTrials("memory", "too large")), elsewhere("y", [])]
     )
-    assert (failed.status, failed.stage, failed.reason, failed.n) == ("failed", "memory", "too large", 0)
-    assert (empty.status, empty.stage, empty.reason) == ("failed", None, "no trials after warm-up")
-    assert failed.clusters == () and failed.steady_state is None and failed.median_us_low is None
+    assert (failed.status, failed.failure, failed.n) == ("failed", NoTrials("memory", "too large"), 0)
+    assert (empty.status, empty.failure) == ("failed", NoTrials(None, "no trials after warm-up"))
+    assert failed.clusters == () and failed.steady_state is None and failed.flat["median_us_low"] is None
     assert "failed at memory: too large" in summary_table([failed]) and "failed: no trials" in summary_table([empty])
 
 
 def test_a_failure_has_its_row_in_its_round(tmp_path):
     good, bad = planted(8), schema.Failure(planted(8).configuration, 1, "time", "too slow")
     assert [row.status for row in summarize([good, bad])] == ["ok"]
-    assert [(row.round, row.stage) for row in summarize([bad, good], by_round=True)] == [(0, None), (1, "time")]
+    assert [(row.round, row.failure and row.failure.stage) for row in summarize([bad, good], by_round=True)] == [
+        (0, None),
+        (1, "time"),
+    ]
     assert [(row.round, row.status) for row in summarize([bad])] == [(None, "failed")]
 
 
 def test_a_recording_given_twice_counts_once():
     (row,) = summarize([planted(), planted()])
-    assert (row.n, row.rounds) == (17, 1)
+    assert (row.n, row.rounds.count) == (17, 1)
 
 
 # The table
@@ -308,7 +334,7 @@ def test_a_recording_with_everything_stays_narrow():
     recording.provenance.update(floor_ns=123456789, parity={"error": 1e-7})
     (row,) = summarize([recording])
     clusters = tuple(cluster_at(1.25 * k, 0.02) for k in range(1, 9))
-    row = type(row)(**{name: getattr(row, name) for name in ROW_FIELDS} | {"clusters": clusters, "directions": 2})
+    row = replace(row, clusters=clusters, configuration={**row.configuration, "directions": 2})
     lines = summary_table([row, row]).splitlines()
     assert max(map(len, lines)) <= 160 and lines[2].endswith("clusters")
     assert lines[3].endswith("2.0 % at 1.25x; 7 more")
@@ -343,4 +369,4 @@ def test_a_sweep_is_summarized_with_and_without_clusters():
     assert all(re.fullmatch(r"none|\d+(\.\d+)? % at \d+(\.\d+)?x(; \d+ more)?", line[place:]) for line in lines[3:])
     bare = summarize(items, clusters=False)
     assert bare[0].clusters is bare[0].steady_state is None
-    assert [row.median_us_low for row in bare] == [row.median_us_low for row in rows]
+    assert [row.percentiles for row in bare] == [row.percentiles for row in rows]

@@ -230,7 +230,7 @@ def test_what_shows_a_bound_says_why_there_is_none(changes, reason):
     assert recording.provenance["floor_ns"] > 0
     (group,) = groups_of([replace(recording, provenance=recording.provenance | changes)])
     summary, bound = lab.summarize([group]), None if changes else recording.provenance["floor_ns"] / 1e3
-    assert summary[0].floor_us == group.rounds[0].floor_us == bound
+    assert summary[0].flat["floor_us"] == group.rounds[0].floor_us == bound
     texts = [" ".join(summary.warnings), page.facts(group)[0], " ".join(lab.plots.curves([group], "hidden").notes)]
     for text in texts:
         assert ("no roofline bound: " in text.lower()) == (reason is not None) and (reason or "") in text

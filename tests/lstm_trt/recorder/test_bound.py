@@ -215,7 +215,8 @@ def test_every_answer_marks_a_median_below_the_bound(share, below, tmp_path):
     files.write(made, tmp_path)
     for runs in (lab.load(tmp_path), as_runs([made]), as_runs(as_runs([made]).groups)):
         (row,) = summary = lab.summarize(runs)
-        assert row.below_floor is below and summary.as_dict()[0]["below_floor"] is below
+        found = summary.as_dict()[0]["floor"]
+        assert row.flat["below_floor"] is below and (found and found["below"]) is below
         assert ("!" in str(summary)) == bool(below) and ("True" in summary.csv_text()) == bool(below)
         answers = [
             summary,
@@ -236,8 +237,8 @@ def test_every_answer_marks_a_median_below_the_bound(share, below, tmp_path):
 
 def test_one_round_below_its_own_bound_is_marked():
     rounds = [bounded(2.0), bounded(0.9, round=1, draw=1), bounded(2.0, round=2, draw=2)]
-    assert lab.summarize(rounds)[0].below_floor
-    assert [row.below_floor for row in lab.summarize(rounds, by_round=True)] == [False, True, False]
+    assert lab.summarize(rounds)[0].floor.below
+    assert [row.floor.below for row in lab.summarize(rounds, by_round=True)] == [False, True, False]
     several = as_runs([*rounds, bounded(0.7, runtime="another"), bounded(None, runtime="a third")])
     (text,) = several.remarks
     assert "0.7 of the roofline bound or more" in text and "a third" not in text and text.count(" on ") == 2
@@ -260,7 +261,7 @@ def test_what_was_not_checked_says_why():
     unchecked[0].provenance["parity"] = {"error": None, "not_checked": "all outputs are 0"}
     unchecked[1].provenance["parity"] = {"error": None}  # as in recordings of earlier versions
     summary = lab.summarize([checked, *unchecked])
-    assert [row.not_checked for row in summary] == ["all outputs are 0", None, None]
+    assert [row.facts["not_checked"] for row in summary] == ["all outputs are 0", None, None]
     shown = str(summary)
     assert "not checked: all outputs are 0" in shown and shown.count("not checked") == 2
     assert summary.frame["not_checked"].tolist()[0] == "all outputs are 0"

@@ -228,13 +228,13 @@ def test_modes_are_never_pooled_and_axes_may_be_null(recorded, capsys):
     assert all(len(group.rounds) == 2 and group.n == 120 for group in groups)
     assert len({group.name for group in groups}) == 2
     status, answer = answer_of(capsys, "summarize", recorded, "--format", "json")
-    rows = [row for row in answer if row["runtime"] == NAME]
-    assert status == 0 and sorted(row["mode"] for row in rows) == ["forward", "stream"]
+    rows = [row for row in answer if row["configuration"]["runtime"] == NAME]
+    assert status == 0 and sorted(row["configuration"]["mode"] for row in rows) == ["forward", "stream"]
     for row in rows:
-        assert row["n"] == 120 and row["rounds"] == 2 and row["sequence"] == 4
-        assert all(row[axis] is None for axis in AXES if axis != "sequence")
+        assert row["n"] == 120 and row["rounds"]["count"] == 2 and row["configuration"]["sequence"] == 4
+        assert all(row["configuration"][axis] is None for axis in AXES if axis != "sequence")
         assert row["group"]["workload"] == "gru-6x4"
-    assert {row["n"] for row in answer if row["runtime"] == "onnxruntime"} == {120}
+    assert {row["n"] for row in answer if row["configuration"]["runtime"] == "onnxruntime"} == {120}
 
 
 def test_each_command_takes_recordings_with_null_axes(recorded, capsys):

@@ -189,7 +189,9 @@ def test_windows_and_streams_of_one_folder_stay_apart():
     both = groups_of([*windows, *streams])
     assert len({group.name for group in both}) == 6
     rows = lstm_trt.summarize(both)
-    assert [(row.hidden, row.mode) for row in rows] == list(itertools.product((8, 16, 24), ("forward", "stream")))
+    assert [(row.configuration["hidden"], row.configuration["mode"]) for row in rows] == list(
+        itertools.product((8, 16, 24), ("forward", "stream"))
+    )
     assert [recordings.count("stream") for recordings in map(str, map(lstm_trt.summarize, (both, windows)))] == [3, 0]
     assert {fields["mode"] for fields in read_times(both).systems.values()} == {"forward", "stream"}
     assert [len(read_times(runs).cells) for runs in (both, windows, streams)] == [2, 1, 1]
@@ -208,7 +210,7 @@ def test_recordings_of_one_stream_are_rounds_and_apart_from_the_window(tmp_path)
     groups = lstm_trt.load(tmp_path)
     assert sorted((group.configuration.mode, len(group.rounds)) for group in groups) == [("forward", 2), ("stream", 2)]
     assert len({group.name for group in groups}) == 2
-    assert sorted(row.mode for row in lstm_trt.summarize(tmp_path)) == ["forward", "stream"]
+    assert sorted(row.configuration["mode"] for row in lstm_trt.summarize(tmp_path)) == ["forward", "stream"]
 
 
 def test_what_an_empty_step_takes_of_a_short_call():
