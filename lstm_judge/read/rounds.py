@@ -124,9 +124,7 @@ class Round:
         if self.edges_ns is None:
             return self
         edge_ns = self.edges_ns[end]
-        whole = self.whole
-        if whole is not None:
-            whole = replace(whole, values=edge_ns, most_ns=edge_ns[-1])
+        whole = self.whole and replace(self.whole, values=edge_ns, most_ns=edge_ns[-1])
         return replace(self, latency_ns=edge_ns, whole=whole, edges_ns=None)
 
     @property
@@ -284,7 +282,7 @@ def of_recording(recording: Recording) -> Round:
     whole = recording.whole
     if whole is not None:
         whole = AllTrials(whole.values, whole.counts, whole.step, whole.most_ns, whole.parts)
-    floor_us, floor_missing = _floor(provenance)
+    floor_ns = provenance.get("floor_ns")
     round_ = Round(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -299,24 +297,14 @@ def of_recording(recording: Recording) -> Round:
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
-        floor_us=floor_us,
-        floor_missing=floor_missing,
+        floor_us=floor_ns and floor_ns / 1e3,
+        floor_missing=provenance.get("floor_missing"),
         facts={place: stored.stated(provenance, place) for place in stored.columns()},
         telemetry=telemetry_of(provenance),
         unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
         whole=whole,
     )
     return replace(round_, block_causes=round_.of_blocks(BLOCK_CAUSES))
-
-
-def _floor(provenance: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """The roofline bound in us, and why there is none."""
-    floor_ns = provenance.get("floor_ns")
-    machine = provenance.get("machine") or {}
-    if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
-        return None, "the stored one is from rates measured with PyTorch, and may be too high"
-    # Some stored ones are 0.
-    return floor_ns / 1e3 if floor_ns else None, provenance.get("floor_missing")
 
 
 def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
@@ -388,9 +376,11 @@ def _fields_of_group(configuration: Configuration, key: Key, with_machine: bool)
     options = about(type(configuration.options))
     names = [*workload.group_fields(configuration.mode), *workload.axes]
     names += ["runtime", "config_id", "runtime_version", "device_name"]
-    for name in configuration.options.as_dict():
-        if options[name].kept or options[name].added:
-            names.append(name)
+    names += [
+        name
+        for name in configuration.options.as_dict()
+        if options[name].kept or options[name].added
+    ]
     if with_machine:
         names.append("machine")
     if configuration.protocol.after_warmup is not None:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +36,7 @@ from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
-from lstm_trt.store.schema import METADATA_KEY, numpy_of
+from lstm_trt.store.schema import METADATA_KEY
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -109,9 +108,7 @@ def listed_names(names: Iterable[str]) -> str:
 
 def _shown(cell: object) -> str:
     text = str(cell).strip()
-    if len(text) <= _SHOWN_LETTERS:
-        return text
-    return f"{text[:_SHOWN_LETTERS]}... ({len(text)} characters)"
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
 #: Kind of a column (`Table.kind`) -> tests of its type.
@@ -224,7 +221,7 @@ class Table:
             array = array.cast(pa.int64())
         elif kind == "bool" or types.is_decimal(array.type):
             array = array.cast(pa.float64())
-        values = array.to_numpy(zero_copy_only=False) if array.null_count else numpy_of(array)
+        values = array.to_numpy(zero_copy_only=False)
         if values.dtype in (np.float16, np.float32):
             values = values.astype(str)
         whole = values.dtype.kind in "iu" and values.dtype != np.uint64
@@ -252,7 +249,7 @@ class Table:
 
     def with_rows(self, rows: np.ndarray) -> Table:
         """Only the rows for which the array is true."""
-        lines = self.lines and [line for line, kept in zip(self.lines, rows, strict=True) if kept]
+        lines = self.lines and list(itertools.compress(self.lines, rows))
         return replace(self, data=self.data.filter(pa.array(rows)), lines=lines)
 
     def cells(self, name: str) -> list:
@@ -533,9 +530,7 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
 
 
 def _of_npy(where: str, content: bytes) -> Table:
-    any_error = refused(f"{where} is not a valid .npy file", Exception)  # of many classes
-    with any_error, catch_warnings():
-        simplefilter("ignore")
+    with refused(f"{where} is not a valid .npy file", Exception):  # of many classes
         array = np.load(io.BytesIO(content), allow_pickle=False)
     return _of_array(where, array)
 
@@ -548,9 +543,8 @@ def _of_array(where: str, array: np.ndarray) -> Table:
         )
     array = array.astype(array.dtype.newbyteorder("="))
     columns = {name: array[name] for name in array.dtype.names or ()} or {"": array}
+    # A text that is not Unicode is a ValueError, too.
     with refused(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
-        columns = {name: pa.array(cells) for name, cells in columns.items()}
-    with refused(f"{where} has a text that is not Unicode", UnicodeError):
         return _table(where, pa.table(columns))
 
 
