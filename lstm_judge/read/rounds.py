@@ -243,8 +243,7 @@ class Group:
 
 def least_of_floor(rounds: Iterable[Round]) -> float | None:
     """The smallest `share_of_floor`; None without a bound."""
-    shares = (round_.share_of_floor for round_ in rounds)
-    return min((share for share in shares if share is not None), default=None)
+    return min(filter(None, (round_.share_of_floor for round_ in rounds)), default=None)
 
 
 def below_floor(groups: Iterable[Group]) -> Iterator[str]:
@@ -350,15 +349,16 @@ def groups_of(items: Iterable[Stored]) -> list[Group]:
         found = rounds.get(key, {})
         if not found and key[:2] in measured:
             continue
-        group = Group(
-            _name(configuration, key, with_precision=precisions != {PRECISIONS[0]}),
-            tuple(found[mark] for mark in sorted(found)),
-            _fields_of_group(configuration, key, with_machine=len(machines) > 1),
-            configuration,
-            None if found else failures[key],
-            key,
+        groups.append(
+            Group(
+                _name(configuration, key, with_precision=precisions != {PRECISIONS[0]}),
+                tuple(found[mark] for mark in sorted(found)),
+                _fields_of_group(configuration, key, with_machine=len(machines) > 1),
+                configuration,
+                None if found else failures[key],
+                key,
+            )
         )
-        groups.append(group)
     return with_distinct_names(sorted(groups, key=_place))
 
 
@@ -398,12 +398,17 @@ def _place(group: Group) -> tuple:
     """
     configuration = group.configuration
     named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
-    sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
-    precision = PRECISIONS.index(configuration.options.precision)
+    sizes = map(in_order, configuration.workload.axes.values())
     every = flat(configuration)
     others = [every.get(name, known.default) for name, known in FIELDS.items()]
     others += [*configuration.workload.label_fields.values(), configuration.id]
-    return (named, *sizes, configuration.runtime, precision, *map(in_order, others))
+    return (
+        named,
+        *sizes,
+        configuration.runtime,
+        PRECISIONS.index(configuration.options.precision),
+        *map(in_order, others),
+    )
 
 
 def in_order(value: object) -> tuple:
