@@ -105,7 +105,6 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
             for network in lab.own_networks("data/networks/streaming_gru.onnx", {"time": 4}, lengths=value)
         ],
     ),
-    "replay.percentiles": ("99", lambda place, value: str(lab.replay(place.recordings, 1e6, percentiles=value))),
     "report.out": (
         "report.md",
         lambda place, value: lab.report(place.recordings, 1e6, out=_in(place, value)).as_dict(),
