@@ -156,14 +156,14 @@ def groups_of_table(
 
 def _group(where: str, fields: dict, rounds: list[Round], total: int, missing: int) -> Group:
     """A group of rounds; a failure if most of its rows have no time."""
-    label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
-    label = label or Path(where).name
+    values = [f"{key}={printable(str(value))}" for key, value in fields.items()]
+    group = Group(", ".join(values) or Path(where).name, tuple(rounds), fields)
     if 2 * missing <= total:
-        return Group(label, tuple(rounds), fields)
+        return group
     reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
     if not fields:
         raise UsageError(f"{where}: {reason}: use another column")
-    return Group(label, (), fields, failure=NoTrials(None, reason))
+    return replace(group, rounds=(), failure=NoTrials(None, reason))
 
 
 def _refuse_few(where: str, groups: Iterable[Group]) -> None:
