@@ -334,14 +334,15 @@ def hold(
     fixed = fixed or {}
     for axis in (*free, *fixed):
         one_of("axis", axis, AXES)
-        if axis in free and axis in fixed:
-            raise UsageError(f"{axis} is drawn and cannot be fixed")
+    both = {*free} & {*fixed}
+    if both:
+        raise UsageError(f"{listed(sorted(both))} is drawn and cannot be fixed")
     held: dict[str, int] = {}
     for axis in dict.fromkeys((*fixed, *_HELD)):
         if axis in free:
             continue
         others = ("system", *free)
-        places = {(row.get(axis), *(row.get(name) for name in others)) for row in rows}
+        places = {(row.get(axis), *map(row.get, others)) for row in rows}
         drawn = Counter(size for size, *_ in places if size is not None)
         if axis in fixed:
             held[axis] = fixed[axis]

@@ -21,6 +21,9 @@ MOST_PANELS, MOST_BESIDE = 4, 9
 #: Offsets of a label from its dot in points, in order of preference.
 PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
 
+#: Of the intervals of medians.
+CONFIDENCE = f"{100 * DEFAULT_CONFIDENCE:g} %"
+
 MARK = {"linestyle": "none", "markersize": 6}
 
 
@@ -45,13 +48,11 @@ def precisions(
     if len(every) > len(checked):
         unchecked = style.count(len(every) - len(checked), "configuration")
         note += f" {unchecked} not checked and not drawn."
-    labels = data.system_labels([point.group for point in drawn], without=("precision",))
-    points = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
+    points = _without_precision(drawn)
     looks = data.system_looks(points)
-    confidence = f"{100 * DEFAULT_CONFIDENCE:g} %"
     notes = [
         f"{data.describe_counts(points)}.{note}",
-        f"Vertical lines: exact {confidence} interval of the median, one per round.",
+        f"Vertical lines: exact {CONFIDENCE} interval of the median, one per round.",
         data.describe_systems(points, without=("precision",)),
     ]
     errors = [_error(point) for point in points]
@@ -80,6 +81,12 @@ def precisions(
         for network, panel in panels.items():
             _label(panel, [point for point in points if point.network == network], looks)
     return picture
+
+
+def _without_precision(points: Sequence[data.Point]) -> list[data.Point]:
+    """The points with systems that do not name the precision."""
+    systems = data.system_labels([point.group for point in points], without=("precision",))
+    return [replace(point, system=system) for point, system in zip(points, systems, strict=True)]
 
 
 def _error(point: data.Point) -> float:

@@ -351,10 +351,10 @@ def facets(  # noqa: PLR0913
             yield figure_of_user, [ax]
         return
     columns = columns or columns_of(max(map(len, blocks)))
-    rows = [math.ceil(len(block) / columns) for block in blocks]
-    lines = max(title.count("\n") for block in blocks for title in block)
-    named = len(blocks) if sharex else sum(rows)
-    height_in = sum(rows) * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15
+    rows = sum(math.ceil(len(block) / columns) for block in blocks)
+    lines = max(panel.count("\n") for panel in itertools.chain(*blocks))
+    named = len(blocks) if sharex else rows
+    height_in = rows * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15
     height_in = max(height_in, 3.5)
     labels = [str(handle.get_label()) for handle in handles]
     if below and labels:
@@ -362,7 +362,8 @@ def facets(  # noqa: PLR0913
     else:
         height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
     with figure(title, notes, height_in, summary=summary) as (picture, body):
-        axes = _panels(body, blocks, columns, sharex)
+        grid = body.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True)
+        axes = _titled(grid, blocks, sharex)
         yield picture, axes
         name_axes(axes, *names)
         if below and handles:
@@ -373,17 +374,14 @@ def facets(  # noqa: PLR0913
             )
 
 
-def _panels(
-    body: SubFigure, blocks: Sequence[Sequence[str]], columns: int, sharex: bool
-) -> list[Axes]:
-    """A panel for each title; those that fill up the last row of a block are not shown."""
-    rows = sum(math.ceil(len(block) / columns) for block in blocks)
-    grid = body.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True)
-    every = iter(grid)
+def _titled(grid: np.ndarray, blocks: Sequence[Sequence[str]], sharex: bool) -> list[Axes]:
+    """The panels with a title; those that fill up the last row of a block are not shown."""
+    rows = iter(grid)
+    columns = grid.shape[1]
     axes = []
     for block in blocks:
         for first in range(0, len(block), columns):
-            for place, panel in enumerate(next(every), first):
+            for place, panel in enumerate(next(rows), first):
                 panel.set_visible(place < len(block))
                 panel.tick_params(labelbottom=not sharex or place + columns >= len(block))
                 if place < len(block):
@@ -400,7 +398,7 @@ def _only_panel(
     handles: Sequence[Line2D | Patch],
 ) -> Iterator[Any]:
     """Axes of the user while the only panel of a figure is drawn into them; yields their figure."""
-    panels = [panel for block in blocks for panel in block]
+    panels = [*itertools.chain(*blocks)]
     if len(panels) > 1:
         raise UsageError(
             f"axes of one's own hold one panel, but this figure has {len(panels)}:"

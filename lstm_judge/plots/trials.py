@@ -105,7 +105,7 @@ def calls_of(group: Group, outliers: Outliers | None = None) -> Calls:
         raise UsageError(
             f"the findings have {len(found)} rounds, but {group.name} has {len(rounds)}"
         )
-    labels = [_labels(each, part) for each, part in zip(rounds, found, strict=True)]
+    labels = list(map(_labels, rounds, found))
     gap = max(round(0.015 * sum(len(each.latency_ns) for each in rounds)), 1)
     places, levels = [], []
     first = 0
@@ -124,7 +124,7 @@ def calls_of(group: Group, outliers: Outliers | None = None) -> Calls:
         middles={each.round: place.mean() for each, place in zip(rounds, places, strict=True)},
         levels=tuple(levels),
         outliers=sum(count_outliers(each.timed_ns) for each in rounds),
-        step=max(each.whole.step if each.whole else 1 for each in rounds),
+        step=max((each.whole.step for each in rounds if each.whole), default=1),
     )
 
 

@@ -394,7 +394,9 @@ def test_outliers_from_elsewhere(tmp_path, answer, run):
     (cluster,) = found["clusters"]
     assert status == 0 and found["n"] == 2000 and found["group"] == {}
     assert cluster["multiplier"] == pytest.approx(2, abs=0.02) and cluster["count"] == 40
-    assert {"share", "share_low", "share_high", "period_ms", "causes"} <= cluster.keys() and found["segments"]
+    assert {"share", "share_low", "share_high", "period_ms", "causes"} <= cluster.keys() and found["rounds"][0][
+        "segments"
+    ]
     low, high = np.percentile(np.array(times, float), [25, 75])
     far = 1.5 * (high - low)
     assert found["outliers"] == sum(not low - far <= float(time) <= high + far for time in times)
