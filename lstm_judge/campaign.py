@@ -181,8 +181,6 @@ def load_or_record(  # noqa: PLR0913
     no such recordings.
     """
     sources = as_list(data)
-    if not sources:
-        raise UsageError("data is empty: give a folder of recordings")
     of_grids = [Grid(**grid) for grid in as_list(grids)]
     networks = list(dict.fromkeys(itertools.chain(*of_grids, as_list(workloads))))
     choices = [as_list(choice) or [None] for choice in (runtimes, protocols, options or ())]
@@ -232,8 +230,8 @@ class System(NamedTuple):
                 f"with {self.protocol.trials} trials, arrival {self.protocol.arrival_text}"
             )
         if self.options:
-            graph = " with a graph" if self.options.graph else ""
-            texts.append(f"in {self.options.precision}{graph}")
+            text = f"in {self.options.precision}"
+            texts.append(f"{text} with a graph" if self.options.graph else text)
         return texts
 
 

@@ -108,11 +108,10 @@ def _install(place: Environment, pins: Sequence[str]) -> None:
     variables = place.interpreter.environment()
     # Not find_spec: under Python 3.11, setuptools takes it for a run of pip and can no longer be
     # imported afterwards.
-    own_pip = facts.installed_version("pip") is None  # the current environment has no pip
     here = [sys.executable, "-P", "-m"]
     venv = [*here, "venv", str(place.folder)]
     pip = [python, "-m", "pip"]
-    if not own_pip:
+    if facts.installed_version("pip"):
         venv.append("--without-pip")
         pip = [*here, "pip", "--python", python]
     if run_command(venv, env=variables).returncode:
@@ -259,7 +258,7 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     inside = str(loaded.file).startswith(str(place.folder) + os.sep)
     # A rebuilt package has the version 1.0.post1, while its module may still report 1.0.
     bare = re.sub(r"\.post\d+$", "", place.asked)
-    module = any(same_version(version, loaded.module) for version in (place.asked, bare))
+    module = same_version(place.asked, loaded.module) or same_version(bare, loaded.module)
     if not (inside and module and same_version(place.asked, loaded.metadata)):
         raise EnvironmentBroken(
             f"the environment of {place} loads {loaded.module} (installed: {loaded.metadata}) from"

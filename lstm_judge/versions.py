@@ -102,9 +102,14 @@ class Answer:
         """One row per version: network, options, latencies, and the comparison with the first
         version."""
         plain = self.configuration.as_dict()
-        names = {"library": self.library, "version": None, "runtime": plain["runtime"]}
-        options = {name: plain["options"][name] for name in ("precision", "threads", "device")}
-        shared = {**names, **plain["workload"], "mode": plain["mode"], **options}
+        shared = {
+            "library": self.library,
+            "version": None,
+            "runtime": plain["runtime"],
+            **plain["workload"],
+            "mode": plain["mode"],
+            **{name: plain["options"][name] for name in ("precision", "threads", "device")},
+        }
         rows = []
         for row in self.versions:
             comparison = self.comparisons.get(row["version"])
@@ -143,9 +148,11 @@ class Answer:
     def _compared(self, version: str, comparison: Comparison | None) -> dict:
         """JSON values of a comparison, whose sides state their version."""
         found = NOTHING if comparison is None else comparison.as_dict()
-        of_a = found["a"] or {}
-        of_b = found["b"] or {}
-        return {**found, "a": {"version": self.first, **of_a}, "b": {"version": version, **of_b}}
+        return {
+            **found,
+            "a": {"version": self.first, **(found["a"] or {})},
+            "b": {"version": version, **(found["b"] or {})},
+        }
 
     def __str__(self) -> str:
         """The summary of each version, and the comparison of each further one with the first."""

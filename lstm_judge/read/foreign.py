@@ -156,14 +156,14 @@ def groups_of_table(
 
 def _group(where: str, fields: dict, rounds: list[Round], total: int, missing: int) -> Group:
     """A group of rounds; a failure if most of its rows have no time."""
-    label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
-    label = label or Path(where).name
+    values = [f"{key}={printable(str(value))}" for key, value in fields.items()]
+    group = Group(", ".join(values) or Path(where).name, tuple(rounds), fields)
     if 2 * missing <= total:
-        return Group(label, tuple(rounds), fields)
+        return group
     reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
     if not fields:
         raise UsageError(f"{where}: {reason}: use another column")
-    return Group(label, (), fields, failure=NoTrials(None, reason))
+    return replace(group, rounds=(), failure=NoTrials(None, reason))
 
 
 def _refuse_few(where: str, groups: Iterable[Group]) -> None:
@@ -396,10 +396,9 @@ def _rows_of_rounds(
     for row, of_row in enumerate(zip(_values_of_rows(table, keys), cells, strict=True)):
         rows_by.setdefault(of_row, []).append(row)
     trial = table.find("trial")
-    if trial is not None and table.kind(trial) == "number":
+    trials = np.zeros(table.data.num_rows)
+    if trial and table.kind(trial) == "number":
         trials = table.numbers(trial)
-    else:
-        trials = np.zeros(table.data.num_rows)
     found: RowsOfRounds = {}
     for (values, cell), places in rows_by.items():
         rows = np.array(places)

@@ -1,5 +1,6 @@
 """Labels of the fields that distinguish configurations, and the command that records one."""
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ def version_text(runtime: str, version: str) -> str:
 
 def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
     """Names of the fields that differ between the dictionaries, in their order."""
-    names = dict.fromkeys(name for item in fields for name in item)
+    names = dict.fromkeys(itertools.chain(*fields))
     return [name for name in names if len({str(item.get(name)) for item in fields}) > 1]
 
 

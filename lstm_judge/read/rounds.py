@@ -444,14 +444,12 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
     by_name: dict[str, list[Group]] = {}
     for group in groups:
         by_name.setdefault(group.name, []).append(group)
-    more: dict[Any, str] = {}
-    for alike in by_name.values():
+    names: dict[Any, str] = {}
+    for name, alike in by_name.items():
         texts = labels([label_fields(group) for group in alike], enough=True)
-        more |= zip([group.key for group in alike], texts, strict=True)
-    return [
-        replace(group, name=", ".join(filter(None, (group.name, more[group.key]))))
-        for group in groups
-    ]
+        for group, text in zip(alike, texts, strict=True):
+            names[group.key] = f"{name}, {text}" if text else name
+    return [replace(group, name=names[group.key]) for group in groups]
 
 
 #: Fields of the protocol that names show beside the arrivals and the number of trials.

@@ -341,12 +341,10 @@ def as_runs(source: RunsSource) -> Runs:
             grouped=len(items) > 1 or any(group.group for group in items),
             own=all(group.configuration is not None for group in items),
         )
-    for item in items:
-        if not isinstance(item, Stored):
-            raise UsageError(
-                f"expected paths, Runs, groups or recordings, not {type(item).__name__};"
-                " see lab.load"
-            )
+    if wrong := {type(item).__name__ for item in items if not isinstance(item, Stored)}:
+        raise UsageError(
+            f"expected paths, Runs, groups or recordings, not {', '.join(wrong)}; see lab.load"
+        )
     return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
 
 
@@ -394,10 +392,11 @@ def load(  # noqa: PLR0913
     )
     warnings: list[str] = []
     if in_memory(path):
-        table = table_of(path)
-        return _of_tables([table], [Path(table.where)], options, warnings).where(**where)
-    paths = paths_of(path)
-    tables = read_tables(paths, warnings, column)
+        tables = [table_of(path)]
+        paths = [Path(tables[0].where)]
+    else:
+        paths = paths_of(path)
+        tables = read_tables(paths, warnings, column)
     if tables is None:
         return _of_recordings(paths, options, columns).where(**where)
     return _of_tables(tables, paths, options, warnings).where(**where)
@@ -509,7 +508,6 @@ def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequen
             *parts_lack,
             *lacks,
             *_several_folders(read),
-            *_mixed_telemetry(groups),
             *_decided_by_data(groups),
             *_thinned_out(items),
         ),
@@ -569,16 +567,6 @@ def _several_folders(read: Sequence[Sequence[Stored]]) -> Iterator[str]:
         yield (
             f"{count(shared, 'configuration')} of more than one of these folders: their"
             " recordings are pooled; lstm-trt compare compares two folders"
-        )
-
-
-def _mixed_telemetry(groups: Iterable[Group]) -> Iterator[str]:
-    """A line if telemetry was on in some rounds of a group only."""
-    mixed = [group for group in groups if len({round_.telemetry for round_ in group.rounds}) > 1]
-    if mixed:
-        yield (
-            f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry"
-            f" on, which are pooled; the first: {mixed[0].name}"
         )
 
 

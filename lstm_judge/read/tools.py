@@ -82,11 +82,8 @@ def columns_of_text(where: str, lines: Sequence[str]) -> tuple[dict[str, list], 
     for pattern in (_BIN,) if histogram else _SINGLE:
         if not any(map(pattern.fullmatch, seen)):
             continue
-        found = {}
-        for place, line in enumerate(lines, 1):
-            match = pattern.fullmatch(line)
-            if match:
-                found[place] = match
+        matches = map(pattern.fullmatch, lines)
+        found = {place: match for place, match in enumerate(matches, 1) if match}
         columns = {name: [match[name] for match in found.values()] for name in pattern.groupindex}
         if histogram:
             columns = _histogram(where, lines, **columns)

@@ -359,14 +359,14 @@ def _beyond_noise(sizes: Sequence[int], rounds_us: Sequence[np.ndarray]) -> bool
     expected = float(weights @ means[:-1])
     side = np.sign(means[-1] - expected)
     factors = np.append(-weights * (side + DEPARTURE * np.sign(expected)), side)
-    distance = float(factors @ means)
+    distance = factors @ means
     numbers = np.array([len(times) for times in rounds_us])
     variances = np.array([times.var(ddof=1) for times in rounds_us]) / numbers * factors**2
     if not variances.any():
-        return distance > 0
+        return bool(distance > 0)
     freedom = variances.sum() ** 2 / np.sum(variances**2 / (numbers - 1))
-    quantile = float(special.stdtrit(freedom, (1 + PAIR_CONFIDENCE) / 2))
-    return distance > quantile * math.sqrt(variances.sum())
+    quantile = special.stdtrit(freedom, (1 + PAIR_CONFIDENCE) / 2)
+    return bool(distance > quantile * math.sqrt(variances.sum()))
 
 
 def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:

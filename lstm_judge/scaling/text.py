@@ -36,8 +36,9 @@ def text(answers: ScalingAnswers) -> str:
         lines.append("")
         if len(findings.times.systems) > 1:
             lines.append(f"{system}:")
-        growth = [_growth(findings, system, axis) for axis in findings.times.axes]
-        lines.append(table(GROWTH, growth))
+        lines.append(
+            table(GROWTH, [_growth(findings, system, axis) for axis in findings.times.axes])
+        )
         lines += _batching(findings, system)
         lines += _faster([pair for pair in findings.inversions if pair.system == system])
     return "\n".join(lines)
@@ -46,10 +47,9 @@ def text(answers: ScalingAnswers) -> str:
 def _source(times: Times) -> list[str]:
     counts = times.counts
     grid = []
-    shapes = list(itertools.chain(*times.cells.values()))
-    for place, axis in enumerate(times.axes):
-        sizes = sorted({shape[place] for shape in shapes})
-        grid.append(f"{axis} {' '.join(map(str, sizes))}")
+    shapes = itertools.chain(*times.cells.values())
+    for axis, sizes in zip(times.axes, zip(*shapes, strict=True), strict=True):
+        grid.append(f"{axis} {' '.join(map(str, sorted(set(sizes))))}")
     facts = [
         (
             f"{times.where}: times of {count(counts.shapes, 'shape')}"
@@ -87,8 +87,8 @@ def _growth(findings: Findings, system: str, axis: str) -> list[str]:
     return [
         heading,
         f"{_linear(series)} of {len(series)}",
-        _spread([line.exponent for line in series], "{:z.2f}".format),
-        percent(max(line.departure for line in series)),
+        _powers(series),
+        _most_off(series),
         f"{_spread([line.slope_us for line in series], _slope)} per {FIELDS[axis].unit}",
         breaks or "none",
     ]
@@ -100,9 +100,10 @@ def growth_text(series: Sequence[Line]) -> str:
     words = ["may be linear" if linear else "not linear"]
     if 0 < linear < len(series):
         words.append(f"in {linear} of {len(series)} series")
-    powers = _spread([line.exponent for line in series], "{:z.2f}".format)
-    off = percent(max(line.departure for line in series))
-    return f"{' '.join(words)}: power {powers} of the size; at most {off} off a straight line"
+    return (
+        f"{' '.join(words)}: power {_powers(series)} of the size;"
+        f" at most {_most_off(series)} off a straight line"
+    )
 
 
 def _linear(series: Sequence[Line]) -> int:
@@ -110,11 +111,20 @@ def _linear(series: Sequence[Line]) -> int:
     return sum(line.exponent_low <= 1 <= line.exponent_high for line in series)
 
 
+def _powers(series: Sequence[Line]) -> str:
+    return _spread([line.exponent for line in series], "{:z.2f}".format)
+
+
+def _most_off(series: Sequence[Line]) -> str:
+    return percent(max(line.departure for line in series))
+
+
 def _spread(values: Sequence[float], shown: Callable[[float], str]) -> str:
     """The median, and of several values the lowest and the highest."""
-    middle = shown(statistics.median(values))
-    several = f" ({shown(min(values))} to {shown(max(values))})"
-    return middle + several if len(values) > 1 else middle
+    text = shown(statistics.median(values))
+    if len(values) > 1:
+        text += f" ({shown(min(values))} to {shown(max(values))})"
+    return text
 
 
 def _slope(value: float) -> str:
@@ -127,12 +137,12 @@ def _batching(findings: Findings, system: str) -> list[str]:
     if not here:
         return []
     sizes = sorted({size for batching in here for size in batching.times_us})
-    rows = []
-    for name, found in (
-        ("doubling it costs less than 10 % up to", [batching.free_up_to for batching in here]),
-        ("least time per sample", [batching.cheapest for batching in here]),
-    ):
-        rows.append([name, *(str(found.count(size)) for size in sizes)])
+    free = Counter(batching.free_up_to for batching in here)
+    cheapest = Counter(batching.cheapest for batching in here)
+    rows = [
+        ["doubling it costs less than 10 % up to", *(str(free[size]) for size in sizes)],
+        ["least time per sample", *(str(cheapest[size]) for size in sizes)],
+    ]
     lines = ["", table([f"Batch of {count(len(here), 'network')}", *map(str, sizes)], rows)]
     if largest := sum(batching.cheapest_is_largest for batching in here):
         lines.append(
@@ -161,9 +171,8 @@ def _faster(inversions: Sequence[Inversion]) -> list[str]:
     for step, pairs in steps.items():
         lowest = pairs[0]
         rest = [f"{axis} {size}" for axis, size in lowest.smaller.items() if axis != lowest.axis]
-        significant = (
-            "-" if lowest.certain is None else str(sum(pair.certain is True for pair in pairs))
-        )
+        certain = [pair for pair in pairs if pair.certain]
+        significant = "-" if lowest.certain is None else str(len(certain))
         rows.append([step, str(len(pairs)), significant, f"{lowest.ratio:.3f}", ", ".join(rest)])
     lines = ["", table(FASTER, rows[:MOST_STEPS])]
     if len(rows) > MOST_STEPS:

@@ -23,7 +23,7 @@ from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import FILE, Runs, RunsSource, as_runs, is_path, load, matching, paths_of
 from lstm_judge.statistics.segments import SAME_LEVEL
 from lstm_judge.statistics.trials import Trials, trials_of
-from lstm_trt.config.errors import UsageError, one_of
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import listed
 from lstm_trt.store.schema import Failure
@@ -43,11 +43,11 @@ class ShapeTime:
 
 
 class Measured(NamedTuple):
-    """The time of one shape, its sizes in the order of the axes; None if it is not known."""
+    """The time of one shape, its sizes in the order of the axes."""
 
     system: dict
     sizes: tuple[int, ...]
-    time: ShapeTime | None
+    time: ShapeTime
 
 
 @dataclass
@@ -127,9 +127,6 @@ def read_times(
     if found is None:
         runs = load(source, rename=rename, column=column, unit=unit)
         return from_runs(resolved(runs).where(**where or {}))
-    kinds = [f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS]
-    for new in filter(None, (rename or {}).values()):
-        one_of("column name of --rename", tables.normal_name(new), (*AXES, *kinds, *SYSTEM_COLUMNS))
     return from_tables([table.renamed(rename) for table in found], column, unit, warnings, where)
 
 
@@ -147,15 +144,14 @@ def from_runs(runs: Runs) -> Times:
     counts = _counted(runs)
     measured = []
     for group, sizes in zip(groups, sizes_of, strict=True):
-        system = {name: value for name, value in _fields(group).items() if name not in AXES}
         trials = trials_of(group) if len(sizes) == len(axes) else ()
-        counts.used += len(trials)
-        time = None
         if trials:
+            counts.used += len(trials)
             time = ShapeTime(statistics.median_low(each.median_us for each in trials), trials)
             if time.latency_us <= 0:
                 raise UsageError(f"{where}: the median of {sizes} is 0")
-        measured.append(Measured(system, tuple(sizes.values()), time))
+            system = {name: value for name, value in _fields(group).items() if name not in AXES}
+            measured.append(Measured(system, tuple(sizes.values()), time))
     counts.blank = counts.rows - counts.duplicates - counts.used
     if not (axes and counts.used):
         raise UsageError(f"{where}: none of the recordings is of a stacked LSTM")
@@ -281,19 +277,19 @@ def _by_shape(
 ) -> dict[tuple, list[float]]:
     """Times in us of the rows that have one and all sizes, by system and shape; `alone` is the
     system of a table without columns that describe it."""
-    scale = tables.UNIT_NS[columns.unit] / tables.UNIT_NS["us"]
-    times_us = tables.times(table, columns.time, ["blank or NaN"]) * scale
+    times = tables.times(table, columns.time, ["blank or NaN"])
+    times_us = times * (tables.UNIT_NS[columns.unit] / tables.UNIT_NS["us"])
     sizes = np.array([_whole_sizes(table, name) for name in columns.sizes.values()])
     used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
     if not len(used):
-        raise UsageError(f"{table.where}: no row has a time and {', '.join(columns.axes)}")
+        raise UsageError(f"{table.where}: no row has a time and {', '.join(columns.sizes)}")
     cells = [table.cells(name) for name in columns.system.values()]
-    found: dict[tuple, list[float]] = {}
+    found = defaultdict[tuple, list[float]](list)
     for row in used:
         values = ["" if texts[row] is None else str(texts[row]) for texts in cells]
         system = dict(zip(columns.system, values, strict=True)) or alone
         key = (tuple(system.items()), tuple(sizes[:, row].astype(int).tolist()))
-        found.setdefault(key, []).append(float(times_us[row]))
+        found[key].append(float(times_us[row]))
     return found
 
 
@@ -324,8 +320,7 @@ def _times(measured: Sequence[Measured], counts: Counts, **more: Any) -> Times:
     in_order = sorted(zip(names, measured, strict=True), key=lambda pair: (pair[0], pair[1].sizes))
     for name, (system, sizes, time) in in_order:
         systems[name] = system
-        if time is not None:
-            cells.setdefault(name, {})[sizes] = time
+        cells.setdefault(name, {})[sizes] = time
     for shapes in cells.values():
         grid = math.prod(len(set(sizes)) for sizes in zip(*shapes, strict=True))
         counts.shapes += len(shapes)
@@ -335,8 +330,10 @@ def _times(measured: Sequence[Measured], counts: Counts, **more: Any) -> Times:
 
 def _labels(systems: Sequence[dict]) -> list[str]:
     """A short name for each system: the runtime, and the fields that differ."""
-    heads = [str(system.get("runtime") or system.get("framework") or "") for system in systems]
-    named = ("runtime", "framework")
-    rest = [{name: system[name] for name in system if name not in named} for system in systems]
+    heads = []
+    rest = []
+    for system in systems:
+        heads.append(str(system.get("runtime") or system.get("framework") or ""))
+        rest.append({**system, "runtime": None, "framework": None})
     both = zip(heads, labels(rest), strict=True)
     return [", ".join(filter(None, pair)) or "all" for pair in both]

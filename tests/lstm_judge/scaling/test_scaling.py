@@ -429,7 +429,7 @@ def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path, text, expe
     ("rename", "expected"),
     [
         (["Depth=layers"], "no column 'Depth'.*Num layers, latency_us"),
-        (["Num layers=depth"], "'depth': choose from layers, hidden"),
+        (["Num layers=depth"], "none of the columns layers, hidden.*depth, latency_us"),
         (["Num layers"], "takes OLD=NEW"),
         (["=layers"], "takes OLD=NEW"),
         (["Num layers=layers", "Num layers=batch"], "two names"),
