@@ -508,6 +508,7 @@ def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequen
             *parts_lack,
             *lacks,
             *_several_folders(read),
+            *_mixed_telemetry(groups),
             *_decided_by_data(groups),
             *_thinned_out(items),
         ),
@@ -567,6 +568,16 @@ def _several_folders(read: Sequence[Sequence[Stored]]) -> Iterator[str]:
         yield (
             f"{count(shared, 'configuration')} of more than one of these folders: their"
             " recordings are pooled; lstm-trt compare compares two folders"
+        )
+
+
+def _mixed_telemetry(groups: Iterable[Group]) -> Iterator[str]:
+    """A line if telemetry was on in some rounds of a group only."""
+    mixed = [group for group in groups if len({round_.telemetry for round_ in group.rounds}) > 1]
+    if mixed:
+        yield (
+            f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry on,"
+            f" which are pooled; the first: {mixed[0].name}"
         )
 
 

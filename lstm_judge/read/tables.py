@@ -32,7 +32,7 @@ from pyarrow import types
 
 from lstm_judge.read.tools import aggregates, columns_of_json, columns_of_text
 from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
-from lstm_trt.config.format import count, decimal, listed
+from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
@@ -398,6 +398,9 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".parquet", ".pq"
 #: First bytes of files.
 _PARQUET, _NPY, _GZIP = b"PAR1", b"\x93NUMPY", b"\x1f\x8b"
 
+#: Maximum size of a file after decompression, and of standard input.
+LARGEST_BYTES = 2**30
+
 
 def read_tables(
     paths: Iterable[Path], warnings: list[str], column: str | None = None
@@ -466,7 +469,8 @@ def read_table(path: Path, column: str | None = None) -> Table | None:
     Raises `UsageError`, with a one-line message, if the file cannot be read.
     """
     if path == STANDARD_INPUT:
-        return _of_content(STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(), column)
+        content = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+        return _of_content(STANDARD_INPUT_NAME, "", content, column)
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     refuse_named_pipe(path)
@@ -498,9 +502,16 @@ def table_of(source: Any) -> Table:
 
 
 def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> Table:
-    if content.startswith(_GZIP):
-        with refused(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error):
-            content = gzip.decompress(content)
+    compressed = content.startswith(_GZIP)
+    if compressed:
+        invalid = refused(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error)
+        with invalid, gzip.open(io.BytesIO(content)) as file:
+            content = file.read(LARGEST_BYTES + 1)
+    if len(content) > LARGEST_BYTES and (compressed or where == STANDARD_INPUT_NAME):
+        raise UsageError(
+            f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as"
+            " Parquet"
+        )
     if content.startswith(_NPY):
         return _of_npy(where, content)
     if not content.strip():

@@ -534,6 +534,8 @@ BAD = {
     "text behind comments": (b"# tool\n# x\n\nlatency_us,b\n5,1\nx,2\n", "line 6: latency_us is 'x'"),
     "decimal comma": (b"trial;latency_us\n1;500,5\n2;501,25\n", "line 2: latency_us is '500,5', not a number"),
     "thousands or not": (b"trial;latency_us\n1;1,500\n2;1,501\n", "line 2: latency_us is '1,500', not a number"),
+    "hexadecimal": (b"trial,latency_us\n1,0x64\n2,0x65\n", "line 2: latency_us is '0x64', not a number"),
+    "some hexadecimal": (b"latency_us\n5\n0x64\n", "line 3: latency_us is '0x64', not a number"),
     "separated": (b"5\n1_100\n", "line 2: the time is '1_100', not a number"),
     "other digits": ("5\n\u0661\u0662\n".encode(), "line 2: the time is '\u0661\u0662', not a number"),
     "no times": (b"a,b\n1,2\n3,4\n", "--column"),
@@ -859,6 +861,12 @@ ARRAYS = {
 }
 
 
+def test_a_column_of_hexadecimal_names_is_text(tmp_path):
+    path = put(tmp_path / "t.csv", {"address": ["0xff", "0xfe"] * 2, "latency_us": [5, 6, 7, 8]})
+    assert load(path, group_by=["address"]).groups[0].group == {"address": "0xff"}
+    assert only_sample(path, one_group=True).n == 4
+
+
 @pytest.mark.parametrize("name", ARRAYS)
 def test_arrays_of_numpy(tmp_path, name):
     array, options = ARRAYS[name]
@@ -867,7 +875,7 @@ def test_arrays_of_numpy(tmp_path, name):
     assert "--unit" in refusal(tmp_path / "t.npy") if options else load(tmp_path / "t.npy")
 
 
-def test_bad_arrays_and_compressed_files_are_refused_in_one_line(tmp_path):
+def test_bad_arrays_and_compressed_files_are_refused_in_one_line(tmp_path, monkeypatch):
     bad = {
         "2 dimensions": np.ones((5, 3)),
         "0 dimensions": np.float64(5),
@@ -888,6 +896,11 @@ def test_bad_arrays_and_compressed_files_are_refused_in_one_line(tmp_path):
     for content in (whole[:-9], whole[:20] + b"\0" + whole[21:], b"\x1f\x8b"):
         path.write_bytes(content)
         assert "not a valid gzip file" in refusal(path)
+    monkeypatch.setattr("lstm_judge.read.tables.LARGEST_BYTES", 4000)
+    path.write_bytes(whole)
+    assert "more than 4.00 kB" in refusal(path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"5\n" * 2001)))
+    assert "standard input holds more than 4.00 kB" in refusal("-", unit="us")
 
 
 # Missing times

@@ -28,6 +28,7 @@ from tqdm import tqdm
 from lstm_judge.compare.pairing import differences
 from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.rounds import Group, Round, telemetry_of
+from lstm_judge.read.runs import load
 from lstm_trt.config import libraries
 from lstm_trt.config.configuration import UNEXPLAINED_NS, UNEXPLAINED_SHARE, Protocol, unexplained_text, warnings_of
 from lstm_trt.machine import counters, linux
@@ -35,8 +36,10 @@ from lstm_trt.machine.counters import Watcher, difference, split_cpu_time
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.loop import between_calls
 from lstm_trt.runtimes import load_runtime, torch_compile
+from lstm_trt.store import files
 from lstm_trt.store.provenance import facts
 from tests.conftest import ROOT, sampled
+from tests.lstm_trt.store.test_store import planted as planted_recording
 
 RUNTIMES = ("c", "onnxruntime", "openvino", "pytorch", "torch-compile", "torchscript")
 #: Takes longer to compile than all others to record; the heavy part has it.
@@ -303,6 +306,15 @@ def test_a_comparison_names_recordings_that_had_telemetry():
     assert "telemetry: on (onnxruntime) -> off" in differences(sides("on (onnxruntime)"), sides("off"))
     assert not [text for text in differences(sides("off"), sides("off")) if "telemetry" in text]
     assert "telemetry differs between rounds of A" in differences(sides("off", "on (onnxruntime)"), sides("off", "off"))
+
+
+def test_rounds_with_and_without_telemetry_are_pooled_with_a_warning(tmp_path):
+    for number, state in enumerate(("off", "on")):
+        recording = planted_recording(round=number)
+        recording.provenance.update(versions={}, telemetry={"onnxruntime": state})
+        files.write(recording, tmp_path)
+        found = [text for text in load(tmp_path).warnings if "with telemetry on" in text]
+        assert len(found) == number
 
 
 # --- CPU time of other threads ---
