@@ -206,20 +206,22 @@ def from_tables(
         found = _columns_of(table, column, unit, said)
         if read and found.axes != read[0].axes:
             raise UsageError(
-                f"{several[0].where} has the sizes {', '.join(read[0].axes)},"
-                f" {table.where} has {', '.join(found.axes)}: analyze them separately"
+                f"{several[0].where} has the sizes {', '.join(read[0].axes)}, {table.where} has"
+                f" {', '.join(found.axes)}: analyze them separately"
             )
         read.append(found)
-        alone = {FILE: file} if len(several) > 1 else {}
-        for key, times_us in _by_shape(table, found, alone).items():
+        for key, times_us in _by_shape(
+            table, found, {FILE: file} if len(several) > 1 else {}
+        ).items():
             medians_us[key].append(statistics.median(times_us))
             counts.used += len(times_us)
         counts.rows += table.data.num_rows
     counts.blank = counts.rows - counts.used
     counts.duplicates = counts.used - len(medians_us)
-    measured = []
-    for (system, shape), us in medians_us.items():
-        measured.append(Measured(dict(system), shape, ShapeTime(statistics.median(us))))
+    measured = [
+        Measured(dict(system), shape, ShapeTime(statistics.median(us)))
+        for (system, shape), us in medians_us.items()
+    ]
     source = listed((table.where for table in several), 3)
     axes = read[0].axes
     rows = [each.system | dict(zip(axes, each.sizes, strict=True)) for each in measured]
