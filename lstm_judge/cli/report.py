@@ -27,12 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--baseline", type=Path, metavar="A", help="recordings that these are compared with")
     add("--anonymous", action="store_true", help="leave out host name, user and paths")
-    add(
-        "--undecided",
-        choices=("failure", "skipped"),
-        default="failure",
-        help="what NOT ENOUGH EVIDENCE is in JUnit (default failure)",
-    )
     common.percentiles_argument(parser)
     common.table_arguments(parser)
 
@@ -40,10 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `report`; returns the exit status of the verdicts, with a baseline that of the
     comparison."""
-    names = (*QUESTION, "out", "anonymous", "undecided", "percentiles")
     runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
-    found = report(runs, baseline=baseline, **common.values(arguments, names))
+    found = report(
+        runs,
+        baseline=baseline,
+        **common.values(arguments, (*QUESTION, "out", "anonymous", "percentiles")),
+    )
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
     print_answer(found, arguments.format, warnings)
     print_files(arguments.out)

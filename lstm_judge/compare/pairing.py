@@ -211,8 +211,10 @@ def _values_of(side: Group) -> dict[str, set[str]]:
     fields = side.group
     configuration = side.configuration
     if configuration is not None:
-        version = version_text(configuration.runtime, configuration.runtime_version)
-        fields = {**flat(configuration), "runtime_version": version}
+        fields = flat(configuration)
+        fields["runtime_version"] = version_text(
+            configuration.runtime, configuration.runtime_version
+        )
         del fields["trials"]  # as configured; "trials per process" is as recorded
     known = list(fields.items())
     for round_ in side.rounds:

@@ -154,8 +154,9 @@ def _configurations(report: Report) -> Table:
         if report.runs[number].n:
             measured = [line[place] for place in kept[first:]]
         rows.append([*line[:first], report.outcome(number), *measured, report.remark(number)])
-    headings = [columns[place].heading for place in kept]
-    header = [*headings[:first], "verdict", *headings[first:], "remark"]
+    header = [columns[place].heading for place in kept]
+    header.insert(first, "verdict")
+    header.append("remark")
     legends = ["latencies in us after warm-up", *(columns[place].legend for place in kept)]
     if any(cell.endswith("*") for row in rows for cell in row[first:-1]):
         legends.append(summary.STAR)
