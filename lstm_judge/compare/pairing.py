@@ -106,11 +106,11 @@ def pair(a: Runs, b: Runs) -> Pairs:
 
 def _differ(names: Sequence[str], a: dict, b: dict) -> dict[str, tuple]:
     """Of these fields those with another value in A than in B, and the values."""
-    found = {}
-    for name in names:
-        if name not in _MINOR and repr(a[name]) != repr(b[name]):
-            found[name] = (a[name], b[name])
-    return found
+    return {
+        name: (a[name], b[name])
+        for name in names
+        if name not in _MINOR and repr(a[name]) != repr(b[name])
+    }
 
 
 def _paired(a: Identified | None, b: Identified | None) -> Pair:

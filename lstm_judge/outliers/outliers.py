@@ -1,6 +1,6 @@
 """Outliers: the course of the level, clusters and tail, their periods and causes."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outliers.answer import Outliers
@@ -27,7 +27,9 @@ def outliers(runs: RunsSource, causes: bool = True) -> "OutlierAnswers":
         [group.n for group in measured],
     )
     known = iter(found)
-    answers = tuple(next(known) if group.failure is None else group.failure for group in runs)
+    answers: tuple[Any, ...] = tuple(
+        next(known) if group.failure is None else group.failure for group in runs
+    )
     return OutlierAnswers(runs, answers, runs.remarks)
 
 
