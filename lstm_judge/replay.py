@@ -9,17 +9,19 @@ runtimes are slower after a pause; a recording with periodic arrivals can.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from lstm_judge import columns
 from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.read.numbers import rate, table
 from lstm_judge.read.rounds import Group, NoTrials
 from lstm_judge.read.runs import RunsSource
+from lstm_judge.statistics.quantiles import Percentile, shares_of
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.verdict.firm import longest_run
@@ -30,7 +32,10 @@ from lstm_trt.config.format import count, microseconds, percent
 
 @dataclass(frozen=True)
 class ReplayedLatencies(JsonFields):
-    """Order statistics of the latency in us, and misses of the deadline."""
+    """Order statistics of the latency in us, and misses of the deadline.
+
+    `percentiles`: those that were asked for, by key (`p9995`), the highest first.
+    """
 
     median_us: float
     p99_us: float
@@ -38,6 +43,7 @@ class ReplayedLatencies(JsonFields):
     max_us: float
     misses: int
     longest_run: int
+    percentiles: Mapping[str, Percentile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,22 +77,33 @@ class Replays(Answers[Replay | NoTrials]):
         """Latencies in columns with the prefixes `closed_` and `replayed_`."""
         row = answer.as_dict()
         for side in ("closed", "replayed"):
-            for name, value in row.pop(side).items():
-                row[f"{side}_{name}"] = value
+            latencies = row.pop(side)
+            paths = {name: name for name in latencies if name != "percentiles"}
+            for key in latencies["percentiles"]:
+                paths |= columns.percentile_columns(key)
+            found = columns.row(latencies, paths, paths)
+            row |= {f"{side}_{name}": value for name, value in found.items()}
         return row
 
 
-def replay(runs: RunsSource, period_us: float, deadline_us: float | None = None) -> Replays:
+def replay(
+    runs: RunsSource,
+    period_us: float,
+    deadline_us: float | None = None,
+    percentiles: Iterable[str | float] = (),
+) -> Replays:
     """Replay each configuration with a call due every `period_us`; see `replay_group`.
 
-    `runs`: the result of `load`, or a path, recordings or groups. Raises `UsageError` if a
-    configuration has fewer than 2 trials after warm-up, or none can be replayed.
+    `runs`: the result of `load`, or a path, recordings or groups. `percentiles`: as for
+    `summarize`. Raises `UsageError` if a configuration has fewer than 2 trials after warm-up, or
+    none can be replayed.
     """
+    shares = shares_of(percentiles)
     runs = runs_to_judge(runs)
     answers: list[Replay | NoTrials] = []
     for group in runs:
         try:
-            answers.append(group.failure or replay_group(group, period_us, deadline_us))
+            answers.append(group.failure or replay_group(group, period_us, deadline_us, shares))
         except UsageError as error:
             answers.append(NoTrials(None, str(error)))
     if all(isinstance(answer, NoTrials) for answer in answers):
@@ -94,7 +111,12 @@ def replay(runs: RunsSource, period_us: float, deadline_us: float | None = None)
     return Replays(runs, tuple(answers), runs.remarks)
 
 
-def replay_group(group: Group, period_us: float, deadline_us: float | None = None) -> Replay:
+def replay_group(
+    group: Group,
+    period_us: float,
+    deadline_us: float | None = None,
+    shares: Sequence[Fraction] = (),
+) -> Replay:
     """Replay the timed trials of each process separately, with a call due every `period_us`.
 
     The deadline counts from the due time; by default it is the period. Warm-up trials are left out.
@@ -103,16 +125,14 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
     """
     timed = _timed(group)
     period_ns = _ns("period", period_us)
-    if deadline_us is None:
-        deadline_us = period_us
-    deadline_ns = _ns("deadline", deadline_us)
+    deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
         raise UsageError(
             f"cannot keep up with a call every {period_us:g} us, as the mean latency is"
             f" {mean_ns / 1e3:.6g} us: use a period of at least {_smallest_us(mean_ns)} us"
         )
-    late_ns = limit_ns(float(deadline_us))
+    late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
     all_ns = np.concatenate(timed)
@@ -128,8 +148,8 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
         queued_share=queued / len(all_ns),
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
         longest_queue=max(longest_queue(response_ns, period_ns) for response_ns in responses),
-        closed=_latencies(timed, late_ns),
-        replayed=_latencies(responses, late_ns),
+        closed=_latencies(timed, late_ns, shares),
+        replayed=_latencies(responses, late_ns, shares),
     )
 
 
@@ -173,12 +193,15 @@ def longest_queue(response_ns: np.ndarray, period_ns: float) -> int:
     return max(0, int((np.arange(len(response_ns)) - ended).max()))
 
 
-def _latencies(rounds: Sequence[np.ndarray], late_ns: float) -> ReplayedLatencies:
+def _latencies(
+    rounds: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fraction]
+) -> ReplayedLatencies:
     pooled = Trials(np.concatenate(rounds))
     return ReplayedLatencies(
         *(pooled.statistic(name) for name in ("median_us", "p99_us", "p999_us", "max_us")),
         misses=int(np.count_nonzero(pooled.latency_ns > late_ns)),
         longest_run=max(longest_run(np.flatnonzero(each > late_ns)) for each in rounds),
+        percentiles={asked.key: asked for asked in map(pooled.percentile, shares)},
     )
 
 
@@ -231,12 +254,11 @@ def replay_text(replay: Replay, name: str = "") -> str:
     def row(heading: str, name: str) -> tuple[str, ...]:
         return heading, *(microseconds(getattr(side, name)) for side in sides)
 
-    rows = [
-        row("max", "max_us"),
-        row("p99.9", "p999_us"),
-        row("p99", "p99_us"),
-        row("median", "median_us"),
-    ]
+    rows = [row("max", "max_us")]
+    for key, asked in replay.closed.percentiles.items():
+        rows.append((asked.heading, *(microseconds(side.percentiles[key].us) for side in sides)))
+    if not replay.closed.percentiles:
+        rows += [row("p99.9", "p999_us"), row("p99", "p99_us"), row("median", "median_us")]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
     rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
     rows.append(("longest run above", *(str(side.longest_run) for side in sides)))

@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.config.errors import RunFailed, UsageError, first_line, refused
+from lstm_trt.config.errors import RunFailed, UsageError, check_number, first_line, refused
 from lstm_trt.config.fields import JsonFields, as_list
 from lstm_trt.config.format import count, duration, listed, terminal_width
 from lstm_trt.config.libraries import how_to_install
@@ -86,6 +86,7 @@ def rerun(
     *,
     out: str | Path = "runs",
     kernel: str | None = None,
+    cell_limit_s: int | None = None,
     show_progress: bool = True,
     listener: Callable[[Run], None] = lambda run: None,
 ) -> list[Run]:
@@ -98,7 +99,10 @@ def rerun(
     """
     check_papermill()
     checked = check_notebooks(notebooks, parameters or {}, kernel)
-
+    if cell_limit_s is not None:
+        check_number(
+            "--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1
+        )
     folder = make_folder(Path(out))
     hidden = not (show_progress and terminal_width(sys.stderr))
     runs = []
@@ -109,6 +113,7 @@ def rerun(
             folder,
             parameters=values,
             kernel_name=kernel,
+            execution_timeout=cell_limit_s,
             progress_bar={
                 "desc": f"[{number}/{len(checked)}] {path.name}",
                 "leave": False,

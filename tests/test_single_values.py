@@ -120,6 +120,7 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
             "verdict.runs": lambda runs, others: str(lab.verdict(runs, 1e3)),
         }.items()
     },
+    "replay.percentiles": ("99", lambda place, value: str(lab.replay(place.recordings, 1e6, percentiles=value))),
     "report.out": (
         "report.md",
         lambda place, value: lab.report(place.recordings, 1e6, out=_in(place, value)).as_dict(),

@@ -20,11 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time between calls at the fixed rate",
     )
     deadline_argument(parser, "deadline, counted from the time a call is due (default: the period)")
+    common.percentiles_argument(parser)
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `replay`; returns the exit status."""
     runs = common.load_runs(arguments, arguments.path)
-    answers = replay(runs, arguments.period_us, arguments.deadline_us)
+    answers = replay(runs, arguments.period_us, arguments.deadline_us, arguments.percentiles)
     return common.print_answers(arguments, answers)

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set parameters, for example 'hidden: [64, 128]'",
     )
     add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")
-
+    add("--cell-limit", type=int, metavar="S", help="time limit per cell in seconds")
     add(
         "--out",
         type=Path,
@@ -58,12 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     check_papermill()
     import yaml
 
-    values = {name: parse_value(text) for name, text in arguments.parameter}
+    values = [(name, parse_value(text)) for name, text in arguments.parameter]
     for text in arguments.yaml:
         try:
-            values |= dict(yaml.safe_load(text))
+            values += dict(yaml.safe_load(text)).items()
         except (yaml.YAMLError, TypeError, ValueError):
             raise UsageError(f"-y {text!r} is not YAML of the form 'name: value'") from None
+    names = [name for name, _ in values]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"the parameter {name} is given twice")
 
     def print_run(done: Run) -> None:
         if done.failure is not None:
@@ -73,9 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     runs = rerun(
         arguments.notebooks,
-        values,
+        dict(values),
         out=arguments.out,
         kernel=arguments.kernel,
+        cell_limit_s=arguments.cell_limit,
         show_progress=not arguments.quiet,
         listener=print_run,
     )

@@ -396,8 +396,10 @@ def _rows_of_rounds(
     for row, of_row in enumerate(zip(_values_of_rows(table, keys), cells, strict=True)):
         rows_by.setdefault(of_row, []).append(row)
     trial = table.find("trial")
-    numbered = trial and table.kind(trial) == "number"
-    trials = table.numbers(trial) if numbered else np.zeros(table.data.num_rows)
+    if trial is not None and table.kind(trial) == "number":
+        trials = table.numbers(trial)
+    else:
+        trials = np.zeros(table.data.num_rows)
     found: RowsOfRounds = {}
     for (values, cell), places in rows_by.items():
         rows = np.array(places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -159,4 +160,8 @@ def test_text_and_json():
     assert [line.split()[-2:] for line in lines if "above 15 us" in line] == [["1", "13"]]
     assert "14 calls (14.0 %) started up to 28.0 us late, waiting for up to 3 earlier calls" in lines[-1]
     assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["replayed"]["misses"] == 13
+    asked = replay_group(Group("samples", (Round.of(latency),)), 12, 15, (Fraction("0.999"), Fraction("0.9")))
+    found = asked.as_dict()["replayed"]
+    assert {key: each["us"] for key, each in found["percentiles"].items()} == {"p999": 40.0, "p90": 20.0}
+    assert [line.split()[0] for line in replay_text(asked).splitlines()[2:5]] == ["max", "p99.9", "p90"]
     assert [rate(period) for period in (0.5, 1, 1000, 1e6, 2e6)] == ["2 MHz", "1 MHz", "1 kHz", "1 Hz", "0.5 Hz"]

@@ -188,6 +188,14 @@ def test_a_failure_quotes_the_line_and_an_error_of_ours_is_one_line(tmp_path):
     assert text.startswith("line 4: UsageError: layers must be ") and "\n" not in text
 
 
+@pytest.mark.heavy
+def test_a_cell_may_take_so_long_and_no_longer(tmp_path, capsys):
+    path = notebook(tmp_path / "slow.ipynb", "import time\ntime.sleep(600)")
+    assert command.run(parse(path, "--cell-limit", 15, "--out", tmp_path / "runs")) == 1
+    errors = capsys.readouterr().err
+    assert f'{path}: cell 3: "import time" CellTimeoutError: ' in errors and "after 15 seconds" in errors
+
+
 def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
     kernels = tmp_path / "share" / "kernels" / "broken"
     kernels.mkdir(parents=True)
@@ -317,7 +325,7 @@ def test_examples_run_as_printed(monkeypatch):
     assert len(examples) >= 3
     for example in examples:
         values = {name: parse_value(value) for name, value in example.parameter}
-        for path in check_notebooks([ROOT / path for path in example.notebooks], values):
+        for path in check_notebooks([ROOT / path for path in example.notebooks], values | dict(example.raw)):
             cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
             known: dict[str, object] = {}
             exec(cells[0], known)
@@ -327,8 +335,12 @@ def test_examples_run_as_printed(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
+        (("-p", "a", 1, "-y", "a: 2"), "a is given twice"),
+        (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
         (("-y", "a"), "not YAML of the form"),
         (("-y", "a: ["), "is not YAML"),
+        (("-p", "trials", 1, "--cell-limit", 0), "at least 1 s"),
     ],
 )
 def test_wrong_arguments(tmp_path, arguments, message):
