@@ -27,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--baseline", type=Path, metavar="A", help="recordings that these are compared with")
     add("--anonymous", action="store_true", help="leave out host name, user and paths")
+    add(
+        "--undecided",
+        choices=("failure", "skipped"),
+        default="failure",
+        help="what NOT ENOUGH EVIDENCE is in JUnit (default failure)",
+    )
     common.percentiles_argument(parser)
     common.table_arguments(parser)
 
@@ -39,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = report(
         runs,
         baseline=baseline,
-        **common.values(arguments, (*QUESTION, "out", "anonymous", "percentiles")),
+        **common.values(arguments, (*QUESTION, "out", "anonymous", "undecided", "percentiles")),
     )
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
     print_answer(found, arguments.format, warnings)

@@ -55,7 +55,8 @@ class Report:
     """What a report says; configurations are numbered by their places in `runs`.
 
     `verdicts`, `rows` and `tails` have an entry for each. `systems`: a runtime with its options on
-    one machine -> the places of its configurations.
+    one machine -> the places of its configurations. `undecided`: what NOT ENOUGH EVIDENCE is in
+    JUnit, "failure" or "skipped".
     """
 
     verdicts: Verdicts
@@ -65,6 +66,7 @@ class Report:
     slider: Slider
     comparisons: Comparisons | None = None
     anonymous: bool = False
+    undecided: str = "failure"
 
     @property
     def runs(self) -> Runs:

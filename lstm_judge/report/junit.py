@@ -13,6 +13,7 @@ NUMBERS = {
     "tests": "testcase",
     "failures": "*/failure",
     "errors": "*/error",
+    "skipped": "*/skipped",
 }
 
 
@@ -20,8 +21,8 @@ def page(report: Report) -> str:
     """A test case per configuration: a failure unless it meets the deadline, an error if it could
     not be recorded.
 
-    With a baseline one more for each that is in both: a failure if it is SLOWER or AMBIGUOUS. The
-    warnings are its error output.
+    With a baseline one more for each that is in both: a failure if it is SLOWER. What is undecided
+    is `undecided`. The warnings are its error output.
     """
     suite = ElementTree.Element("testsuite", name=title(report))
     suite.extend([*_verdicts(report), *_comparisons(report)])
@@ -46,7 +47,7 @@ def _verdicts(report: Report) -> Iterator[ElementTree.Element]:
         elif verdict.outcome == Outcome.MISSED:
             _add(report, case, "failure", "missed", sentence(verdict))
         elif verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
-            _add(report, case, "failure", "not-enough-evidence", sentence(verdict))
+            _add(report, case, report.undecided, "not-enough-evidence", sentence(verdict))
         yield case
 
 
@@ -58,7 +59,7 @@ def _comparisons(report: Report) -> Iterator[ElementTree.Element]:
         if Change.SLOWER in row:
             _add(report, case, "failure", "slower", text)
         elif Change.AMBIGUOUS in row:
-            _add(report, case, "failure", "ambiguous", text)
+            _add(report, case, report.undecided, "ambiguous", text)
         ElementTree.SubElement(case, "system-out").text = report.shown(text)
         yield case
 
@@ -68,5 +69,5 @@ def _case(report: Report, place: str, name: str) -> ElementTree.Element:
 
 
 def _add(report: Report, case: ElementTree.Element, tag: str, kind: str, message: str) -> None:
-    """Say what is wrong with a case: a failure or an error."""
+    """Say what is wrong with a case: a failure, an error, or that it is skipped."""
     ElementTree.SubElement(case, tag, type=report.shown(kind), message=report.shown(message))

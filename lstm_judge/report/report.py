@@ -37,7 +37,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 DEADLINES = 60
 
 
-def report(
+def report(  # noqa: PLR0913
     runs: RunsSource,
     deadline_us: float,
     percentile: str | float = "99.9",
@@ -46,6 +46,7 @@ def report(
     baseline: RunsSource | None = None,
     out: str | Path | Sequence[str | Path] = (),
     anonymous: bool = False,
+    undecided: str = "failure",
     percentiles: Iterable[str | float] = (),
     **bursts: Any,
 ) -> Report:
@@ -53,9 +54,10 @@ def report(
     those of `verdict`.
 
     `out`: one path or several, ending in .html (one file that needs nothing else), .md (a short
-    form) or .xml (JUnit). `baseline`: recordings that these are compared with. `anonymous`: leave
-    out host name, user and paths. `percentiles`: as for `summarize`. The same recordings give the
-    same bytes. Raises `UsageError` if an argument is out of range, and what `verdict` and `compare`
+    form) or .xml (JUnit, where `undecided` is what NOT ENOUGH EVIDENCE is: a "failure", or
+    "skipped"). `baseline`: recordings that these are compared with. `anonymous`: leave out host
+    name, user and paths. `percentiles`: as for `summarize`. The same recordings give the same
+    bytes. Raises `UsageError` if an argument is out of range, and what `verdict` and `compare`
     raise.
     """
     # What can be refused is refused before files are read and judged, which may take long.
@@ -76,6 +78,7 @@ def report(
         slider=_slider(runs, question),
         comparisons=None if baseline is None else compare(baseline, runs, confidence=confidence),
         anonymous=anonymous,
+        undecided=undecided,
     )
     for path in paths:
         with file_errors(f"write {path}"):
