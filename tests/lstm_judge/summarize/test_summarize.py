@@ -238,7 +238,7 @@ def test_percentiles_that_are_asked_for_stand_in_every_format():
 
 @pytest.mark.parametrize(("asked", "message"), [("0.999", "percent: 99.9"), ("100", "below 100"), ("p99", "number")])
 def test_a_percentile_out_of_range_is_refused(refused, asked, message):
-    for command in (("summarize",), ("report", "--deadline-us", 1, "--out", "r.md")):
+    for command in (("summarize",), ("replay", "--period-us", 1000), ("report", "--deadline-us", 1, "--out", "r.md")):
         assert message in refused(command[0], GRID, *command[1:], "--percentiles", "50", asked)
 
 
