@@ -196,12 +196,7 @@ def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
     """The names that a cell assigns anywhere, with the values of those that are literals, None for
     the others."""
     source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:  # another language
-        from papermill.translators import PythonTranslator
-
-        return {found.name: None for found in PythonTranslator.inspect(cell)}
+    tree = ast.parse(source)
     known: dict[str, object] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -79,8 +79,8 @@ class Follower:
             return {}
         elapsed_s = soak["elapsed_s"]
         if in_use and not soak["last"]:
-            since_s = max(0.0, time.time() - self._written)
-            elapsed_s = min(soak["asked_s"], elapsed_s + since_s)
+            elapsed_s += max(0.0, time.time() - self._written)
+            elapsed_s = min(soak["asked_s"], elapsed_s)
         return {"elapsed_s": elapsed_s, "left_s": max(0.0, soak["asked_s"] - elapsed_s)}
 
     def _state(self, in_use: bool) -> State:

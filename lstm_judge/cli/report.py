@@ -40,10 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `report`; returns the exit status of the verdicts, with a baseline that of the
     comparison."""
-    names = (*QUESTION, "out", "anonymous", "undecided", "percentiles")
     runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
-    found = report(runs, baseline=baseline, **common.values(arguments, names))
+    found = report(
+        runs,
+        baseline=baseline,
+        **common.values(arguments, (*QUESTION, "out", "anonymous", "undecided", "percentiles")),
+    )
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
     print_answer(found, arguments.format, warnings)
     print_files(arguments.out)

@@ -263,9 +263,10 @@ def miss_rates(sides: Sides, deadline_us: float, question: Question) -> MissRate
     least its confidence.
     """
     calls = min(process.n for side in sides for process in side)
-    limit = limit_ns(deadline_us)
     a, b = (
-        np.array([np.sum(process.above(limit)[0] < calls) / calls for process in side])
+        np.array(
+            [np.sum(process.above(limit_ns(deadline_us))[0] < calls) / calls for process in side]
+        )
         for side in sides
     )
     with np.errstate(divide="ignore", invalid="ignore"):

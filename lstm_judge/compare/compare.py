@@ -86,8 +86,13 @@ def compare(
 
 def _compare_runs(a: Runs, b: Runs, question: Question) -> Comparisons:
     pairs = pair(a, b)
-    answers = tuple(_compare_pair(both, a.source, b.source, question) for both in pairs.pairs)
-    return Comparisons(a, answers, (*a.remarks, *b.remarks), other=b, pairs=pairs)
+    return Comparisons(
+        a,
+        tuple(_compare_pair(both, a.source, b.source, question) for both in pairs.pairs),
+        (*a.remarks, *b.remarks),
+        other=b,
+        pairs=pairs,
+    )
 
 
 def _compare_pair(

@@ -106,11 +106,11 @@ def pair(a: Runs, b: Runs) -> Pairs:
 
 def _differ(names: Sequence[str], a: dict, b: dict) -> dict[str, tuple]:
     """Of these fields those with another value in A than in B, and the values."""
-    found = {}
-    for name in names:
-        if name not in _MINOR and repr(a[name]) != repr(b[name]):
-            found[name] = (a[name], b[name])
-    return found
+    return {
+        name: (a[name], b[name])
+        for name in names
+        if name not in _MINOR and repr(a[name]) != repr(b[name])
+    }
 
 
 def _paired(a: Identified | None, b: Identified | None) -> Pair:
@@ -211,8 +211,10 @@ def _values_of(side: Group) -> dict[str, set[str]]:
     fields = side.group
     configuration = side.configuration
     if configuration is not None:
-        version = version_text(configuration.runtime, configuration.runtime_version)
-        fields = {**flat(configuration), "runtime_version": version}
+        fields = flat(configuration)
+        fields["runtime_version"] = version_text(
+            configuration.runtime, configuration.runtime_version
+        )
         del fields["trials"]  # as configured; "trials per process" is as recorded
     known = list(fields.items())
     for round_ in side.rounds:

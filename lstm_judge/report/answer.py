@@ -160,11 +160,9 @@ class Report:
         and user."""
         whole = str(text).replace("\u00a0", " ")
         if self.anonymous:
-            private = [_PATH]
-            for word in (*self.runs.source.split(", "), platform.node(), Path.home().name):
-                if word:
-                    private.append(rf"\b{re.escape(word)}\b")
-            whole = re.sub("|".join(private), "[left out]", whole)
+            words = (*self.runs.source.split(", "), platform.node(), Path.home().name)
+            private = [rf"\b{re.escape(word)}\b" for word in words if word]
+            whole = re.sub("|".join([_PATH, *private]), "[left out]", whole)
         return printable(whole)
 
     def cut(self, name: object) -> str:

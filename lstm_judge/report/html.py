@@ -131,10 +131,11 @@ def _tables(report: Report) -> Iterator[Table]:
     yield _configurations(report)
     yield Table("b", "Compared with the baseline", *report.compared)
     yield Table("c", "Clusters of slow and fast calls", *frame_cells(report.tails.clusters))
-    failures = []
-    for group in report.runs:
-        if group.failure:
-            failures.append([group.name, group.failure.stage or "-", group.failure.reason])
+    failures = [
+        [group.name, group.failure.stage or "-", group.failure.reason]
+        for group in report.runs
+        if group.failure
+    ]
     yield Table("f", "Failures", ["configuration", "stage", "reason"], failures)
     yield Table(
         "e",
@@ -154,8 +155,9 @@ def _configurations(report: Report) -> Table:
         if report.runs[number].n:
             measured = [line[place] for place in kept[first:]]
         rows.append([*line[:first], report.outcome(number), *measured, report.remark(number)])
-    headings = [columns[place].heading for place in kept]
-    header = [*headings[:first], "verdict", *headings[first:], "remark"]
+    header = [columns[place].heading for place in kept]
+    header.insert(first, "verdict")
+    header.append("remark")
     legends = ["latencies in us after warm-up", *(columns[place].legend for place in kept)]
     if any(cell.endswith("*") for row in rows for cell in row[first:-1]):
         legends.append(summary.STAR)
@@ -204,19 +206,18 @@ def _maps(report: Report) -> dict[str, Any]:
             _panel(", ".join(map(axis_value, others, key)), cells)
             for key, cells in sorted(panels.items())
         ]
-    texts = []
-    for verdict in report.verdicts:
-        us = verdict.max_us
-        texts.append(short(us).replace(THIN_SPACE, " ") if us else "failed")
+    texts = [
+        short(verdict.max_us).replace(THIN_SPACE, " ") if verdict.max_us else "failed"
+        for verdict in report.verdicts
+    ]
     return {"x": AXIS_NAMES[x], "y": AXIS_NAMES[y], "systems": systems, "texts": texts}
 
 
 def _panel(title: str, cells: Mapping[tuple, int]) -> dict[str, Any]:
     """Columns and rows of a map, the largest row first; `cells`: sizes (y, x) -> place."""
     columns = sorted({column for _, column in cells})
-    rows = []
-    for size in sorted({size for size, _ in cells}, reverse=True):
-        rows.append((size, [cells.get((size, column)) for column in columns]))
+    sizes = sorted({size for size, _ in cells}, reverse=True)
+    rows = [(size, [cells.get((size, column)) for column in columns]) for size in sizes]
     return {"title": title, "columns": columns, "rows": rows}
 
 
@@ -233,10 +234,11 @@ def _pictures(report: Report) -> Iterator[Picture]:
     if chosen:
         first = list(chosen.values())[:MOST_CURVES]
         yield tails(first, deadline_us=deadline_us, relative=False)
-    checked = set()
-    for row in report.rows:
-        if row.facts["parity_error"] is not None:
-            checked.add(row.configuration["precision"])
+    checked = {
+        row.configuration["precision"]
+        for row in report.rows
+        if row.facts["parity_error"] is not None
+    }
     if len(checked) > 1:
         yield precisions(report.runs, deadline_us=deadline_us)
 

@@ -56,8 +56,9 @@ def _first_rows(
 
 def _table(report: Report, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; the last column is free text, which is not cut."""
-    cells = [[*map(report.cut, row[:-1]), report.shown(row[-1])] for row in rows]
-    return markdown(header, cells).rstrip()
+    return markdown(
+        header, [[*map(report.cut, row[:-1]), report.shown(row[-1])] for row in rows]
+    ).rstrip()
 
 
 def _near(report: Report) -> list[int]:

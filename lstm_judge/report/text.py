@@ -36,10 +36,11 @@ def answer(report: Report) -> list[str]:
             f"Each verdict holds at {confidence} % confidence for its configuration alone:"
             " of many verdicts, some are wrong by chance."
         )
-    lengths = []
-    for each in report.verdicts:
-        if each.bursts.assumed_length is not None:
-            lengths.append(each.bursts.assumed_length)
+    lengths = [
+        each.bursts.assumed_length
+        for each in report.verdicts
+        if each.bursts.assumed_length is not None
+    ]
     if lengths:
         lines.append(
             f"MET assumes that {bursts.assumption(min(lengths))} (its remark states it for each),"
@@ -111,8 +112,8 @@ def _recorded(report: Report, runs: Runs) -> Iterator[str]:
 
 def _days(items: Sequence[Stored]) -> str:
     """`2026-05-01 to 2026-05-03`, or the one day."""
-    days = []
-    for item in items:
-        day = time.gmtime(item.provenance["started_unix_ns"] / 1e9)
-        days.append(time.strftime("%Y-%m-%d", day))
+    days = [
+        time.strftime("%Y-%m-%d", time.gmtime(item.provenance["started_unix_ns"] / 1e9))
+        for item in items
+    ]
     return " to ".join(dict.fromkeys((min(days), max(days))))

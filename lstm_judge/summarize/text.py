@@ -42,12 +42,12 @@ def text(rows: Rows) -> str:
     their group instead of a shape.
     """
     _, columns, lines = shown(rows)
-    dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
+    dropped = sorted((column.drop, column.heading) for column in columns if column.drop)
     body = table(
         [column.heading for column in columns],
         lines,
         left=("clusters",),
-        drop=[column.heading for column in dropped],
+        drop=[heading for _, heading in dropped],
     )
     return "\n".join([*legend(rows), body])
 
@@ -106,7 +106,7 @@ def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table; the rows of failures are filled up."""
     _, columns, lines = shown(rows)
     for line in lines:
-        line += [""] * (len(columns) - len(line))
+        line.extend([""] * (len(columns) - len(line)))
     return [column.heading for column in columns], lines
 
 
@@ -124,14 +124,8 @@ def _different(rows: Rows, *names: str) -> set[tuple]:
 
 
 def _sizes_vary(rows: Rows) -> bool:
-    """Whether the sequence or batch of a workload varies; the name of a workload states its other
-    sizes."""
-    names = {row.group.get("workload") for row in rows}
-    sizes = {
-        (row.group.get("workload"), row.configuration["sequence"], row.configuration["batch"])
-        for row in rows
-    }
-    return _unnamed(rows) or len(sizes) > len(names)
+    """Whether the sequence or batch varies; the name of a workload states its other sizes."""
+    return _unnamed(rows) or len(_different(rows, "sequence", "batch")) > 1
 
 
 def _versions_vary(rows: Rows) -> bool:
@@ -222,13 +216,9 @@ NAMES = (
 )
 
 
-def _rounds(row: SummaryRow) -> object:
-    return row.rounds.count if row.round is None else f"r{row.round}"
-
-
 ROUNDS = Column(
     "rounds",
-    _rounds,
+    lambda row: row.rounds.count if row.round is None else f"r{row.round}",
     shown=lambda rows: any(row.rounds.count > 1 or row.round is not None for row in rows),
 )
 

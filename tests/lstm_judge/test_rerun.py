@@ -121,7 +121,6 @@ def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
         ("for a in ():\n    b = a", "a b"),
         ("%matplotlib inline\n!true\na = 1", "a"),
         ("%%time\na = 1", "a"),
-        ("x <- 1\ny = 2", "y"),  # of another language what papermill reads
     ],
 )
 def test_the_names_that_a_cell_assigns(source, names):
