@@ -275,8 +275,13 @@ def _draw_box(ax: Axes, place: int, point: data.Point, color) -> None:
     largest, *later = (each.max_us / box.median_us - 1 for each in point.rounds)
     ax.plot([place], [largest], "^", markersize=5, color="black")
     ax.plot([place] * len(later), later, "D", markersize=5, color=color, mfc="white")
-    reach = f"max {multiple(_reach(point))}"
-    style.beside(ax, reach, (place, _reach(point) - 1), (0, 6), bbox=style.BACKGROUND)
+    style.beside(
+        ax,
+        f"max {multiple(_reach(point))}",
+        (place, _reach(point) - 1),
+        (0, 6),
+        bbox=style.BACKGROUND,
+    )
     style.beside(ax, f"{whole(box.outliers)} of\n{whole(box.n)}", (place + HALF, 0), (3, 0))
 
 

@@ -73,9 +73,10 @@ def in_blocks(series: Sequence[Series], facet: str, apart: bool = False) -> list
     blocks: list[Block] = []
     for system in systems:
         here = [each for each in series if system in (None, each.system)]
-        sizes = sorted({each.facet for each in here})
         block: Block = {}
-        for size in style.spread(sizes, 3 * (style.MOST_ROWS // len(systems))):
+        for size in style.spread(
+            sorted({each.facet for each in here}), 3 * (style.MOST_ROWS // len(systems))
+        ):
             value = data.axis_value(facet, size) if several else None
             title = "\n".join(filter(None, [None if block else system, value]))
             block[title] = [each for each in here if each.facet == size]
@@ -312,9 +313,7 @@ def _handles(
             handles.append(style.entry(style.folded(system), **shown))
         handles.append(style.heading(" "))
     for statistic, kind in kinds.items():
-        handles.append(
-            style.entry((data.STATISTIC_NAMES[statistic]), color=GREY, marker="o", **kind)
-        )
+        handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))
     if any(point.floor_us is not None for point in points):
         handles.append(style.entry("roofline bound", color=GREY, **FLOOR))
     handles += style.deadline(deadline_us, name="deadline\n")

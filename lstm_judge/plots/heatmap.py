@@ -498,8 +498,9 @@ def _color_bar(
     bar.ax.invert_yaxis()
     reach = round(math.log2(high / deadline_us))
     ratios = [Fraction(2) ** power for power in range(-reach, reach + 1)]
-    ticks = [deadline_us / float(ratio) for ratio in ratios]
-    bar.set_ticks(ticks, labels=[f"{ratio}×" for ratio in ratios])
+    bar.set_ticks(
+        [deadline_us / float(ratio) for ratio in ratios], labels=[f"{ratio}×" for ratio in ratios]
+    )
     bar.set_ticks([], minor=True)
     # On two lines, since low maps have a short bar.
     bar.set_label(f"deadline / {name}\nmissed  ←  →  met")

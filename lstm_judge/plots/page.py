@@ -123,11 +123,12 @@ def _page(
     if group.n or not verdict:
         calls = calls_of(group, outliers)
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
-    read = ", ".join(f"{name} {value}" for name, value in runs.how.items())  # of a table
-    with style.figure(title, [read, *facts(group)], sum(heights_in), summary=summary) as (
-        picture,
-        body,
-    ):
+    with style.figure(
+        title,
+        [", ".join(f"{name} {value}" for name, value in runs.how.items()), *facts(group)],
+        sum(heights_in),
+        summary=summary,
+    ) as (picture, body):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.outcome, reasons, heights_in[0])

@@ -271,7 +271,7 @@ def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
     runtimes = style.runtime_looks(sorted({point.runtime for point in found.values()}))
     machines = sorted({point.machine for point in found.values()})
     looks = style.kind_looks(len(found))
-    if len(runtimes) > 1:
+    if len(runtimes) > 1 or len(found) == 1:
         taken = Counter()
         for look, point in zip(looks, found.values(), strict=True):
             look.update(runtimes[point.runtime])
@@ -395,8 +395,9 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
     devices: dict[str, list[dict[str, Any]]] = {}
     for point in points:
         fields = _system(point.group) | dict.fromkeys(without)
-        version = point.group.configuration.runtime_version
-        fields["version"] = with_version(str(fields.pop("runtime")), version)
+        fields["version"] = with_version(
+            str(fields.pop("runtime")), point.group.configuration.runtime_version
+        )
         devices.setdefault(str(fields.pop("device_name")), []).append(fields)
     texts = []
     for device, systems in devices.items():

@@ -181,8 +181,9 @@ def fits(
     are bent. At a break the line through the points before it is continued, dotted. Raises
     `UsageError` if no series along the axis has 3 sizes.
     """
-    along = [line for line in findings.linearity if line.axis == axis]
-    here, note = _held(findings, along, system, axis)
+    here, note = _held(
+        findings, [line for line in findings.linearity if line.axis == axis], system, axis
+    )
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
     broken = sum(line.breaks_at is not None for line in here)
@@ -201,13 +202,12 @@ def fits(
     if broken:
         marks["break"] = RING
         marks["line through\npoints before"] = {"color": GREY, "linestyle": ":"}
-    head = Head(
-        f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines",
-        [note, reading],
-        reading,
-    )
     with _by_size(
-        head,
+        Head(
+            f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines",
+            [note, reading],
+            reading,
+        ),
         axis,
         [(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here],
         "latency [µs]",
@@ -256,18 +256,17 @@ def batching(findings: Findings, system: str | None = None, *, ax: Axes | None =
     here, note = _held(findings, findings.batching, system, "batch")
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    head = Head(
-        "Latency per sample, by batch size",
-        [note, "Almost free: doubling the batch size increases the latency by less than 10 %."],
-        "The batch size with the least latency per sample is"
-        f" {style.whole_range(network.cheapest for network in here)}.",
-    )
     found = []
     for network in here:
         costs_us = {size: time_us / size for size, time_us in network.times_us.items()}
         found.append((network, costs_us))
     with _by_size(
-        head,
+        Head(
+            "Latency per sample, by batch size",
+            [note, "Almost free: doubling the batch size increases the latency by less than 10 %."],
+            "The batch size with the least latency per sample is"
+            f" {style.whole_range(network.cheapest for network in here)}.",
+        ),
         "batch",
         found,
         "latency per sample [µs]",
@@ -316,9 +315,10 @@ def growth(findings: Findings, base: Mapping[str, int], *, ax: Axes | None = Non
         doubled.append(f"{system}: {', '.join(ratios)}")
     shown = style.spread([*grown])
     axes = dict.fromkeys(axis for each in grown.values() for axis in each)
-    looks = {}
-    for axis, color in zip(axes, style.kind_colors(len(axes)), strict=True):
-        looks[axis] = {"color": color, "marker": "o", "markersize": 3.8}
+    looks = {
+        axis: {"color": color, "marker": "o", "markersize": 3.8}
+        for axis, color in zip(axes, style.kind_colors(len(axes)), strict=True)
+    }
     with style.facets(
         "Growth of latency along each size",
         [
@@ -393,28 +393,35 @@ def inversions(
         f"{summary} Bold: significant. Without a panel: no inversion." if inverted else summary,
         data.describe_shown("pairs of sizes", layout.panels, counted),
     ]
-    head = Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary)
     colors = ScalarMappable(
         Normalize(min(0.95, *(cell.value for cell in layout.cells)), 1.0), "OrRd_r"
     )
-    with cell_maps(head, layout, (AXIS_NAMES[across], AXIS_NAMES[up]), colors, ax) as (
-        picture,
-        axes,
-    ):
+    with cell_maps(
+        Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary),
+        layout,
+        (AXIS_NAMES[across], AXIS_NAMES[up]),
+        colors,
+        ax,
+    ) as (picture, axes):
         if inverted:
-            bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
-            bar.set_label("latency ratio, larger / smaller")
+            axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05).set_label(
+                "latency ratio, larger / smaller"
+            )
     return picture
 
 
 def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> Layout:
     """A panel for each pair of sizes; of too many for those that are counted most often."""
     xs = sorted({pair.smaller.get(across, 0) for pair in pairs})
-    ys = sorted({pair.smaller.get(up, 0) for pair in pairs})
     columns = columns_that_fit(xs, len(counted))
     steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
     shown = sorted((pair for pair in pairs if pair.step in steps), key=attrgetter("step"))
-    return Layout([_cell(pair, across, up) for pair in shown], xs, ys, columns)
+    return Layout(
+        [_cell(pair, across, up) for pair in shown],
+        xs,
+        sorted({pair.smaller.get(up, 0) for pair in pairs}),
+        columns,
+    )
 
 
 def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, everywhere: int) -> str:

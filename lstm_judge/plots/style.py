@@ -27,6 +27,7 @@ from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
@@ -236,10 +237,12 @@ def figure(
         title_in = 0.12 + 0.235 * len(title_lines)
         head_in = title_in + 0.165 * len(note_lines)
         picture = Picture(
-            figsize=(WIDTH_IN, head_in + body_height_in), dpi=DPI, layout="constrained"
+            figsize=(WIDTH_IN, head_in + body_height_in),
+            dpi=DPI,
+            layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03),
         )
-        picture.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
-        head, body = list(picture.subfigures(2, 1, height_ratios=(head_in, body_height_in)))
+        parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
+        head, body = parts
         look = {"va": "top", "ha": "left"}
         left = 0.1 / WIDTH_IN
         head.text(left, 1 - 0.12 / head_in, "\n".join(title_lines), size=12, weight="bold", **look)
@@ -271,7 +274,7 @@ def whole_range(numbers: Iterable[int]) -> str:
     return " to ".join(map(whole, dict.fromkeys((ascending[0], ascending[-1]))))
 
 
-def plain(value: float, _place: int | None = None) -> str:
+def plain(value: float, _place: float = 0) -> str:
     """The number of a tick without trailing zeros."""
     return apart(f"{value:.10g}")
 
@@ -647,9 +650,9 @@ def size_ticks(
 ) -> None:
     """Label the sizes on an axis, at `places` if these are not the sizes themselves, without
     overlaps."""
-    place = dict(zip(sizes, places or sizes, strict=True))
-    label = dict(zip(sizes, labels or map(str, sizes), strict=True))
-    label_ticks(axis, {place[size]: label[size] for size in round_first(sizes)})
+    ticks = zip(places or sizes, labels or map(str, sizes), strict=True)
+    tick = dict(zip(sizes, ticks, strict=True))
+    label_ticks(axis, dict(tick[size] for size in round_first(sizes)))
 
 
 def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:

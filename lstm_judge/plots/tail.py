@@ -64,10 +64,9 @@ def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
 def draw_line(ax: Axes, ordered: Ordered, label: str, look: dict) -> None:
     """Draw the tail of one round as steps, with a `marker` at its maximum."""
     value, above = exceedance(ordered)
-    share = np.maximum(above, 1) / len(ordered)  # a log axis cannot show 0
     ax.plot(
         np.r_[value[0], value],
-        np.r_[1.0, share],
+        np.r_[1.0, np.maximum(above, 1) / len(ordered)],  # a log axis cannot show 0
         label=label,
         drawstyle="steps-post",
         markevery=[len(value)],
@@ -395,8 +394,7 @@ def draw_tail(
 
 def _clusters(ax: Axes, outliers: Outliers, median_us: float) -> None:
     """Mark the clusters at the top, in their colours."""
-    looks = cluster_looks(len(outliers.clusters))
-    for cluster, look in zip(outliers.clusters, looks, strict=True):
+    for cluster, look in zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True):
         ax.axvspan(
             (cluster.low * median_us),
             (cluster.high * median_us),
@@ -467,9 +465,8 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
 
 def _multiples(ax: Axes, median_us: float) -> None:
     """Add the upper axis with multiples of the median."""
-    second = ax.secondary_xaxis(
-        "top", functions=(lambda us: us / median_us, lambda ratio: ratio * median_us)
-    )
+    scales: Any = (lambda us: us / median_us, lambda ratio: ratio * median_us)
+    second = ax.secondary_xaxis("top", functions=scales)
     style.log_axis(second.xaxis, *(edge / median_us for edge in ax.get_xlim()))
     second.set_xlabel(f"multiple of the median ({number(median_us)} µs)", labelpad=4)
     second.tick_params(axis="x", length=3)

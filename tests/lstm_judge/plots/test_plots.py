@@ -283,6 +283,8 @@ def test_a_runtime_has_one_colour_and_one_marker_in_all_figures():
     assert len({look["color"] for look in looks.values()}) == len(all_runtimes)
     two = system_looks(points_of(both))
     assert two == {name: looks[name] for name in ("onnxruntime", "pytorch")}
+    alone = system_looks(points_of(both.where(runtime="pytorch")))
+    assert list(alone.values()) == [looks["pytorch"]]
     several = in_precisions(both, "fp32", "bf16")
     for figure in (plots.runtimes(both), plots.precisions(several), plots.curves(both.where(hidden=64), "sequence")):
         drawn = {(line.get_color(), line.get_marker()) for line in lines(figure)}
