@@ -39,11 +39,17 @@ class Question:
 
     def __post_init__(self) -> None:
         quantiles.check_confidence(self.confidence)
-        must = "the effect must be a share such as 0.02, at least 0 and below 1"
-        check_number(must, self.effect, lambda share: 0 <= share < 1)
+        check_number(
+            "the effect must be a share such as 0.02, at least 0 and below 1",
+            self.effect,
+            lambda share: 0 <= share < 1,
+        )
         if self.deadline_us is not None:
-            must = "the deadline must be a positive time in us"
-            check_number(must, self.deadline_us, lambda us: us > 0)
+            check_number(
+                "the deadline must be a positive time in us",
+                self.deadline_us,
+                lambda us: us > 0,
+            )
         if self.percentile is not None:
             quantiles.share_of(self.percentile)
 
@@ -51,8 +57,7 @@ class Question:
     def each(self) -> float:
         """The confidence of each comparison over rounds: all of a pair hold jointly at `confidence`
         (Bonferroni)."""
-        comparisons = 2 if self.deadline_us is None else 3
-        return 1 - (1 - self.confidence) / comparisons
+        return 1 - (1 - self.confidence) / (2 if self.deadline_us is None else 3)
 
     @property
     def tails(self) -> dict[float, Fraction]:
@@ -228,9 +233,10 @@ class Comparisons(Answers[Comparison | NotCompared]):
             found = answer.as_dict()
             for side, runs in (("a", self.runs), ("b", self.other)):
                 found[side] = {"source": runs.source, **runs.how, **(found[side] or {})}
-            shown = both.fields if self.pairs.several else {}
-            objects.append({"group": shown, "warnings": list(self.warnings), **found})
-        return objects if self.pairs.several else objects[0]
+            objects.append({"group": both.fields, "warnings": list(self.warnings), **found})
+        if self.pairs.several:
+            return objects
+        return {**objects[0], "group": {}}
 
     def _rows(self) -> Iterator[dict]:
         for both, answer in self.items():

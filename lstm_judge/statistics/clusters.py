@@ -426,14 +426,11 @@ def find_clusters(
         if inside.any():
             bumps.append(_bump(float(np.median(ratios[inside])), np.sort(ratios[inside])))
             ratios = ratios[~inside]
-    sides = (
-        (ratios - 1, LEAST, lambda away: 1 + away),
-        (-np.log(ratios), max(LEAST, FAST_SHARE * len(ratios)), lambda away: math.exp(-away)),
-    )
-    for away, least, multiple in sides:
-        for bump in _side(away, reference, least):
-            low, high = sorted((multiple(bump.low), multiple(bump.high)))
-            bumps.append(Bump(multiple(bump.place), low, high))
+    for bump in _side(ratios - 1, reference, LEAST):
+        bumps.append(Bump(1 + bump.place, 1 + bump.low, 1 + bump.high))
+    for bump in _side(-np.log(ratios), reference, max(LEAST, FAST_SHARE * len(ratios))):
+        place, low, high = (math.exp(-away) for away in (bump.place, bump.high, bump.low))
+        bumps.append(Bump(place, low, high))
     # Bounds are those of spread ties: half a step more has the ties themselves, and not those next
     # to them.
     wider = [Bump(bump.place, bump.low - step / 2, bump.high + step / 2) for bump in bumps]

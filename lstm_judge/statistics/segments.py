@@ -195,14 +195,15 @@ def segments_of(latency_ns: np.ndarray) -> Segments:
         median_us = median(latency_ns[start:stop]) / 1e3
         change = math.expm1(per_trial * (stop - start - 1))
         segments.append(Segment(start, stop, stop - start, median_us, change))
+    drift = level[-1] - level[0]
+    level = np.exp(level)
     mean = level
     if levels is not None:
         growth = np.subtract(levels.shares_last, levels.shares_first) @ np.log(levels.medians_us)
-        mean = level + growth * np.linspace(0, 1, len(level))
-    drift = float(np.exp(mean[-1] - mean[0]) - 1)
-    return Segments(
-        tuple(segments), _steady_state(np.exp(mean)), drift, np.exp(level), levels, step_ns
-    )
+        mean = level * np.exp(growth * np.linspace(0, 1, len(level)))
+        drift += growth
+    steady = _steady_state(mean)
+    return Segments(tuple(segments), steady, math.expm1(drift), level, levels, step_ns)
 
 
 def _slope(edges: np.ndarray, medians: np.ndarray, start: int, stop: int) -> float:

@@ -179,7 +179,7 @@ def summarize(
     warnings = dict.fromkeys(
         f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing
     )
-    if clusters and any(row.n and row.clusters is None for row in rows):
+    if clusters:
         for group in runs:
             why = not_judged(group.rounds)
             if why is not None:
@@ -197,23 +197,17 @@ def summarize_groups(
 ) -> list[SummaryRow]:
     """One row per group, in their order, or one per round."""
     rows = []
-    recorded: dict[int, tuple[Round, ...]] = {}
+    judged: dict[int, list[Round]] = {}
     for group in groups:
         rounds = timed_rounds(group.rounds)
         if not rounds:
             rows.append(_failed(group))
             continue
         for part in [(round_,) for round_ in rounds] if by_round else [rounds]:
-            recorded[len(rows)] = part
+            if clusters and not_judged(part) is None:
+                judged[len(rows)] = [Round.of(round_.timed_ns) for round_ in part]
             rows.append(_recorded(group, part, part[0].round if by_round else None, shares))
-    if not clusters:
-        return rows
-    judged = {}
-    for place, part in recorded.items():
-        if not_judged(part) is None:
-            judged[place] = [Round.of(round_.timed_ns) for round_ in part]
-    sizes = [sum(round_.n for round_ in part) for part in judged.values()]
-    found = computed(_clusters, list(judged.values()), sizes)
+    found = computed(_clusters, list(judged.values()), [rows[place].n for place in judged])
     for place, (of_row, steady_state) in zip(judged, found, strict=True):
         rows[place] = replace(rows[place], clusters=of_row, steady_state=steady_state)
     return rows
@@ -230,13 +224,12 @@ def percentiles_of(
     """Percentiles by key, each with the interval of as many independent trials as those above it
     count for."""
     shares = tuple(shares)
-    limits_ns = [percentile(pooled.ordered_ns, share) for share in shares]
-    counted = independent_n(rounds, limits_ns)
-    found = (
-        pooled.percentile(share, independent_n=independent)
-        for share, independent in zip(shares, counted, strict=True)
-    )
-    return {each.key: each for each in found}
+    counted = independent_n(rounds, [percentile(pooled.ordered_ns, share) for share in shares])
+    found = {}
+    for share, independent in zip(shares, counted, strict=True):
+        each = pooled.percentile(share, independent_n=independent)
+        found[each.key] = each
+    return found
 
 
 def _place(row: SummaryRow) -> tuple:
@@ -244,20 +237,20 @@ def _place(row: SummaryRow) -> tuple:
     shown = dict(row.configuration)
     if shown["precision"] is not None:
         shown["precision"] = PRECISIONS.index(shown["precision"])
-    values = ((shown[name] is not None, shown[name]) for name in SORTED_BY)
-    workload = str(row.group.get("workload", ""))
-    return (workload, *values, shown["config_id"], row.round or 0)
+    return (
+        str(row.group.get("workload", "")),
+        *((shown[name] is not None, shown[name]) for name in SORTED_BY),
+        shown["config_id"],
+        row.round or 0,
+    )
 
 
 def _configured(configuration: Configuration | None) -> dict[str, Any]:
     """What the configuration says, by column."""
     if configuration is None:
         return dict.fromkeys(CONFIGURED)
-    known = {
-        **configuration.workload.axes,
-        **flat(configuration),
-        "config_id": configuration.id,
-    }
+    known = configuration.workload.axes | flat(configuration)
+    known["config_id"] = configuration.id
     return {name: known.get(name) for name in CONFIGURED}
 
 
@@ -307,9 +300,14 @@ def _failed_rounds(runs: Runs) -> list[SummaryRow]:
     for item in runs.recordings:
         if isinstance(item, Failure):
             configuration = item.configuration
-            fields = configuration.workload.group_fields(configuration.mode)
-            failure = NoTrials(item.stage, item.reason)
             key = group_key(item)
-            group = Group("", (), fields, configuration, failure, key)
+            group = Group(
+                "",
+                (),
+                configuration.workload.group_fields(configuration.mode),
+                configuration,
+                NoTrials(item.stage, item.reason),
+                key,
+            )
             last[key[:2], item.round] = _failed(group, item.round)
     return list(last.values())

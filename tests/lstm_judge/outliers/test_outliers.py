@@ -13,7 +13,7 @@ from lstm_judge.outliers.answer import TAIL
 from lstm_judge.outliers.text import causes_text, clusters_text, outliers_text
 from lstm_judge.read.rounds import Round
 from lstm_judge.read.runs import load
-from lstm_judge.statistics import causes, clusters
+from lstm_judge.statistics import causes
 from lstm_judge.statistics.causes import (
     BULK,
     CONTROL,
@@ -24,6 +24,7 @@ from lstm_judge.statistics.causes import (
     find_causes,
     find_period,
 )
+from lstm_judge.statistics.clusters import _decay
 from lstm_judge.statistics.quantiles import count_outliers
 from lstm_judge.statistics.segments import quantum, segments_of
 from lstm_trt.config.errors import UsageError
@@ -484,9 +485,9 @@ def test_the_answer_is_short_in_a_notebook_and_names_its_parts(fixed):
 @pytest.mark.parametrize("share", [1e-3, 0.049, 0.051, 0.2, 0.4, 0.498])
 def test_the_rate_of_a_truncated_exponential_gives_its_mean(share):
     length = 3.0
-    x = clusters._decay(share * length, length) * length
+    x = _decay(share * length, length) * length
     assert 1 / x - 1 / np.expm1(min(x, 700)) == pytest.approx(share, rel=1e-6)
-    assert clusters._decay(0.5 * length, length) == 0
+    assert _decay(0.5 * length, length) == 0
 
 
 def test_shares_have_the_exact_interval_of_clopper_and_pearson(fixed):
