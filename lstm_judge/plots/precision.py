@@ -45,8 +45,7 @@ def precisions(
     if len(every) > len(checked):
         unchecked = style.count(len(every) - len(checked), "configuration")
         note += f" {unchecked} not checked and not drawn."
-    systems = data.system_labels([point.group for point in drawn], without=("precision",))
-    points = [replace(point, system=system) for point, system in zip(drawn, systems, strict=True)]
+    points = _without_precision(drawn)
     looks = data.system_looks(points)
     errors = list(map(_error, points))
     with style.facets(
@@ -79,6 +78,12 @@ def precisions(
         for network, panel in panels.items():
             _label(panel, [point for point in points if point.network == network], looks)
     return picture
+
+
+def _without_precision(points: Sequence[data.Point]) -> list[data.Point]:
+    """The points with systems that do not name the precision."""
+    systems = data.system_labels([point.group for point in points], without=("precision",))
+    return [replace(point, system=system) for point, system in zip(points, systems, strict=True)]
 
 
 def _error(point: data.Point) -> float:
