@@ -136,7 +136,6 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
         "1.20.1",
         lambda place, value: refusal(lab.versions, "onnxruntime", value, SHAPE, out=place.folder / "versions"),
     ),
-    "tails.names": ("mine", lambda place, value: plots.tails(lab.load(place.recordings)[:1], names=value).alt),
     **{
         f"{name}.formats": ("svg", lambda place, value, name=name: _drawn(place, name, value))
         for name in ("draw_outliers", "draw_scaling", "draw_sweep", "draw_verdicts")

@@ -13,6 +13,7 @@ import seaborn
 from matplotlib.axes import Axes
 
 from lstm_judge.plots import points as data, style
+from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import GREY, THIN_SPACE, Picture, multiple, number, whole
 from lstm_judge.statistics.trials import Trials
 from lstm_trt.config.errors import UsageError
@@ -20,11 +21,8 @@ from lstm_trt.config.fields import as_list
 
 PANEL_IN = 2.3
 
-#: Rows and boxes of a figure, at most.
-MOST_ROWS, MOST_BOXES = 3, 15
-
-#: Width per box, in inches, below which the text beside it is upright.
-NARROW_IN = 0.7
+#: Rows and boxes of a figure, at most: there is room for the text beside so many.
+MOST_ROWS, MOST_BOXES = 3, 10
 
 #: Half of the width of a box, as a share of that.
 HALF = 0.15
@@ -43,7 +41,7 @@ def box_plots(
     are held at a chosen value, which the notes state. Boxes show the first recorded round, diamonds
     the maxima of the other rounds. The text beside a box is the number of outliers (1.5 x IQR, both
     sides), above it the maximum of all rounds as a multiple of the median, below it the median in
-    µs. Failures are named at their position. At most 15 sizes and 3 systems are drawn, which the
+    µs. Failures are named at their position. At most 10 sizes and 3 systems are drawn, which the
     notes state; a single system into `ax` if given. Raises `UsageError` if there are no trials to
     draw.
     """
@@ -57,20 +55,17 @@ def box_plots(
     sizes = style.spread(measured, MOST_BOXES)
     points = [point for point in held if point.system in names and point.sizes[axis] in sizes]
     good = [point for point in points if point.ok]
-    notes = [
-        *_notes(points, axis, _reading(good)),
-        data.describe_shown("systems", len(names), len(systems)),
-        data.describe_shown(f"values of {data.AXIS_NAMES[axis]}", len(sizes), len(measured)),
-    ]
     width = _linear_width(good)
-    titles = [style.folded(name, 95) if len(names) > 1 else "" for name in names]
-    across_in = style.WIDTH_IN - 1.4 if ax is None else ax.bbox.width / ax.figure.dpi
     looks = data.system_looks(every)
     with style.facets(
-        f"Spread of latencies around the median, by {data.AXIS_NAMES[axis]}",
-        notes,
-        [titles],
-        (f"{data.AXIS_NAMES[axis]} (below: median in µs)", _axis_label(width)),
+        f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
+        [
+            *_notes(points, axis, _reading(good)),
+            data.describe_shown("systems", names, systems),
+            data.describe_shown(f"values of {AXIS_NAMES[axis]}", sizes, measured),
+        ],
+        [[style.folded(name, 95) if len(names) > 1 else "" for name in names]],
+        (f"{AXIS_NAMES[axis]} (below: median in µs)", _axis_label(width)),
         ax=ax,
         columns=1,
         panel_in=PANEL_IN,
@@ -79,15 +74,17 @@ def box_plots(
     ) as (picture, axes):
         for panel, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
-            narrow = across_in / len(sizes) < NARROW_IN
-            _panel(panel, here, sizes, looks[system]["color"], narrow)
+            _panel(panel, here, sizes, looks[system]["color"])
         _value_axis(axes, width)
     return picture
 
 
 def _notes(points: Sequence[data.Point], axis: str, reading: str) -> list[str]:
-    counts = f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}"
-    return [counts, data.describe_systems(points), reading]
+    return [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
+        data.describe_systems(points),
+        reading,
+    ]
 
 
 def _reading(points: Sequence[data.Point]) -> str:
@@ -131,15 +128,18 @@ def violins(
             f"no system has trials at {axis} {sides[0]} and {sides[1]}: nothing to draw"
         )
     points = [found[name, size] for name in names for size in sides]
-    reading = (
-        "Each half: the first round, relative to its own median."
-        " Widths: density of trials, all with the same maximum."
-    )
     width = _linear_width(points)
-    left_right = f"{sides[0]} (left) and {sides[1]} (right)"
     with style.facets(
-        f"Trials around the median, by {data.AXIS_NAMES[axis]}: {left_right}",
-        _notes(points, axis, reading),
+        f"Trials around the median, by {AXIS_NAMES[axis]}: {sides[0]} (left) and"
+        f" {sides[1]} (right)",
+        _notes(
+            points,
+            axis,
+            (
+                "Each half: the first round, relative to its own median."
+                " Widths: density of trials, all with the same maximum."
+            ),
+        ),
         [[""]],
         ("below: medians, left | right", _axis_label(width)),
         ax=ax,
@@ -195,11 +195,13 @@ def _summary(good: Sequence[data.Point], axis: str) -> str:
     """The most outliers and the largest maximum, in one sentence."""
     most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
     first = most.rounds[0]
-    where = data.axis_value(axis, most.sizes[axis])
     largest = max(good, key=_reach)
-    at = data.axis_value(axis, largest.sizes[axis])
-    outliers = f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
-    return f"{outliers} Largest maximum / median: {multiple(_reach(largest))} ({at})."
+    return (
+        f"Most outliers: {whole(first.outliers)} of {whole(first.n)}"
+        f" ({data.axis_value(axis, most.sizes[axis])})."
+        f" Largest maximum / median: {multiple(_reach(largest))}"
+        f" ({data.axis_value(axis, largest.sizes[axis])})."
+    )
 
 
 def _reach(point: data.Point) -> float:
@@ -207,16 +209,14 @@ def _reach(point: data.Point) -> float:
     return point.statistic("max_us") / point.rounds[0].median_us
 
 
-def _panel(
-    ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color, narrow: bool
-) -> None:
+def _panel(ax: Axes, points: dict[int, data.Point], sizes: Sequence[int], color) -> None:
     """Draw one system; `points` maps sizes to points."""
     labels = []
     for place, size in enumerate(sizes):
         labels.append(str(size))
         if size in points and points[size].ok:
             labels[place] += f"\n{number(points[size].rounds[0].median_us)}"
-            _draw_box(ax, place, points[size], color, narrow)
+            _draw_box(ax, place, points[size], color)
             continue
         ax.text(
             place,
@@ -230,17 +230,22 @@ def _panel(
             bbox=style.BACKGROUND,
         )
     style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
-    ax.set_xlim(-0.5, len(sizes) - 1 + (1.5 if narrow else 1))
+    ax.set_xlim(-0.5, len(sizes))
     ax.grid(False, axis="x")
 
 
-def _draw_box(ax: Axes, place: int, point: data.Point, color, narrow: bool) -> None:
+def _draw_box(ax: Axes, place: int, point: data.Point, color) -> None:
     """Draw box, outliers, maxima and their text."""
-    box, *others = point.rounds
+    box = point.rounds[0]
     inside = box.latency_us[~box.is_outlier]
     q1, q3 = box.quartiles_us
-    ends_us = {"med": box.median_us, "q1": q1, "q3": q3}
-    ends_us |= {"whislo": inside.min(), "whishi": inside.max()}
+    ends_us = {
+        "med": box.median_us,
+        "q1": q1,
+        "q3": q3,
+        "whislo": inside.min(),
+        "whishi": inside.max(),
+    }
     ax.bxp(
         [{name: value_us / box.median_us - 1 for name, value_us in ends_us.items()}],
         [place],
@@ -257,25 +262,35 @@ def _draw_box(ax: Axes, place: int, point: data.Point, color, narrow: bool) -> N
     relative = _relative(box)
     jitter = np.random.default_rng(0).uniform(-0.6 * HALF, 0.6 * HALF, len(relative))
     jitter[np.argmax(relative)] = 0
-    dots = {"markersize": 2.6, "markeredgewidth": 0, "alpha": 0.45, "color": color}
-    ax.plot(place + jitter[box.is_outlier], relative[box.is_outlier], "o", **dots)
+    ax.plot(
+        place + jitter[box.is_outlier],
+        relative[box.is_outlier],
+        "o",
+        markersize=2.6,
+        markeredgewidth=0,
+        alpha=0.45,
+        color=color,
+    )
     # The largest of all trials: of a long recording only some are in memory.
     largest, *later = (each.max_us / box.median_us - 1 for each in point.rounds)
     ax.plot([place], [largest], "^", markersize=5, color="black")
-    if others:
-        ax.plot([place] * len(later), later, "D", markersize=5, color=color, mfc="white")
-    reach = f"{'' if narrow else 'max '}{multiple(_reach(point))}"
-    style.beside(ax, reach, (place, _reach(point) - 1), (0, 6), bbox=style.BACKGROUND)
-    counts = f"{whole(box.outliers)} of{' ' if narrow else chr(10)}{whole(box.n)}"
-    style.beside(ax, counts, (place + HALF, 0), (3, 0), rotation=90 if narrow else 0)
+    ax.plot([place] * len(later), later, "D", markersize=5, color=color, mfc="white")
+    style.beside(
+        ax,
+        f"max {multiple(_reach(point))}",
+        (place, _reach(point) - 1),
+        (0, 6),
+        bbox=style.BACKGROUND,
+    )
+    style.beside(ax, f"{whole(box.outliers)} of\n{whole(box.n)}", (place + HALF, 0), (3, 0))
 
 
 def _value_axis(axes: Sequence[Axes], width: float) -> None:
     """Limits around what is drawn, ticks in percent that do not overlap, and guides with multiples
     of the median on the right."""
-    lowest = min(ax.dataLim.y0 for ax in axes)
-    highest = max(ax.dataLim.y1 for ax in axes)
-    low, high = np.arcsinh(np.array((lowest, highest)) / width)
+    low, high = np.arcsinh(
+        np.array((min(ax.dataLim.y0 for ax in axes), max(ax.dataLim.y1 for ax in axes))) / width
+    )
     room = max(high - low, 1.0)
     bottom, top = width * np.sinh((low - 0.08 * room, high + 0.17 * room))
     guides = [ratio - 1 for ratio in style.GUIDES]

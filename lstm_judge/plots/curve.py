@@ -34,8 +34,14 @@ STRIP = 0.14
 
 THICK = {"linewidth": 1.5, "markersize": 3.4, "zorder": 3}
 
-THIN = {"linewidth": 0.8, "markersize": 2.8, "zorder": 2, "alpha": 0.6}
-THIN |= {"markerfacecolor": "white", "markeredgewidth": 0.8}
+THIN = {
+    "linewidth": 0.8,
+    "markersize": 2.8,
+    "zorder": 2,
+    "alpha": 0.6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.8,
+}
 
 FLOOR = {"linestyle": ":", "linewidth": 1.0, "alpha": 0.6, "zorder": 1.8}
 
@@ -67,9 +73,10 @@ def in_blocks(series: Sequence[Series], facet: str, apart: bool = False) -> list
     blocks: list[Block] = []
     for system in systems:
         here = [each for each in series if system in (None, each.system)]
-        sizes = sorted({each.facet for each in here})
         block: Block = {}
-        for size in style.spread(sizes, 3 * (style.MOST_ROWS // len(systems))):
+        for size in style.spread(
+            sorted({each.facet for each in here}), 3 * (style.MOST_ROWS // len(systems))
+        ):
             value = data.axis_value(facet, size) if several else None
             title = "\n".join(filter(None, [None if block else system, value]))
             block[title] = [each for each in here if each.facet == size]
@@ -112,8 +119,16 @@ def by_size(
         panels += block.values()
         lines = [title.split("\n") for title in block]
         titles.append(["\n".join(style.folded(line, width) for line in each) for each in lines])
-    how: Any = {"columns": columns, "summary": head.summary, "ax": ax}
-    with style.facets(head.title, head.notes, titles, names, handles, **how) as (picture, axes):
+    with style.facets(
+        head.title,
+        head.notes,
+        titles,
+        names,
+        handles,
+        ax=ax,
+        columns=columns,
+        summary=head.summary,
+    ) as (picture, axes):
         style.latency_axis(axes, numbers, room_below=strip)
         far = sizes[-1] / sizes[0] >= 4 and axes[0].get_yscale() == "log"
         for panel in axes:
@@ -163,15 +178,16 @@ def curves(
     line = line or usual
     if line in (axis, facet):
         raise UsageError(f"line must not be {line}, which is drawn already")
-    held = data.hold_fixed(every, (axis, facet, line))
-    others = [] if beside is None else data.elsewhere(beside, held, (axis, facet, line))
     drawn = (axis, facet, line)
+    held = data.hold_fixed(every, drawn)
+    others = [] if beside is None else data.elsewhere(beside, held, drawn)
     kinds = {statistic: THICK}
     kinds.setdefault("max_us", THIN)
     curves = _arranged([*held, *others], drawn, data.system_looks([*every, *others]))
     points = curves.points
-    numbers = [*_numbers(points, kinds), *([deadline_us] if deadline_us else [])]
-    strip = STRIP if any(point.failed for point in points) else 0.0
+    numbers = list(_numbers(points, kinds))
+    if deadline_us:
+        numbers.append(deadline_us)
     with by_size(
         Head(
             f"Latency against {AXIS_NAMES[axis]}: "
@@ -184,7 +200,7 @@ def curves(
         _handles(curves, AXIS_NAMES[line], kinds, deadline_us),
         numbers,
         data.values(points, axis),
-        strip,
+        STRIP if any(point.failed for point in points) else 0.0,
         ax,
     ) as (picture, panels):
         for panel, here in panels:
@@ -273,10 +289,12 @@ def _notes(curves: Curves, drawn: tuple[str, str, str]) -> list[str]:
     if elsewhere:
         notes.append(f"Open markers: one number each, from elsewhere: {'; '.join(elsewhere)}.")
     facet = drawn[1]
-    on_facet = len(data.values(own, facet)), len(data.values(every, facet))
-    systems = len(data.systems(own)), len(data.systems(every))
-    notes.append(data.describe_shown("systems", *systems))
-    notes.append(data.describe_shown(f"values of {AXIS_NAMES[facet]}", *on_facet))
+    notes.append(data.describe_shown("systems", data.systems(own), data.systems(every)))
+    notes.append(
+        data.describe_shown(
+            f"values of {AXIS_NAMES[facet]}", data.values(own, facet), data.values(every, facet)
+        )
+    )
     missing = dict.fromkeys(point.group.floor_missing for point in own)
     return notes + [f"No roofline bound: {reason}." for reason in missing if reason]
 
@@ -295,16 +313,14 @@ def _handles(
             handles.append(style.entry(style.folded(system), **shown))
         handles.append(style.heading(" "))
     for statistic, kind in kinds.items():
-        name = data.STATISTIC_NAMES[statistic]
-        handles.append(style.entry(name, color=GREY, marker="o", **kind))
+        handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))
     if any(point.floor_us is not None for point in points):
         handles.append(style.entry("roofline bound", color=GREY, **FLOOR))
     handles += style.deadline(deadline_us, name="deadline\n")
     stages = Counter(stage for point in points if point.failed for stage in point.stages)
     if stages:
-        lines = [f"  {stage}: {total}" for stage, total in stages.most_common()]
-        text = "\n".join(["failed at stage", *lines])
-        handles.append(style.entry(text, color=GREY, **style.FAILED))
+        lines = [f"\n  {stage}: {total}" for stage, total in stages.most_common()]
+        handles.append(style.entry(f"failed at stage{''.join(lines)}", color=GREY, **style.FAILED))
     return handles
 
 
@@ -327,9 +343,13 @@ def _draw_panel(
                 failed.setdefault(size, []).append(look["color"])
     for size, of_lines in failed.items():
         for row, color in enumerate(of_lines, 1):
-            level = STRIP * row / (len(of_lines) + 1)
-            place = ax.get_xaxis_transform()
-            ax.plot([size], [level], color=color, transform=place, **style.FAILED)
+            ax.plot(
+                [size],
+                [(STRIP * row / (len(of_lines) + 1))],
+                color=color,
+                transform=ax.get_xaxis_transform(),
+                **style.FAILED,
+            )
 
 
 def _draw_line(
@@ -344,5 +364,4 @@ def _draw_line(
                 rounds = [each.statistic(statistic) for each in point.rounds]
                 ax.plot([size] * len(rounds), rounds, color=look["color"], **EACH_ROUND)
     floors = {size: point.floor_us for size, point in points.items() if point.floor_us is not None}
-    if floors:
-        ax.plot([*floors], [*floors.values()], color=look["color"], **FLOOR)
+    ax.plot([*floors], [*floors.values()], color=look["color"], **FLOOR)

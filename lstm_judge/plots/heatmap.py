@@ -63,6 +63,9 @@ MAP_AXES = ("hidden", "sequence", "batch", "layers", "features", "directions")
 #: Axes that have panels, if they are not drawn.
 FACETS = ("layers", "batch")
 
+#: How bright red, green and blue are.
+LUMINANCE = (0.2126, 0.7152, 0.0722)
+
 #: Colour of what was not measured.
 EMPTY = "0.93"
 
@@ -138,13 +141,12 @@ def cell_maps(
     ax: Axes | None,
 ) -> Iterator[tuple[Picture, list[Axes]]]:
     """Draw a map for each panel of the cells; a colour bar beside them can be added."""
-    panels = layout.panels
     width_in, height_in = layout.cell_in
-    folded = [style.folded(panel, int(len(layout.xs) * width_in / 0.078)) for panel in panels]
+    characters = int(len(layout.xs) * width_in / 0.078)
     with style.facets(
         head.title,
         head.notes,
-        [folded],
+        [[style.folded(panel, characters) for panel in layout.panels]],
         names,
         _marks(layout),
         ax=ax,
@@ -153,10 +155,9 @@ def cell_maps(
         below=3,
         summary=head.summary,
     ) as (picture, axes):
-        for drawn, panel in zip(axes, panels, strict=True):
-            _draw_panel(
-                drawn, [cell for cell in layout.cells if cell.panel == panel], layout, colors
-            )
+        for drawn, panel in zip(axes, layout.panels, strict=True):
+            cells = [cell for cell in layout.cells if cell.panel == panel]
+            _draw_panel(drawn, cells, layout, colors)
         yield picture, axes
 
 
@@ -167,13 +168,18 @@ def _draw_panel(ax: Axes, cells: Sequence[Cell], layout: Layout, colors: ScalarM
     for cell, (column, row) in zip(cells, places, strict=True):
         known = not math.isnan(cell.value)
         areas[row, column] = colors.to_rgba(np.array(cell.value)) if known else to_rgba("white")
-    lines = "white" if min(layout.cell_in) > THINNEST_IN else "none"
-    ax.pcolormesh(areas, edgecolors=lines, linewidth=1)
+    ax.pcolormesh(
+        areas, edgecolors="white" if min(layout.cell_in) > THINNEST_IN else "none", linewidth=1
+    )
     for cell, (column, row) in zip(cells, places, strict=True):
         _mark(ax, cell, (column, row), areas[row, column], layout)
     for axis, sizes in ((ax.xaxis, layout.xs), (ax.yaxis, layout.ys)):
-        middles = [place + 0.5 for place in range(len(sizes))]
-        style.size_ticks(axis, sizes, middles, [str(size or "") for size in sizes])
+        style.size_ticks(
+            axis,
+            sizes,
+            [place + 0.5 for place in range(len(sizes))],
+            [str(size or "") for size in sizes],
+        )
     ax.grid(False)
     ax.tick_params(length=0, pad=2)
     ax.spines[:].set_visible(False)
@@ -184,11 +190,13 @@ def _mark(ax: Axes, cell: Cell, place: tuple[int, int], area: np.ndarray, layout
     column, row = place
     box = None
     if cell.hatch:
-        look = {"hatch": cell.hatch, "edgecolor": "0.45", "linewidth": 0, "fill": False}
-        ax.add_patch(Rectangle(place, 1, 1, **look))
+        ax.add_patch(
+            Rectangle(place, 1, 1, hatch=cell.hatch, edgecolor="0.45", linewidth=0, fill=False)
+        )
         box = {"facecolor": area, "edgecolor": "none", "pad": 0.6}
-    lines = [cell.text if layout.numbers else "", cell.stage if layout.stages else ""]
-    text = "\n".join(filter(None, lines))
+    text = "\n".join(
+        filter(None, [cell.text if layout.numbers else "", cell.stage if layout.stages else ""])
+    )
     if text:
         ax.text(
             column + 0.5,
@@ -199,7 +207,7 @@ def _mark(ax: Axes, cell: Cell, place: tuple[int, int], area: np.ndarray, layout
             size=8,
             linespacing=0.95,
             weight="bold" if cell.bold else "normal",
-            color="black" if style.brightness(area) > 0.42 else "white",
+            color="black" if np.dot(area[:3], LUMINANCE) > 0.42 else "white",
             bbox=box,
         )
 
@@ -233,12 +241,12 @@ def heat_map(
 ) -> Picture:
     """One cell per configuration with its latency in µs, one panel per system, layers and batch.
 
-    `runs` is the result of `load`, or a path, recordings or groups, `value` one of
-    `STATISTIC_NAMES` or "bound_us". With a deadline the colour is the margin, log2(deadline /
-    value), and cells above the deadline are bold; without, it is the latency on a log scale.
-    Failures are hatched and name the stage, configurations that were not measured are grey, also
-    those that were asked for (`runs.missing`). If there were more than 12 panels, the batch is held
-    fixed; at most four rows of panels are drawn, a single panel into `ax` if given.
+    `runs` is the result of `load`, or a path, recordings or groups, `value` the maximum "max_us" or
+    "bound_us". With a deadline the colour is the margin, log2(deadline / value), and cells above
+    the deadline are bold; without, it is the latency on a log scale. Failures are hatched and name
+    the stage, configurations that were not measured are grey, also those that were asked for
+    (`runs.missing`). If there were more than 12 panels, the batch is held fixed; at most four rows
+    of panels are drawn, a single panel into `ax` if given.
 
     "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at
     `confidence` and the effective sample size, an order statistic. If it lies beyond the maximum of
@@ -249,7 +257,7 @@ def heat_map(
     """
     data.check_deadline(deadline_us)
     check_confidence(confidence)
-    one_of("statistic", value, [*data.STATISTIC_NAMES, BOUND])
+    one_of("value", value, ["max_us", BOUND])
     if value == BOUND and deadline_us is None:
         raise UsageError("bound_us needs a deadline")
     if x == y:
@@ -258,9 +266,7 @@ def heat_map(
     points, facets = _choose_facets(data.points_of(runs), (x, y))
     every = _panels(points, facets)
     xs = _sizes_on(x, points, runs, (x, y))
-    ys = _sizes_on(y, points, runs, (x, y))
-    across = len(data.values(points, facets[-1])) if facets else len(every)
-    columns = columns_that_fit(xs, across)
+    columns = columns_that_fit(xs, (len(data.values(points, facets[-1])) if facets else len(every)))
     shown = dict(list(every.items())[: columns * style.MOST_ROWS])
 
     points = [point for part in shown.values() for point in part]
@@ -268,18 +274,27 @@ def heat_map(
     if value == BOUND:
         content = _proven(points, blank, deadline_us, percentile, confidence)
     else:
-        content = _measured(points, blank, (x, y), value, deadline_us)
-    layout = Layout(content.cells, xs, ys, columns)
-    notes = [
-        f"{data.describe_counts(points)}. {data.describe_fixed(points, (x, y, *facets))}",
-        data.describe_systems(points),
-        content.reading + (content.in_numbers if layout.numbers else ""),
-        data.describe_shown("panels", len(shown), len(every)),
-    ]
-    head = Head(content.title, notes, content.summary)
+        content = _measured(points, blank, (x, y), deadline_us)
+    layout = Layout(content.cells, xs, _sizes_on(y, points, runs, (x, y)), columns)
     timed_us = [cell.value for cell in content.cells if cell.text]
     colors = _colors(timed_us, deadline_us)
-    with cell_maps(head, layout, (AXIS_NAMES[x], AXIS_NAMES[y]), colors, ax) as (picture, grid):
+    with cell_maps(
+        Head(
+            content.title,
+            [
+                f"{data.describe_counts(points)}. {data.describe_fixed(points, (x, y, *facets))}",
+                data.describe_systems(points),
+                content.reading
+                + (f" Values in µs (k: thousands).{content.in_numbers}" if layout.numbers else ""),
+                data.describe_shown("panels", shown, every),
+            ],
+            content.summary,
+        ),
+        layout,
+        (AXIS_NAMES[x], AXIS_NAMES[y]),
+        colors,
+        ax,
+    ) as (picture, grid):
         if timed_us:
             _color_bar(grid, colors, content.value, deadline_us)
     return picture
@@ -300,8 +315,7 @@ def _panels(points: Sequence[Point], facets: Sequence[str]) -> dict[str, list[Po
     panels: dict[str, list[Point]] = {}
     for point in sorted(points, key=lambda point: (point.system, *_sizes(point, facets))):
         named = map(data.axis_value, facets, _sizes(point, facets))
-        title = ", ".join([point.system, *named] if several else named)
-        panels.setdefault(title, []).append(point)
+        panels.setdefault(", ".join([point.system, *named] if several else named), []).append(point)
     return panels
 
 
@@ -328,39 +342,37 @@ def map_axes(runs: Any) -> tuple[str, str]:
 
 def _blank(panel: str, point: Point, x: str, y: str) -> Cell:
     """The cell of a point before its number is known."""
-    place = (panel, point.sizes[x], point.sizes[y])
-    return Cell(*place, stage=point.stages[0], hatch=HATCH) if point.failed else Cell(*place)
+    cell = Cell(panel, point.sizes[x], point.sizes[y])
+    return replace(cell, stage=point.stages[0], hatch=HATCH) if point.failed else cell
 
 
 def _measured(
     points: Sequence[Point],
     blank: Sequence[Cell],
     axes: tuple[str, str],
-    statistic: str,
     deadline_us: float | None,
 ) -> Content:
-    """A map of a statistic."""
-    name = data.STATISTIC_NAMES[statistic]
-    title = f"{name.capitalize()} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
+    """A map of the maxima."""
+    title = f"Maximum latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
     reading = ""
-    in_numbers = " Values in µs (k: thousands)."
-    summary = data.describe_extremes(points, statistic)
+    in_numbers = ""
+    summary = data.describe_extremes(points, "max_us")
     cells = []
     for point, cell in zip(points, blank, strict=True):
-        value_us = point.statistic(statistic)  # NaN if all rounds failed
-        missed = deadline_us is not None and value_us > deadline_us
-        text = short(value_us) if point.ok else ""
-        cells.append(replace(cell, value=value_us, text=text, bold=missed))
+        largest_us = point.statistic("max_us")  # NaN if all rounds failed
+        missed = deadline_us is not None and largest_us > deadline_us
+        cells.append(
+            replace(cell, value=largest_us, text=short(largest_us) if point.ok else "", bold=missed)
+        )
     if deadline_us:
         title += f", with a deadline of {number(deadline_us)} µs"
         reading = "Colour: margin to the deadline."
-        in_numbers += " Bold: above the deadline."
+        in_numbers = " Bold: above the deadline."
         missed = sum(cell.bold for cell in cells)
         summary += f" {missed} of {len(cells)} configurations are above the deadline."
     if any(len(point.rounds) > 1 for point in points):
-        shown = "largest" if statistic == "max_us" else "middle"
-        reading += f" Of several rounds the {shown} value is shown."
-    return Content(title, f"{name} latency", cells, reading, in_numbers, summary)
+        reading += " Of several rounds the largest value is shown."
+    return Content(title, "maximum latency", cells, reading, in_numbers, summary)
 
 
 def _proven(
@@ -379,44 +391,52 @@ def _proven(
             cells.append(cell)
             continue
         n = point.group.n
-        chosen = percentile
-        if chosen is None:
-            chosen = evidence_percentile(n, confidence) or "99"
-        question = Question(deadline_us, chosen, confidence)
-        verdict = judge(point.group.rounds, question, point.group.until)
+        chosen: Any = percentile or evidence_percentile(n, confidence) or "99"
+        verdict = judge(
+            point.group.rounds, Question(deadline_us, chosen, confidence), point.group.until
+        )
         cells.append(_bound(cell, verdict))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
         outcomes[verdict.outcome] += 1
 
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
-    several = []
-    for name, ns in sorted(lengths.items()):
-        several.append(f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}")
-    of = ", ".join(several) if several else named
-    reading = f"Exact upper bound of {of}, at {100 * confidence:g} % confidence."
+    several = [
+        f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}"
+        for name, ns in sorted(lengths.items())
+    ]
+    reading = (
+        f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."
+    )
     if percentile is None and lengths:
-        reading += " This is the highest of p99, p99.9, p99.99 and p99.999 that this number of"
-        reading += " trials can prove."
-    in_numbers = " Values in µs (k: thousands)."
+        reading += (
+            " This is the highest of p99, p99.9, p99.99 and p99.999"
+            " that this number of trials can prove."
+        )
+    in_numbers = ""
     if any(cell.text.startswith(">") for cell in cells):
         in_numbers += " Cells with >: the bound lies beyond the maximum, which is shown."
     if Outcome.MISSED in outcomes:
         in_numbers += f" Bold: {Outcome.MISSED}."
     counted = ", ".join(f"{total} {outcome}" for outcome, total in outcomes.most_common())
-    title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
-    return Content(title, "bound", cells, reading, in_numbers, f"Verdicts: {counted or 'none'}.")
+    return Content(
+        f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}",
+        "bound",
+        cells,
+        reading,
+        in_numbers,
+        f"Verdicts: {counted or 'none'}.",
+    )
 
 
 def _bound(cell: Cell, verdict: Verdict) -> Cell:
     """A cell with the upper bound that a verdict rests on."""
     proven_us = verdict.bounds.percentile_high_us
     bound_us: Any = verdict.max_us if proven_us is None else proven_us
-    text = short(bound_us)
     doubtful = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     return replace(
         cell,
         value=bound_us,
-        text=f">{text}" if proven_us is None else text,
+        text=f"{'>' if proven_us is None else ''}{short(bound_us)}",
         bold=verdict.outcome == Outcome.MISSED,
         hatch=HATCH_EVIDENCE if doubtful and not cell.hatch else cell.hatch,
     )
@@ -437,8 +457,13 @@ def _marks(layout: Layout) -> list[Patch]:
         marks.append(Patch(label="not measured", facecolor=EMPTY))
     area: Any = {"facecolor": "white", "edgecolor": "0.45"}
     if HATCH in hatches:
-        named = "failed at the named stage" if layout.stages else "failed"
-        marks.append(Patch(label=named, hatch=HATCH, **area))
+        marks.append(
+            Patch(
+                label="failed at the named stage" if layout.stages else "failed",
+                hatch=HATCH,
+                **area,
+            )
+        )
     if HATCH_EVIDENCE in hatches:
         marks.append(Patch(label=Outcome.NOT_ENOUGH_EVIDENCE, hatch=HATCH_EVIDENCE, **area))
     return marks
@@ -473,8 +498,9 @@ def _color_bar(
     bar.ax.invert_yaxis()
     reach = round(math.log2(high / deadline_us))
     ratios = [Fraction(2) ** power for power in range(-reach, reach + 1)]
-    ticks = [deadline_us / float(ratio) for ratio in ratios]
-    bar.set_ticks(ticks, labels=[f"{ratio}×" for ratio in ratios])
+    bar.set_ticks(
+        [deadline_us / float(ratio) for ratio in ratios], labels=[f"{ratio}×" for ratio in ratios]
+    )
     bar.set_ticks([], minor=True)
     # On two lines, since low maps have a short bar.
     bar.set_label(f"deadline / {name}\nmissed  ←  →  met")

@@ -64,22 +64,29 @@ def _draw(body: SubFigure, round_: Any, cores: int) -> None:
     for ax, (label, kinds) in zip(axes, panels.items(), strict=True):
         for name, values in kinds.items():
             there = values > 0
-            look = {**next(looks), "label": f"{name}: {count(int(there.sum()), 'call')}"}
-            look |= {"linestyle": "none", "markersize": 3}
+            look = next(looks)
             if label == BLOCKS:
-                look |= {"label": name, "linestyle": "-", "marker": ""}
-            ax.plot(seconds[there], values[there], **look)
+                ax.plot(seconds[there], values[there], color=look["color"], label=name)
+            else:
+                ax.plot(
+                    seconds[there],
+                    values[there],
+                    **look,
+                    label=f"{name}: {count(int(there.sum()), 'call')}",
+                    linestyle="none",
+                    markersize=3,
+                )
         if label == TIMES:
             style.latency_axis([ax], np.concatenate([[], *kinds.values()]))
         ax.set_ylim(bottom=None if ax.get_yscale() == "log" else 0)
         ax.set_ylabel(label + style.scale_text(ax.yaxis))
         for first, last in _disturbed(round_, cores):
-            shade = {"color": "0.88", "zorder": 0, "label": "other programs ran"}
-            ax.axvspan(seconds[first], seconds[last], **shade)
+            ax.axvspan(
+                seconds[first], seconds[last], color="0.88", zorder=0, label="other programs ran"
+            )
     axes[-1].set_xlim(0, seconds[-1])
     axes[-1].set_xlabel("time since the first call [s]")
-    handles = [handle for ax in axes for handle in style.handles_of(ax)]
-    style.legend_below(body, handles, ncols=4)
+    style.legend_below(body, [handle for ax in axes for handle in style.handles_of(ax)], ncols=4)
 
 
 def _beside(round_: Round) -> dict[str, dict[str, np.ndarray]]:
@@ -88,8 +95,13 @@ def _beside(round_: Round) -> dict[str, dict[str, np.ndarray]]:
     for kind, values in parts_of(round_, "off_core_ns" in round_.off_core).items():
         if kind not in MOST_OF_A_CALL:
             times[PARTS[kind][0]] = values / 1000
-    faults = {CAUSE_NAMES[name]: round_.causes[name] for name in ("minor_faults", "major_faults")}
-    return {TIMES: times, "faults": faults, BLOCKS: round_.of_blocks(("interrupts", "softirqs"))}
+    return {
+        TIMES: times,
+        "faults": {
+            CAUSE_NAMES[name]: round_.causes[name] for name in ("minor_faults", "major_faults")
+        },
+        BLOCKS: round_.of_blocks(("interrupts", "softirqs")),
+    }
 
 
 def _disturbed(round_: Any, cores: int) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ shows its slow trials: latency, number, timing, and coinciding events.
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,8 +81,13 @@ def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) 
     group without trials gives a page with verdict and reason only.
     """
     name = data.one_group(runs).name or "this recording"
-    title = f"Does {name} meet a deadline of {number(verdict.question.deadline_us)} µs?"
-    return _page(as_runs(runs), title, verdict_rows(verdict), outliers, verdict)
+    return _page(
+        as_runs(runs),
+        f"Does {name} meet a deadline of {number(verdict.question.deadline_us)} µs?",
+        verdict_rows(verdict),
+        outliers,
+        verdict,
+    )
 
 
 def outliers_page(runs: Any, outliers: Outliers) -> Picture:
@@ -93,8 +98,12 @@ def outliers_page(runs: Any, outliers: Outliers) -> Picture:
     after warm-up.
     """
     name = data.one_group(runs).name
-    title = f"Latency tail of {name}" if name else "Latency tail"
-    return _page(as_runs(runs), title, outlier_rows(outliers), outliers)
+    return _page(
+        as_runs(runs),
+        (f"Latency tail of {name}" if name else "Latency tail"),
+        outlier_rows(outliers),
+        outliers,
+    )
 
 
 def _page(
@@ -114,9 +123,12 @@ def _page(
     if group.n or not verdict:
         calls = calls_of(group, outliers)
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
-    read = ", ".join(f"{name} {value}" for name, value in runs.how.items())  # of a table
-    notes = [read, *facts(group)]
-    with style.figure(title, notes, sum(heights_in), summary=summary) as (picture, body):
+    with style.figure(
+        title,
+        [", ".join(f"{name} {value}" for name, value in runs.how.items()), *facts(group)],
+        sum(heights_in),
+        summary=summary,
+    ) as (picture, body):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.outcome, reasons, heights_in[0])
@@ -133,17 +145,14 @@ def facts(group: Group) -> list[str]:
     rounds = timed_rounds(group.rounds)
     configuration = group.configuration
     notes = [_counts(group, rounds)] if rounds else []
+    known = {"machine": rounds[0].machine, **rounds[0].versions} if rounds else {}
     if configuration is not None:
         systems = data.describe_systems(data.points_of(group))
         notes.append(f"{systems}; arrivals: {configuration.protocol.arrival_text}")
+        known.pop(configuration.runtime, None)  # its version is in the line above
     else:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
-    if rounds:
-        known = {"machine": rounds[0].machine, **rounds[0].versions}
-        if configuration is not None:
-            known.pop(configuration.runtime, None)  # its version is in the line above
-        notes.append(", ".join(f"{name} {value}" for name, value in known.items() if value))
-    return notes
+    return [*notes, ", ".join(f"{name} {value}" for name, value in known.items() if value)]
 
 
 def _counts(group: Group, rounds: Sequence[Round]) -> str:
@@ -154,8 +163,10 @@ def _counts(group: Group, rounds: Sequence[Round]) -> str:
     text += f"; maximum {number(max(Trials.of(round_).max_us for round_ in rounds))} µs"
     first = rounds[0]
     if first.floor_us:
-        bound = f"roofline bound {number(first.floor_us)} µs"
-        text += f"; {bound} (minimum time for arithmetic and weight traffic)"
+        text += (
+            f"; roofline bound {number(first.floor_us)} µs"
+            " (minimum time for arithmetic and weight traffic)"
+        )
     elif first.floor_missing:
         text += f"; no roofline bound: {first.floor_missing}"
     return f"{text}."
@@ -163,12 +174,29 @@ def _counts(group: Group, rounds: Sequence[Round]) -> str:
 
 def _band(part, verdict: Any, lines: Sequence[str], height_in: float) -> None:
     """Draw the verdict in its colour, and the reasons beside it."""
-    left, width, gap = 0.1 / style.WIDTH_IN, BADGE_IN / style.WIDTH_IN, 0.07 / height_in
-    look = {"facecolor": VERDICT_COLORS[verdict], "linewidth": 0, "transform": part.transSubfigure}
-    part.add_artist(Rectangle((left, gap), width, 1 - 2 * gap, **look))
-    center = {"ha": "center", "va": "center", "weight": "bold", "color": "white"}
-    size = 15 if len(verdict) < 10 else 12
-    part.text(left + width / 2, 0.5, "\n".join(textwrap.wrap(verdict, 12)), size=size, **center)
+    left = 0.1 / style.WIDTH_IN
+    width = BADGE_IN / style.WIDTH_IN
+    gap = 0.07 / height_in
+    part.add_artist(
+        Rectangle(
+            (left, gap),
+            width,
+            1 - 2 * gap,
+            facecolor=VERDICT_COLORS[verdict],
+            linewidth=0,
+            transform=part.transSubfigure,
+        )
+    )
+    part.text(
+        left + width / 2,
+        0.5,
+        "\n".join(textwrap.wrap(verdict, 12)),
+        size=15 if len(verdict) < 10 else 12,
+        ha="center",
+        va="center",
+        weight="bold",
+        color="white",
+    )
     place = left + width + 0.15 / style.WIDTH_IN
     part.text(place, 0.5, "\n".join(lines), size=10, va="center", linespacing=1.25)
 
@@ -215,7 +243,10 @@ def verdict_rows(verdict: Verdict) -> Rows:
     rows = [
         ("Misses: (m,k)-firm statistics", ""),
         (f"in n = {whole(verdict.n)} trials", whole(verdict.misses)),
-        *_worst_rows(firm.worst_in),
+        *(
+            (f"most in any {k} consecutive", "–" if worst is None else whole(worst))
+            for k, worst in firm.worst_in.items()
+        ),
         ("longest run of misses", whole(firm.longest_run)),
         ("Miss rate", ""),
         ("measured", percent(firm.p_miss)),
@@ -231,8 +262,7 @@ def verdict_rows(verdict: Verdict) -> Rows:
     ]
     by_round = [each.max_us for each in verdict.rounds if each.max_us is not None]
     if len(by_round) > 1:
-        low_to_high = f"{number(min(by_round))} to {number(max(by_round))} µs"
-        rows.insert(-2, ("by round", low_to_high))
+        rows.insert(-2, ("by round", f"{number(min(by_round))} to {number(max(by_round))} µs"))
     if verdict.effective.n < verdict.n:
         rows.append(("effective sample size", whole(verdict.effective.n)))
     needed = verdict.new_recording.trials
@@ -243,46 +273,44 @@ def verdict_rows(verdict: Verdict) -> Rows:
     return rows
 
 
-def _worst_rows(worst_in: dict[int, int | None]) -> Rows:
-    rows = []
-    for k, worst in worst_in.items():
-        rows.append((f"most in any {k} consecutive", "–" if worst is None else whole(worst)))
-    return rows
-
-
 def outlier_rows(outliers: Outliers) -> Rows:
     """The numbers beside the tail of `outliers_page`."""
-    outside = f"{whole(outliers.outliers)}, {percent(outliers.outliers / outliers.n)}"
     rows = [
         ("Trials", ""),
         *((kind.replace("_", " "), whole(size)) for kind, size in outliers.partition.items()),
         ("sum", whole(outliers.n)),
         ("steady state", outliers.steady_state),
         ("Box plot", ""),
-        ("outside 1.5 × IQR", outside),
+        (
+            "outside 1.5 × IQR",
+            f"{whole(outliers.outliers)}, {percent(outliers.outliers / outliers.n)}",
+        ),
     ]
     for cluster in outliers.clusters:
-        share = f"{percent_number(cluster.share_low)} to {percent(cluster.share_high)}"
         kind = "Fast" if cluster.fast else "Slow"
-        rows.append((f"{kind} cluster at {multiple(cluster.multiplier)}", ""))
-        rows.append(("trials", f"{whole(cluster.count)}, {share}"))
-        rows += _when_and_why(cluster, outliers)
+        share = f"{percent_number(cluster.share_low)} to {percent(cluster.share_high)}"
+        rows += [
+            (f"{kind} cluster at {multiple(cluster.multiplier)}", ""),
+            ("trials", f"{whole(cluster.count)}, {share}"),
+            *_when_and_why(cluster, outliers),
+        ]
     tail = outliers.tail
     if tail is not None:
-        rows.append(("Tail", ""))
-        rows.append(("trials", f"{whole(tail.count)}, {percent(tail.share)}"))
-        rows.append(("range", f"{multiple(tail.start)} to {multiple(tail.stop)}"))
-        rows += _folded_rows("shape", tail.shape)
-        rows += _when_and_why(tail, outliers)
+        rows += [
+            ("Tail", ""),
+            ("trials", f"{whole(tail.count)}, {percent(tail.share)}"),
+            ("range", f"{multiple(tail.start)} to {multiple(tail.stop)}"),
+            *_folded_rows("shape", tail.shape),
+            *_when_and_why(tail, outliers),
+        ]
     return rows
 
 
 def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
     if outliers.events is None:
         return []
-    period = "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"
     return [
-        ("period", period),
+        ("period", "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"),
         *_folded_rows("coincides with", causes_text(found, outliers.events, short=True)),
     ]
 
@@ -304,17 +332,11 @@ def draw_outliers(
     places = [place for place, group in enumerate(runs) if group.n]
     if len(places) > PAGES:
         places = sorted(places, key=lambda place: -data.reach(runs[place]))[:PAGES]
-    pages = []
-    timelines = []
-    for place in places:
-        one = runs[place : place + 1]
-        found: Any = findings[place]  # not None where there are trials
-        pages.append((one, partial(outliers_page, one, found)))
-        if any(round_.switches for round_ in one[0].rounds):
-            timelines.append((one, partial(timeline, one)))
-    return style.write_pictures(
-        _files("outliers", pages) | _files("timeline", timelines), folder, formats
-    )
+    switched = [place for place in places if any(round_.switches for round_ in runs[place].rounds)]
+    found: Sequence[Any] = findings  # not None where there are trials
+    pictures = _files("outliers", runs, places, lambda one, place: outliers_page(one, found[place]))
+    pictures |= _files("timeline", runs, switched, lambda one, _: timeline(one))
+    return style.write_pictures(pictures, folder, formats)
 
 
 def draw_verdicts(
@@ -328,20 +350,18 @@ def draw_verdicts(
     """
     runs = as_runs(runs)
 
-    def page(one: Runs, verdict: Verdict) -> Picture:
-        return verdict_page(one, verdict, search_outliers(one[0].rounds) if one[0].n else None)
+    def page(one: Runs, place: int) -> Picture:
+        outliers = search_outliers(one[0].rounds) if one[0].n else None
+        return verdict_page(one, verdicts[place], outliers)
 
-    pages = []
-    for place in sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))[:PAGES]:
-        one = runs[place : place + 1]
-        pages.append((one, partial(page, one, verdicts[place])))
-    files = _files("verdict", pages)
+    places = sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))
+    files = _files("verdict", runs, places[:PAGES], page)
     recorded = replace(
         runs, groups=tuple(group for group in runs if group.configuration is not None)
     )
     axes = map_axes(recorded) if recorded.groups else ()
     workloads = {group.configuration.workload for group in recorded}
-    if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) > 1:
+    if sum(None not in map(workload.axes.get, axes) for workload in workloads) > 1:
         asked = verdicts[0].question
         files[f"verdict-margin-p{short_number(asked.percentile)}"] = partial(
             heat_map,
@@ -361,10 +381,13 @@ def _urgency(verdict: Verdict) -> tuple[int, float]:
     return order.index(verdict.outcome), -(verdict.max_us or 0.0)
 
 
-def _files(kind: str, pages: Iterable[tuple[Runs, Draw]]) -> dict[str, Draw]:
+def _files(
+    kind: str, runs: Runs, places: Iterable[int], draw: Callable[[Runs, int], Picture]
+) -> dict[str, Draw]:
     """Pages by the names of their files, `<kind>-<configuration>`; equal names are numbered."""
     files: dict[str, Draw] = {}
-    for one, draw in pages:
+    for page in places:
+        one = runs[page : page + 1]
         name = f"{kind} {one[0].name} {one.how.get('column', '')}".replace("µ", "u")
         stem = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:90]
         file = stem
@@ -372,5 +395,5 @@ def _files(kind: str, pages: Iterable[tuple[Runs, Draw]]) -> dict[str, Draw]:
         while file in files:
             place += 1
             file = f"{stem}-{place}"
-        files[file] = draw
+        files[file] = partial(draw, one, page)
     return files

@@ -8,7 +8,7 @@ holds fixed are chosen and described here.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -46,8 +46,10 @@ STATISTIC_NAMES = {
 }
 
 #: Axis -> (axis of the panels, axis of the lines), as in the founding document.
-ARRANGEMENT = dict.fromkeys(AXIS_NAMES, ("layers", "hidden"))
-ARRANGEMENT |= {"hidden": ("layers", "sequence"), "layers": ("sequence", "hidden")}
+ARRANGEMENT = dict.fromkeys(AXIS_NAMES, ("layers", "hidden")) | {
+    "hidden": ("layers", "sequence"),
+    "layers": ("sequence", "hidden"),
+}
 
 #: Axes in the order in which a figure holds them fixed; of the first three the smallest value is
 #: preferred.
@@ -180,22 +182,22 @@ def points_of(runs: Any, without: Sequence[str] = ()) -> list[Point]:
             "nothing to draw: this figure needs recordings made by this package,"
             " which state their sizes"
         )
-    failures = [item for item in runs.recordings if isinstance(item, Failure)]
     points = []
     for group, system in zip(groups, system_labels(groups, without), strict=True):
-        found = [failure for failure in failures if _belongs_to(failure, group)]
+        found = [
+            item
+            for item in runs.recordings
+            if isinstance(item, Failure)
+            and item.configuration.id == group.configuration.id
+            # a group without rounds does not state its machine
+            and group.machine in (None, item.provenance.get("machine_fingerprint"))
+        ]
         if not found and not group.n:  # its recordings are not available
             found = [group.failure or NoTrials(None, "no trials after warm-up")]
-        sizes = group.configuration.workload.axes
-        points.append(Point(group, system, sizes, trials_of(group), tuple(found)))
+        points.append(
+            Point(group, system, group.configuration.workload.axes, trials_of(group), tuple(found))
+        )
     return points
-
-
-def _belongs_to(failure: Failure, group: Group) -> bool:
-    """Whether a failure is that of a round of this group; a group without rounds does not state its
-    machine."""
-    machines = (None, failure.provenance.get("machine_fingerprint"))
-    return failure.configuration.id == group.configuration.id and group.machine in machines
 
 
 def one_group(runs: Any) -> Group:
@@ -224,8 +226,9 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
 
 def _workload(group: Group) -> str:
     """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
-    fields = group.configuration.workload.group_fields(group.configuration.mode)
-    return str(fields.get("workload", ""))
+    return str(
+        group.configuration.workload.group_fields(group.configuration.mode).get("workload", "")
+    )
 
 
 def _system(group: Group) -> dict[str, Any]:
@@ -267,15 +270,12 @@ def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
     found = {point.system: point for point in sorted(points, key=lambda point: point.system)}
     runtimes = style.runtime_looks(sorted({point.runtime for point in found.values()}))
     machines = sorted({point.machine for point in found.values()})
-    if len(runtimes) == 1 < len(found):
-        looks = style.kind_looks(len(found))
-    else:
-        looks = []
+    looks = style.kind_looks(len(found))
+    if len(runtimes) > 1 or len(found) == 1:
         taken = Counter()
-        for point in found.values():
-            look = runtimes[point.runtime]
-            darker = np.multiply(look["color"], 0.62 ** taken[point.runtime])
-            looks.append({**look, "color": tuple(darker)})
+        for look, point in zip(looks, found.values(), strict=True):
+            look.update(runtimes[point.runtime])
+            look["color"] = tuple(np.multiply(look["color"], 0.62 ** taken[point.runtime]))
             taken[point.runtime] += 1
     for look, point in zip(looks, found.values(), strict=True):
         look["linestyle"] = style.DASHES[machines.index(point.machine) % len(style.DASHES)]
@@ -314,10 +314,10 @@ def choose_networks(points: Sequence[Point], most: int) -> tuple[list[Point], li
     note = ""
     if len(chosen) > most:
         widest = max(map(len, measured_on.values()))
-        wide = [network for network in chosen if len(measured_on[network]) == widest]
-        chosen = style.spread(wide, most)
-        shown = f"{len(chosen)} of {len(fastest)} networks"
-        note = f" {shown}, spread evenly over their medians."
+        chosen = style.spread(
+            [network for network in chosen if len(measured_on[network]) == widest], most
+        )
+        note = f" {len(chosen)} of {len(fastest)} networks, spread evenly over their medians."
     return [point for point in points if point.network in chosen], chosen, note
 
 
@@ -341,8 +341,7 @@ def hold(
     for axis in dict.fromkeys((*fixed, *_HELD)):
         if axis in free:
             continue
-        others = ("system", *free)
-        places = {(row.get(axis), *map(row.get, others)) for row in rows}
+        places = {(row.get(axis), *map(row.get, ("system", *free))) for row in rows}
         drawn = Counter(size for size, *_ in places if size is not None)
         if axis in fixed:
             held[axis] = fixed[axis]
@@ -396,8 +395,9 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
     devices: dict[str, list[dict[str, Any]]] = {}
     for point in points:
         fields = _system(point.group) | dict.fromkeys(without)
-        version = point.group.configuration.runtime_version
-        fields["version"] = with_version(str(fields.pop("runtime")), version)
+        fields["version"] = with_version(
+            str(fields.pop("runtime")), point.group.configuration.runtime_version
+        )
         devices.setdefault(str(fields.pop("device_name")), []).append(fields)
     texts = []
     for device, systems in devices.items():
@@ -464,9 +464,9 @@ def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
     return f"Fixed: {', '.join(sizes)}." if sizes else ""
 
 
-def describe_shown(what: str, shown: int, total: int) -> str:
+def describe_shown(what: str, shown: Sized, every: Sized) -> str:
     """How many systems, or sizes, are drawn, if not all."""
-    return f"{shown} of {total} {what} are shown." if shown < total else ""
+    return f"{len(shown)} of {len(every)} {what} are shown." if len(shown) < len(every) else ""
 
 
 def describe_rounds(points: Iterable[Point]) -> str:

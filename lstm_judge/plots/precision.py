@@ -21,9 +21,6 @@ MOST_PANELS, MOST_BESIDE = 4, 9
 #: Offsets of a label from its dot in points, in order of preference.
 PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
 
-#: Of the intervals of medians.
-CONFIDENCE = f"{100 * DEFAULT_CONFIDENCE:g} %"
-
 MARK = {"linestyle": "none", "markersize": 6}
 
 
@@ -50,24 +47,24 @@ def precisions(
         note += f" {unchecked} not checked and not drawn."
     points = _without_precision(drawn)
     looks = data.system_looks(points)
-    notes = [
-        f"{data.describe_counts(points)}.{note}",
-        f"Vertical lines: exact {CONFIDENCE} interval of the median, one per round.",
-        data.describe_systems(points, without=("precision",)),
-    ]
-    errors = [_error(point) for point in points]
-    low_to_high = f"{scientific(min(errors))} to {scientific(max(errors))}"
-    handles = [style.entry(label, **look | MARK) for label, look in looks.items()]
+    errors = list(map(_error, points))
     with style.facets(
         "Median latency against error, by precision",
-        notes,
+        [
+            f"{data.describe_counts(points)}.{note}",
+            f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median,"
+            " one per round.",
+            data.describe_systems(points, without=("precision",)),
+        ],
         [chosen],
         ("error relative to float32 (0, then log)", "latency [µs]"),
-        handles + style.deadline(deadline_us),
+        [style.entry(label, **look | MARK) for label, look in looks.items()]
+        + style.deadline(deadline_us),
         ax=ax,
         columns=1 if len(points) > MOST_BESIDE * len(chosen) else None,
         below=5,
-        summary=f"{data.describe_fastest(drawn)} Errors: {low_to_high}.",
+        summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))}"
+        f" to {scientific(max(errors))}.",
     ) as (picture, axes):
         panels = dict(zip(chosen, axes, strict=True))
         for point in points:
@@ -104,13 +101,11 @@ def _draw(ax: Axes, point: data.Point, look: dict) -> None:
 
 def _error_axis(ax: Axes, errors: Sequence[float]) -> None:
     """Logarithmic down to the smallest error, linear from there to 0; with room for labels."""
-    least, largest = (
-        math.log10(choose((error for error in errors if error), default=1e-7))
-        for choose in (min, max)
-    )
-    powers = 10.0 ** np.arange(math.floor(least), math.ceil(largest) + 2)
+    known = [error for error in errors if error] or [1e-7]
+    first = math.floor(math.log10(min(known)))
+    powers = 10.0 ** np.arange(first, math.ceil(math.log10(max(known))) + 2)
     ax.set_xscale("symlog", linthresh=powers[0])
-    ax.set_xlim(-0.7 * powers[0], 12 * 10**largest)
+    ax.set_xlim(-0.7 * powers[0], 12 * max(known))
     style.set_ticks(
         ax.xaxis, [0, *powers], *ax.get_xlim(), lambda error: f"{error:.0e}" if error else "0"
     )
@@ -125,13 +120,12 @@ def _label(ax: Axes, points: Sequence[data.Point], looks: dict[str, dict]) -> No
         Bbox.from_bounds(x - size / 2, y - size / 2, size, size)
         for x, y in ax.transData.transform(dots)
     ]
-    for index, (point, dot) in enumerate(zip(points, dots, strict=True)):
-        others = taken[:index] + taken[index + 1 :]
+    for point, dot in zip(points, dots, strict=True):
         look = {"color": looks[point.system]["color"], "bbox": style.BACKGROUND}
         for offset in PLACES:
             label = style.beside(ax, point.precision, dot, offset, **look)
             box = label.get_window_extent()
-            if ax.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(others):
+            if ax.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(taken):
                 taken.append(box)
                 break
             label.remove()

@@ -36,25 +36,24 @@ def runtimes(
     most = max(3, min(10, MOST_LANES // len(looks)))
     points, chosen, note = data.choose_networks(every, most)
     points.sort(key=lambda point: point.system)
-    notes = [
-        f"{data.describe_counts(points)}.{note}",
-        "Right: ratio to the fastest runtime for that network, for median and maximum separately.",
-        data.describe_systems(points, without=NAMED),
-        data.describe_rounds(points),
-    ]
     grey = {"color": style.GREY, "marker": "o", **MARK}
-    handles = [
-        *(style.entry(system, **looks[system] | MARK) for system in data.systems(points)),
-        style.entry("filled: median", **grey),
-        style.entry("hollow: maximum", markerfacecolor="white", **grey),
-        *style.deadline(deadline_us),
-    ]
     with style.facets(
         "Median and maximum latency of each runtime, by network",
-        notes,
+        [
+            f"{data.describe_counts(points)}.{note}",
+            "Right: ratio to the fastest runtime for that network,"
+            " for median and maximum separately.",
+            data.describe_systems(points, without=NAMED),
+            data.describe_rounds(points),
+        ],
         [[""]],
         ("latency [µs]", ""),
-        handles,
+        [
+            *(style.entry(system, **looks[system] | MARK) for system in data.systems(points)),
+            style.entry("filled: median", **grey),
+            style.entry("hollow: maximum", markerfacecolor="white", **grey),
+            *style.deadline(deadline_us),
+        ],
         ax=ax,
         panel_in=ROW_IN * (len(points) + GAP * len(chosen)),
         below=5,
@@ -88,8 +87,8 @@ def _draw(
     ax.tick_params(axis="y", length=0)
     ax.grid(False, axis="y")
     for kind, right in COLUMNS.items():
-        look = {"xycoords": "axes fraction", "ha": "right", "size": 8}
-        style.beside(ax, data.STATISTIC_NAMES[kind], (1, 1), (right, 3), **look)
+        name = data.STATISTIC_NAMES[kind]
+        style.beside(ax, name, (1, 1), (right, 3), xycoords="axes fraction", ha="right", size=8)
 
 
 def _lane(
@@ -107,15 +106,19 @@ def _lane(
     ax.plot(ends_us, [height] * 2, **look | line)
     for kind, right in COLUMNS.items():
         value_us = point.statistic(kind)
-        hollow: Any = (
-            {"markerfacecolor": "white", "zorder": 4} if kind == "max_us" else {"zorder": 3}
+        ax.plot(
+            [value_us],
+            [height],
+            **look | MARK,
+            markerfacecolor="white" if kind == "max_us" else look["color"],
+            markeredgewidth=1.3,
+            zorder=4 if kind == "max_us" else 3,
         )
-        ax.plot([value_us], [height], **look | MARK | hollow, markeredgewidth=1.3)
         best_us = min(other.statistic(kind) for other in others if other.ok)
         weight = "bold" if value_us == best_us else "normal"
         ratio = style.multiple(value_us / best_us)
         style.beside(ax, ratio, (1, height), (right, 0), ha="right", weight=weight, **text)
-        if len(point.rounds) > 1:
+        each_us = point.each_round(kind)
+        if len(each_us) > 1:
             small = {"marker": "|", "linestyle": "none", "zorder": 2.5}
-            each_us = point.each_round(kind)
             ax.plot(each_us, [height] * len(each_us), **look | small)

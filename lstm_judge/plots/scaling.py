@@ -66,8 +66,7 @@ def draw_scaling(
     """
     fitted = {(line.system, line.axis) for line in findings.linearity}
     inverted = {(pair.system, pair.axis) for pair in findings.inversions}
-    batched = {network.system for network in findings.batching}
-    systems = list(findings.times.cells)
+    systems = findings.times.cells
     pictures: dict[str, Callable[[], Picture]] = {}
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
@@ -75,9 +74,10 @@ def draw_scaling(
             if (system, axis) in fitted:
                 pictures[f"scaling-by-{axis}{suffix}"] = partial(fits, findings, axis, system)
             if (system, axis) in inverted:
-                name = f"scaling-inversions-{axis}{suffix}"
-                pictures[name] = partial(inversions, findings, axis, system)
-        if system in batched:
+                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(
+                    inversions, findings, axis, system
+                )
+        if any(network.system == system for network in findings.batching):
             pictures[f"scaling-batching{suffix}"] = partial(batching, findings, system)
     return style.write_pictures(pictures, folder, formats)
 
@@ -98,13 +98,16 @@ def _note(findings: Findings, system: str, held: Mapping[str, int]) -> str:
         lengths = style.whole_range(each.n for several in rounds for each in several)
         note += f"medians of n = {lengths} trials after warm-up"
         most = max(map(len, rounds))
-        note += f", the middle one of up to {most} rounds" if most > 1 else ""
+        if most > 1:
+            note += f", the middle one of up to {most} rounds"
     else:
         note += f"latencies from {Path(findings.times.where).name}"
     note += f"{findings.times.mode_text}."
-    return (
-        f"{note} Fixed: {', '.join(map(data.axis_value, held, held.values()))}." if held else note
-    )
+    return f"{note} Fixed: {_sizes(held)}." if held else note
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(map(data.axis_value, sizes, sizes.values()))
 
 
 def _held(
@@ -139,16 +142,26 @@ def _by_size(
         series.append(Series(each[0].system, fixed.get(facet, 0), fixed.get(colored, 0), each))
     colors = line_colors(series)
     blocks = in_blocks(series, facet)
-    every = len({each.facet for each in series})
-    shown = data.describe_shown(f"values of {AXIS_NAMES[facet]}", len(blocks[0]), every)
     handles = [style.entry(label, **look) for label, look in marks.items()]
     if colored in fixed:
         handles = style.size_handles(style.folded(AXIS_NAMES[colored]), colors) + handles
-    numbers = [us for _, times_us in found for us in times_us.values()]
-    sizes = sorted({size for _, times_us in found for size in times_us})
-    head = replace(head, notes=[*head.notes, shown])
-    names = (AXIS_NAMES[axis], y)
-    with by_size(head, blocks, names, handles, numbers, sizes, ax=ax) as (picture, panels):
+    with by_size(
+        replace(
+            head,
+            notes=[
+                *head.notes,
+                data.describe_shown(
+                    f"values of {AXIS_NAMES[facet]}", blocks[0], {each.facet for each in series}
+                ),
+            ],
+        ),
+        blocks,
+        (AXIS_NAMES[axis], y),
+        handles,
+        [us for _, times_us in found for us in times_us.values()],
+        sorted({size for _, times_us in found for size in times_us}),
+        ax=ax,
+    ) as (picture, panels):
         yield (
             picture,
             [
@@ -168,8 +181,9 @@ def fits(
     are bent. At a break the line through the points before it is continued, dotted. Raises
     `UsageError` if no series along the axis has 3 sizes.
     """
-    along = [line for line in findings.linearity if line.axis == axis]
-    here, note = _held(findings, along, system, axis)
+    here, note = _held(
+        findings, [line for line in findings.linearity if line.axis == axis], system, axis
+    )
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
     broken = sum(line.breaks_at is not None for line in here)
@@ -177,8 +191,8 @@ def fits(
     growth = growth_text(here)
     reading = (
         f"{growth[0].upper()}{growth[1:]}. Break in {broken} of {len(here)}: a point lies more"
+        " than 10 % off the line through the points before it."
     )
-    reading += " than 10 % off the line through the points before it."
     if untested:
         reading += f" Not tested against noise: {untested}, which takes 5 processes."
     marks = {
@@ -188,10 +202,18 @@ def fits(
     if broken:
         marks["break"] = RING
         marks["line through\npoints before"] = {"color": GREY, "linestyle": ":"}
-    title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-    head = Head(title, [note, reading], reading)
-    found = [(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here]
-    with _by_size(head, axis, found, "latency [µs]", marks, ax) as (picture, panels):
+    with _by_size(
+        Head(
+            f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines",
+            [note, reading],
+            reading,
+        ),
+        axis,
+        [(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here],
+        "latency [µs]",
+        marks,
+        ax,
+    ) as (picture, panels):
         for panel, drawn in panels:
             for line, times_us, color in drawn:
                 panel.plot(*_points(times_us), "o", color=color, markersize=3.8, zorder=3)
@@ -206,14 +228,13 @@ def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
 
 def _draw_fit(ax: Axes, line: Line, color: Any) -> None:
     """Draw the straight line through all points of a series; with a break also that before it."""
-    look = {"color": color, "linewidth": 1.1, "alpha": 0.75}
-    _straight(ax, line.slope_us, line.intercept_us, line.sizes, **look)
+    ends = (line.slope_us, line.intercept_us, line.sizes)
+    _straight(ax, *ends, color=color, linewidth=1.1, alpha=0.75)
     if line.breaks_at is not None:
         before = line.sizes.index(line.breaks_at)
         slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
-        until = line.sizes[: before + 1]
         look = {"color": color, "linewidth": 1.3, "linestyle": ":", "zorder": 2.5}
-        _straight(ax, slope, intercept, until, **look)
+        _straight(ax, slope, intercept, line.sizes[: before + 1], **look)
         ax.plot([line.breaks_at], [line.times_us[before]], zorder=4, **RING)
 
 
@@ -235,23 +256,27 @@ def batching(findings: Findings, system: str | None = None, *, ax: Axes | None =
     here, note = _held(findings, findings.batching, system, "batch")
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    marks = {
-        "almost free\nup to here": {"color": GREY, **KNEE},
-        "cheapest": {"color": GREY, **STAR},
-        "if batching\nwere free": FREE,
-    }
-    reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
-    cheapest = style.whole_range(network.cheapest for network in here)
-    head = Head(
-        "Latency per sample, by batch size",
-        [note, reading],
-        f"The batch size with the least latency per sample is {cheapest}.",
-    )
     found = []
     for network in here:
         costs_us = {size: time_us / size for size, time_us in network.times_us.items()}
         found.append((network, costs_us))
-    with _by_size(head, "batch", found, "latency per sample [µs]", marks, ax) as (picture, panels):
+    with _by_size(
+        Head(
+            "Latency per sample, by batch size",
+            [note, "Almost free: doubling the batch size increases the latency by less than 10 %."],
+            "The batch size with the least latency per sample is"
+            f" {style.whole_range(network.cheapest for network in here)}.",
+        ),
+        "batch",
+        found,
+        "latency per sample [µs]",
+        {
+            "almost free\nup to here": {"color": GREY, **KNEE},
+            "cheapest": {"color": GREY, **STAR},
+            "if batching\nwere free": FREE,
+        },
+        ax,
+    ) as (picture, panels):
         for panel, drawn in panels:
             for network, costs_us, color in drawn:
                 panel.plot(*_points(costs_us), color=color, marker="o", markersize=3.2)
@@ -261,8 +286,9 @@ def batching(findings: Findings, system: str | None = None, *, ax: Axes | None =
                 best = network.cheapest
                 panel.plot([best], [costs_us[best]], color=color, zorder=5, **STAR)
             # The guide, from the highest first point.
-            firsts = [min(costs_us.items()) for _, costs_us, _ in drawn]
-            size, cost_us = max(firsts, key=itemgetter(1))
+            size, cost_us = max(
+                [min(costs_us.items()) for _, costs_us, _ in drawn], key=itemgetter(1)
+            )
             xs = np.geomspace(size, max(max(costs_us) for _, costs_us, _ in drawn), 50)
             panel.plot(xs, cost_us * size / xs, zorder=1, **FREE)
     return picture
@@ -278,32 +304,34 @@ def growth(findings: Findings, base: Mapping[str, int], *, ax: Axes | None = Non
     of two sizes passes through it.
     """
     grown = _grown(findings, base)
-    sizes = ", ".join(map(data.axis_value, base, base.values()))
     if not grown:
         raise UsageError(
-            f"no series of two sizes passes through the network with {sizes}: nothing to draw"
+            f"no series of two sizes passes through the network with {_sizes(base)}:"
+            " nothing to draw"
         )
     doubled = []
     for system, axes in grown.items():
         ratios = [f"{AXIS_NAMES[axis]} {each[2]:.2f}" for axis, each in axes.items() if 2 in each]
         doubled.append(f"{system}: {', '.join(ratios)}")
-    summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
     shown = style.spread([*grown])
-    notes = [
-        f"Medians relative to the network with {sizes}. Dotted: in proportion to the size.",
-        data.describe_shown("systems", len(shown), len(grown)),
-    ]
     axes = dict.fromkeys(axis for each in grown.values() for axis in each)
-    looks = {}
-    for axis, color in zip(axes, style.kind_colors(len(axes)), strict=True):
-        looks[axis] = {"color": color, "marker": "o", "markersize": 3.8}
-    handles = [style.entry(AXIS_NAMES[axis], **look) for axis, look in looks.items()]
-    title = "Growth of latency along each size"
-    names = ("size / size of the base", "latency / latency of the base")
-    with style.facets(title, notes, [shown], names, handles, summary=summary, ax=ax) as (
-        picture,
-        panels,
-    ):
+    looks = {
+        axis: {"color": color, "marker": "o", "markersize": 3.8}
+        for axis, color in zip(axes, style.kind_colors(len(axes)), strict=True)
+    }
+    with style.facets(
+        "Growth of latency along each size",
+        [
+            f"Medians relative to the network with {_sizes(base)}."
+            " Dotted: in proportion to the size.",
+            data.describe_shown("systems", shown, grown),
+        ],
+        [shown],
+        ("size / size of the base", "latency / latency of the base"),
+        [style.entry(AXIS_NAMES[axis], **look) for axis, look in looks.items()],
+        summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
+        ax=ax,
+    ) as (picture, panels):
         for panel, system in zip(panels, shown, strict=True):
             for axis, relative in grown[system].items():
                 panel.loglog(*_points(relative), base=2, **looks[axis])
@@ -319,10 +347,10 @@ def _grown(findings: Findings, base: Mapping[str, int]) -> dict[str, dict[str, d
     grown: dict[str, dict[str, dict[float, float]]] = {}
     for system, axis, fixed, line in lines(findings.times):
         if data.at(base, fixed) and base.get(axis) in line and len(line) > 1:
-            start = base[axis]
-            start_us = line[start].latency_us
-            relative = {size / start: cell.latency_us / start_us for size, cell in line.items()}
-            grown.setdefault(system, {})[axis] = relative
+            start_us = line[base[axis]].latency_us
+            grown.setdefault(system, {})[axis] = {
+                size / base[axis]: cell.latency_us / start_us for size, cell in line.items()
+            }
     return grown
 
 
@@ -363,27 +391,37 @@ def inversions(
     notes = [
         _note(findings, system, held),
         f"{summary} Bold: significant. Without a panel: no inversion." if inverted else summary,
-        data.describe_shown("pairs of sizes", len(layout.panels), len(counted)),
+        data.describe_shown("pairs of sizes", layout.panels, counted),
     ]
-    head = Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary)
-    names = (AXIS_NAMES[across], AXIS_NAMES[up])
-    low = min(0.95, *(cell.value for cell in layout.cells))
-    colors = ScalarMappable(Normalize(low, 1.0), "OrRd_r")
-    with cell_maps(head, layout, names, colors, ax) as (picture, axes):
+    colors = ScalarMappable(
+        Normalize(min(0.95, *(cell.value for cell in layout.cells)), 1.0), "OrRd_r"
+    )
+    with cell_maps(
+        Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary),
+        layout,
+        (AXIS_NAMES[across], AXIS_NAMES[up]),
+        colors,
+        ax,
+    ) as (picture, axes):
         if inverted:
-            bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
-            bar.set_label("latency ratio, larger / smaller")
+            axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05).set_label(
+                "latency ratio, larger / smaller"
+            )
     return picture
 
 
 def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> Layout:
     """A panel for each pair of sizes; of too many for those that are counted most often."""
     xs = sorted({pair.smaller.get(across, 0) for pair in pairs})
-    ys = sorted({pair.smaller.get(up, 0) for pair in pairs})
     columns = columns_that_fit(xs, len(counted))
     steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
     shown = sorted((pair for pair in pairs if pair.step in steps), key=attrgetter("step"))
-    return Layout([_cell(pair, across, up) for pair in shown], xs, ys, columns)
+    return Layout(
+        [_cell(pair, across, up) for pair in shown],
+        xs,
+        sorted({pair.smaller.get(up, 0) for pair in pairs}),
+        columns,
+    )
 
 
 def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, everywhere: int) -> str:
@@ -410,16 +448,22 @@ def _pairs(findings: Findings, system: str, axis: str) -> list[_Pair]:
         if (of_system, along) == (system, axis):
             for size, larger in itertools.pairwise(line):
                 smaller = {**rest, axis: size}
-                found = inverted.get(frozenset(smaller.items()))
-                pairs.append(_Pair((size, larger), smaller, found))
+                pairs.append(
+                    _Pair((size, larger), smaller, inverted.get(frozenset(smaller.items())))
+                )
     return pairs
 
 
 def _cell(pair: _Pair, across: str, up: str) -> Cell:
-    panel = "{} → {}".format(*pair.step)
-    place = (panel, pair.smaller.get(across, 0), pair.smaller.get(up, 0))
+    cell = Cell(
+        "{} → {}".format(*pair.step), pair.smaller.get(across, 0), pair.smaller.get(up, 0), 1.0
+    )
     if pair.inversion is None:
-        return Cell(*place, 1.0)
+        return cell
     ratio = pair.inversion.ratio
-    text = f"{ratio:.2f}" if ratio < 0.995 else f"{ratio:.3f}"
-    return Cell(*place, ratio, text, bold=bool(pair.inversion.certain))
+    return replace(
+        cell,
+        value=ratio,
+        text=f"{ratio:.{2 if ratio < 0.995 else 3}f}",
+        bold=bool(pair.inversion.certain),
+    )

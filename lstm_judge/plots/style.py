@@ -27,6 +27,7 @@ from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
@@ -35,7 +36,7 @@ from matplotlib.ticker import Locator, MaxNLocator
 from lstm_judge.plots import FORMATS
 from lstm_judge.read import numbers
 from lstm_trt.config import format as text
-from lstm_trt.config.errors import UsageError, file_errors
+from lstm_trt.config.errors import UsageError, file_errors, one_of
 from lstm_trt.config.fields import as_list
 from lstm_trt.store.files import write_whole
 
@@ -101,8 +102,17 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">", "d", "8",
 
 #: Runtime -> its place in `kind_colors` and `MARKERS`; relatives have a darker colour. Others get
 #: other places.
-RUNTIMES = {"onnxruntime": 0, "pytorch": 1, "c": 2, "tensorrt": 3, "openvino": 4}
-RUNTIMES |= {"torch-compile": 8, "torchscript": 12, "pytorch-cudagraph": 5, "tensorrt-rtx": 10}
+RUNTIMES = {
+    "onnxruntime": 0,
+    "pytorch": 1,
+    "c": 2,
+    "tensorrt": 3,
+    "openvino": 4,
+    "torch-compile": 8,
+    "torchscript": 12,
+    "pytorch-cudagraph": 5,
+    "tensorrt-rtx": 10,
+}
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
@@ -118,7 +128,7 @@ LOG_FROM = 20
 
 class Picture(Figure):
     """A figure that Jupyter displays without pyplot; `title`, `notes` and `summary` are those of
-    its `sheet`."""
+    its `figure`."""
 
     title: str = ""
     notes: tuple[str, ...] = ()
@@ -146,7 +156,7 @@ def image_bytes(picture: Picture, form: str = "png") -> bytes:
     }
     buffer = BytesIO()
     with style():  # some settings are read while drawing
-        picture.savefig(buffer, format=form, dpi=DPI, bbox_inches=None, metadata=metadata[form])
+        picture.savefig(buffer, format=form, dpi=DPI, metadata=metadata[form])
     return buffer.getvalue()
 
 
@@ -164,11 +174,8 @@ def write_pictures(
     cannot be written.
     """
     formats = list(dict.fromkeys(as_list(formats)))
-    unknown = [form for form in formats if form not in FORMATS]
-    if unknown or not formats:
-        raise UsageError(
-            f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}"
-        )
+    for form in formats:
+        one_of("file format", form, FORMATS)
     folder = Path(folder)
     paths = []
     with file_errors(f"write figures to {folder}"):
@@ -199,48 +206,51 @@ def style() -> Iterator[None]:
         "lines.linewidth": 1.6,
         "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
         "text.parse_math": False,  # reasons and device names may contain $
+        "xtick.bottom": True,
+        "ytick.left": True,
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "xtick.color": "0.6",
+        "ytick.color": "0.6",
+        "xtick.labelcolor": "0.15",
+        "ytick.labelcolor": "0.15",
     }
-    for ticks, side in (("xtick", "bottom"), ("ytick", "left")):
-        look |= {f"{ticks}.{side}": True, f"{ticks}.major.size": 3}
-        look |= {f"{ticks}.color": "0.6", f"{ticks}.labelcolor": "0.15"}
     with matplotlib.style.context(["default", look]):  # whatever the user's own settings are
         yield
 
 
-def sheet(
+@contextmanager
+def figure(
     title: str, notes: Sequence[str], body_height_in: float, summary: str = ""
-) -> tuple[Picture, SubFigure]:
-    """An empty figure with its title and notes, and the part below them to draw in.
+) -> Iterator[tuple[Picture, SubFigure]]:
+    """An empty figure with its title and notes, and the part below them to draw in, with the
+    settings of all figures.
 
     `summary` is the main result in one sentence, for the alternative text; without it, that is the
     first note.
     """
-    title = with_micro(title)
-    notes = [with_micro(note) for note in notes if note]
-    title_lines = wrapped(title, 12, "bold") or [""]
-    note_lines = [line for note in notes for line in wrapped(note)]
-    title_in = 0.12 + 0.235 * len(title_lines)
-    head_in = title_in + 0.165 * len(note_lines)
-    picture = Picture(figsize=(WIDTH_IN, head_in + body_height_in), dpi=DPI, layout="constrained")
-    engine: Any = picture.get_layout_engine()
-    engine.set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
-    parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
-    head, body = parts
-    look = {"va": "top", "ha": "left"}
-    left = 0.1 / WIDTH_IN
-    head.text(left, 1 - 0.12 / head_in, "\n".join(title_lines), size=12, weight="bold", **look)
-    head.text(left, 1 - title_in / head_in, "\n".join(note_lines), size=9, color="0.3", **look)
-    picture.title = title
-    picture.notes = tuple(notes)
-    picture.summary = with_micro(summary)
-    return picture, body
-
-
-@contextmanager
-def figure(*args, **options) -> Iterator[tuple[Picture, SubFigure]]:
-    """A `sheet` with these arguments, and the settings of all figures while it is drawn."""
     with style():
-        yield sheet(*args, **options)
+        title = with_micro(title)
+        notes = [with_micro(note) for note in notes if note]
+        title_lines = wrapped(title, 12, "bold") or [""]
+        note_lines = [line for note in notes for line in wrapped(note)]
+        title_in = 0.12 + 0.235 * len(title_lines)
+        head_in = title_in + 0.165 * len(note_lines)
+        picture = Picture(
+            figsize=(WIDTH_IN, head_in + body_height_in),
+            dpi=DPI,
+            layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03),
+        )
+        parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
+        head, body = parts
+        look = {"va": "top", "ha": "left"}
+        left = 0.1 / WIDTH_IN
+        head.text(left, 1 - 0.12 / head_in, "\n".join(title_lines), size=12, weight="bold", **look)
+        head.text(left, 1 - title_in / head_in, "\n".join(note_lines), size=9, color="0.3", **look)
+        picture.title = title
+        picture.notes = tuple(notes)
+        picture.summary = with_micro(summary)
+        yield picture, body
 
 
 def with_micro(label: str) -> str:
@@ -260,24 +270,18 @@ def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
 
 def whole_range(numbers: Iterable[int]) -> str:
     """The smallest and largest of some counts: 1 000, or 400 to 1 000."""
-    numbers = list(numbers)
-    return " to ".join(map(whole, sorted({min(numbers), max(numbers)})))
+    ascending = sorted(numbers)
+    return " to ".join(map(whole, dict.fromkeys((ascending[0], ascending[-1]))))
 
 
-def plain(value: float) -> str:
+def plain(value: float, _place: float = 0) -> str:
     """The number of a tick without trailing zeros."""
-    shown = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
-    return shown.replace(",", THIN_SPACE)
+    return apart(f"{value:.10g}")
 
 
 def folded(label: str, width: int = 18) -> str:
     """A long label on several lines, so that a legend stays narrow."""
     return "\n".join(textwrap.wrap(label, width, **text.WHOLE_WORDS))
-
-
-def brightness(color: Any) -> float:
-    """Of a colour (red, green, blue, from 0 to 1), from 0 to 1."""
-    return float(np.dot(color[:3], (0.2126, 0.7152, 0.0722)))
 
 
 def size_colors(count: int) -> list:
@@ -295,10 +299,9 @@ def kind_colors(count: int) -> list[tuple[float, ...]]:
 
 def kind_looks(count: int) -> list[dict]:
     """Colour and marker of categories."""
-    markers = itertools.cycle(MARKERS)
     return [
         {"color": color, "marker": marker}
-        for color, marker in zip(kind_colors(count), markers, strict=False)
+        for color, marker in zip(kind_colors(count), itertools.cycle(MARKERS), strict=False)
     ]
 
 
@@ -362,8 +365,9 @@ def facets(  # noqa: PLR0913
     else:
         height_in = max(height_in, 0.4 + 0.19 * sum(1 + label.count("\n") for label in labels))
     with figure(title, notes, height_in, summary=summary) as (picture, body):
-        grid = body.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True)
-        axes = _titled(grid, blocks, sharex)
+        axes = _titled(
+            body.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True), blocks, sharex
+        )
         yield picture, axes
         name_axes(axes, *names)
         if below and handles:
@@ -550,8 +554,9 @@ def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
     if ratio <= 12:
         subs = (1, 2, 5, 3, 4, 7, 1.5)
     powers = 10.0 ** np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = even_ticks(low, high) if ratio <= 2.5 else np.outer(subs, powers).flat
-    set_ticks(axis, ticks, low, high)
+    set_ticks(
+        axis, (even_ticks(low, high) if ratio <= 2.5 else np.outer(subs, powers).flat), low, high
+    )
 
 
 def beside(
@@ -645,9 +650,9 @@ def size_ticks(
 ) -> None:
     """Label the sizes on an axis, at `places` if these are not the sizes themselves, without
     overlaps."""
-    place = dict(zip(sizes, places or sizes, strict=True))
-    label = dict(zip(sizes, labels or map(str, sizes), strict=True))
-    label_ticks(axis, {place[size]: label[size] for size in round_first(sizes)})
+    ticks = zip(places or sizes, labels or map(str, sizes), strict=True)
+    tick = dict(zip(sizes, ticks, strict=True))
+    label_ticks(axis, dict(tick[size] for size in round_first(sizes)))
 
 
 def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:

@@ -62,8 +62,7 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Draw]:
         )
     if len(systems) > 1:
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
-    checked = [point for point in good if point.group.parity_error is not None]
-    if len({point.precision for point in checked}) > 1:
+    if len({point.precision for point in good if point.group.parity_error is not None}) > 1:
         plan["precisions"] = partial(precisions, runs, deadline_us=deadline_us)
     if by_version(points):
         plan["versions"] = partial(versions, runs)

@@ -30,23 +30,16 @@ from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict
 from lstm_trt.config.configuration import ARRIVALS
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
 from lstm_trt.config.libraries import special
 
 TAIL_COLOR = "#0173b2"
-
-#: The control run: an empty step.
-CONTROL = {"color": "0.45", "linewidth": 1.4, "linestyle": (0, (3, 1))}
 
 #: Number of slowest trials that are drawn exactly, and number of points for the other trials.
 EXACT, POINTS = 1000, 1500
 
 #: A deadline that differs from all latencies by this factor is stated at the edge instead of drawn.
 FAR = 30
-
-#: How a tail is read.
-READING = "A steep drop is a cluster of slow trials; the plateau before it shows its share."
 
 #: Number of tails that `choose_tails` selects from a sweep.
 TAILS = 6
@@ -71,9 +64,15 @@ def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
 def draw_line(ax: Axes, ordered: Ordered, label: str, look: dict) -> None:
     """Draw the tail of one round as steps, with a `marker` at its maximum."""
     value, above = exceedance(ordered)
-    share = np.maximum(above, 1) / len(ordered)  # a log axis cannot show 0
-    steps = {"drawstyle": "steps-post", "markevery": [len(value)], "markersize": 5.5}
-    ax.plot(np.r_[value[0], value], np.r_[1.0, share], label=label, **steps, **look)
+    ax.plot(
+        np.r_[value[0], value],
+        np.r_[1.0, np.maximum(above, 1) / len(ordered)],  # a log axis cannot show 0
+        label=label,
+        drawstyle="steps-post",
+        markevery=[len(value)],
+        markersize=5.5,
+        **look,
+    )
 
 
 def share_axis(ax: Axes, least: float) -> None:
@@ -90,9 +89,10 @@ def latency_axis(
     """Set up a logarithmic x axis that spans the numbers, and a deadline if it is not far from
     them."""
     numbers = list(numbers)
-    low, high = min(numbers), max(numbers)
-    if deadline_us and low / far < deadline_us < high * far:
-        low, high = min(low, deadline_us), max(high, deadline_us)
+    if deadline_us and min(numbers) / far < deadline_us < max(numbers) * far:
+        numbers.append(deadline_us)
+    low = min(numbers)
+    high = max(numbers)
     room = max((high / low) ** 0.07, 1.05)
     style.log_axis(ax.xaxis, low / room**0.5, high * room)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
@@ -103,7 +103,6 @@ def tails(
     *,
     deadline_us: float | None = None,
     relative: bool = True,
-    names: Sequence[str] | None = None,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Picture:
@@ -113,33 +112,30 @@ def tails(
     `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the
     median of the middle round, or in µs with `relative=False`, to compare arrivals. Control runs,
     if any, have their own panel on the right, in µs: an empty step with the same arrivals shows the
-    delays of the machine itself. With a deadline the legend states the number of misses. `names`
-    replaces the names of the configurations in the legend. With `ax` the tails are drawn into these
-    axes, without the control runs. Raises `UsageError` if no configuration has trials after
-    warm-up.
+    delays of the machine itself. With a deadline the legend states the number of misses. With
+    `ax` the tails are drawn into these axes, without the control runs. Raises `UsageError` if no
+    configuration has trials after warm-up.
     """
     data.check_deadline(deadline_us)
-    groups = list(as_runs(runs))
-    every = zip(groups, as_list(names or _names(groups)), strict=True)
-    named = [(group, style.with_micro(name)) for group, name in every if group.n]
-    if not named:
+    groups = [group for group in as_runs(runs) if group.n]
+    if not groups:
         raise UsageError("none of these recordings has trials after warm-up")
-    shown = [Tail(*pair, look) for pair, look in zip(named, _looks(named), strict=True)]
-    controls = [tail for tail in shown if tail.control_us is not None]
-    if not title:
-        title = "Latency tails, as multiples of the median" if relative else "Latency tails"
-    worst, name = max(named, key=lambda pair: data.reach(pair[0]))
-    reach = multiple(data.reach(worst))
-    summary = f"The largest latency is {reach} the median of its round ({name})."
-
+    shown = list(map(Tail, groups, map(style.with_micro, _names(groups)), _looks(groups)))
     if ax is not None:
         with style.style():
             _draw_tails(ax, shown, deadline_us, relative)
             ax.legend()
         figure_of_user: Any = ax.get_figure(root=True)
         return figure_of_user
-    notes = _notes(named, deadline_us, bool(controls))
-    with style.figure(title, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
+    controls = [tail for tail in shown if tail.control_us is not None]
+    worst = max(shown, key=lambda tail: data.reach(tail.group))
+    with style.figure(
+        title or f"Latency tails{', as multiples of the median' if relative else ''}",
+        _notes(groups, deadline_us, bool(controls)),
+        4.3 + 0.19 * len(shown),
+        summary=f"The largest latency is {multiple(data.reach(worst.group))} the median of its"
+        f" round ({worst.name}).",
+    ) as (picture, body):
         widths = [1.7, 1] if controls else [1]
         panels = body.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
         _draw_tails(panels[0], shown, deadline_us, relative)
@@ -153,25 +149,22 @@ def tails(
     return picture
 
 
-def _notes(
-    named: Sequence[tuple[Group, str]], deadline_us: float | None, controls: bool
-) -> list[str]:
+def _notes(groups: Sequence[Group], deadline_us: float | None, controls: bool) -> list[str]:
     """What is drawn, and how it is read, for the head of the figure."""
-    groups = [group for group, _ in named]
     own = [group for group in groups if group.configuration]
-    counts = f"n = {style.whole_range(group.n for group in groups)} trials per line, after warm-up"
-    if any(len(data.trials_of(group)) > 1 for group in groups):
-        counts += ", of all rounds"
-    dotted = "an event that never occurred in n trials may still have that share (95 % confidence)"
-    notes = [
-        f"{counts}. {READING}",
+    several = any(len(data.trials_of(group)) > 1 for group in groups)
+    return [
+        f"n = {style.whole_range(group.n for group in groups)} trials per line, after warm-up"
+        f"{', of all rounds' if several else ''}. A steep drop is a cluster of slow trials;"
+        " the plateau before it shows its share.",
         data.describe_systems(data.points_of(own)) if own else "",
-        f"Dotted: {dotted}." + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
+        "Dotted: an event that never occurred in n trials may still have that share"
+        " (95 % confidence)."
+        + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
+        "Right: an empty step with the same arrivals, which shows the delays of the machine itself."
+        if controls
+        else "",
     ]
-    if controls:
-        empty = "an empty step with the same arrivals, which shows the delays of the machine itself"
-        notes.append(f"Right: {empty}.")
-    return notes
 
 
 @dataclass(frozen=True)
@@ -195,16 +188,17 @@ def _draw_tails(ax: Axes, shown: Sequence[Tail], deadline_us: float | None, rela
     """Draw the tail of each configuration, and of each round if there is one configuration."""
     ends: list[float] = []
     for tail in shown:
+        pooled = Trials.of(*timed_rounds(tail.group.rounds))
         median_us = median_low(each.median_us for each in tail.rounds)
         unit_us = median_us if relative else 1.0
         largest_us = max(each.max_us for each in tail.rounds)
-        label = f"{tail.name}: median {number(median_us)} µs, max {number(largest_us)} µs"
-        label += f" ({multiple(largest_us / median_us)})"
+        label = (
+            f"{tail.name}: median {number(median_us)} µs, max {number(largest_us)} µs"
+            f" ({multiple(largest_us / median_us)})"
+        )
         if deadline_us:
             misses = sum(len(each.above(1e3 * deadline_us)[0]) for each in tail.rounds)
-            n = tail.group.n
-            label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
-        pooled = Trials.of(*timed_rounds(tail.group.rounds))
+            label += f", misses {whole(misses)} of {whole(pooled.n)} ({percent(misses / pooled.n)})"
         draw_line(ax, pooled.ordered_us / unit_us, label, tail.look)
         if len(shown) == 1:
             draw_rounds(ax, tail.rounds, unit_us)
@@ -223,13 +217,13 @@ def _draw_tails(ax: Axes, shown: Sequence[Tail], deadline_us: float | None, rela
         style.deadline(deadline_us, ax.axvline)
 
 
-def _looks(named: Sequence[tuple[Group, str]]) -> list[dict]:
+def _looks(groups: Sequence[Group]) -> list[dict]:
     """The looks of lines: those of the runtimes if the groups differ by runtime, else of their
     places."""
-    runtimes = [group.configuration.runtime for group, _ in named if group.configuration]
-    if len(set(runtimes)) == len(named):
+    runtimes = [group.configuration.runtime for group in groups if group.configuration]
+    if len(set(runtimes)) == len(groups):
         return list(style.runtime_looks(runtimes).values())
-    return style.kind_looks(len(named))
+    return style.kind_looks(len(groups))
 
 
 def draw_rounds(ax: Axes, rounds: Sequence[Trials], unit_us: float = 1.0) -> None:
@@ -252,10 +246,15 @@ def evidence_lines(
     for n in sorted(lengths):
         if not apart or n > 1.2 * apart[-1]:
             apart.append(n)
-    look = {"color": GREY, "linewidth": 1.1, "linestyle": (0, (1, 1.5)), "zorder": 1.4}
-    look["label"] = f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}"
     for n in apart:
-        ax.axhline(evidence_share(n, confidence), **look)
+        ax.axhline(
+            evidence_share(n, confidence),
+            color=GREY,
+            linewidth=1.1,
+            linestyle=(0, (1, 1.5)),
+            zorder=1.4,
+            label=f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}",
+        )
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -287,8 +286,12 @@ def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
     machine.
     """
     groups = sorted(as_runs(runs), key=_arrival_order)
-    title = f"Latency tails by arrival: {_network(groups[0]) if groups else ''}"
-    return tails(groups, deadline_us=deadline_us, relative=False, title=title)
+    return tails(
+        groups,
+        deadline_us=deadline_us,
+        relative=False,
+        title=f"Latency tails by arrival: {_network(groups[0]) if groups else ''}",
+    )
 
 
 def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
@@ -299,13 +302,21 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
     """
     replay_group(group, period_us, deadline_us)  # raises if it cannot be replayed
     timed = [round_.timed_ns for round_ in group.rounds if len(round_.timed_ns)]
-    due = tuple(
-        Round.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed
+    due = [latency_ns + waiting_ns(latency_ns, 1000 * period_us) for latency_ns in timed]
+    named = {
+        "recorded in a closed loop": timed,
+        f"replayed with a call every {period_us:g} µs": due,
+    }
+    groups = [
+        replace(group, name=name, rounds=tuple(map(Round.of, rounds)))
+        for name, rounds in named.items()
+    ]
+    return tails(
+        groups,
+        deadline_us=deadline_us,
+        relative=False,
+        title=f"Replay at a fixed rate: {_network(group)}",
     )
-    names = ("recorded in a closed loop", f"replayed with a call every {period_us:g} µs")
-    groups = [replace(group, rounds=rounds) for rounds in (tuple(map(Round.of, timed)), due)]
-    title = f"Replay at a fixed rate: {_network(group)}"
-    return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
 
 def choose_tails(runs: Any) -> Runs:
@@ -357,19 +368,24 @@ def draw_tail(
         control = pooled.median_us + control - np.median(control)
         ends.append(control.max())
 
-    trials = count(pooled.n, "trial")
-    label = f"all {trials}" if len(rounds) > 1 else trials
     look = {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"}
-    draw_line(ax, pooled.ordered_us, label, look)
+    draw_line(
+        ax,
+        pooled.ordered_us,
+        f"{'all ' if len(rounds) > 1 else ''}{count(pooled.n, 'trial')}",
+        look,
+    )
     draw_rounds(ax, rounds)
     share_axis(ax, min(1 / pooled.n, evidence_share(effective_n, confidence) / 2, allowed / 2))
     latency_axis(ax, ends, question.deadline_us if question else None)
     _band(ax, pooled.ordered_us, confidence, effective_n / pooled.n)
-    name = "effective n" if effective_n < 0.995 * pooled.n else "n"
-    evidence_lines(ax, [effective_n], confidence, name)
+    evidence_lines(
+        ax, [effective_n], confidence, ("effective n" if effective_n < 0.995 * pooled.n else "n")
+    )
     handles = _deadline(ax, question.deadline_us, allowed) if question else []
     if control is not None:
-        draw_line(ax, np.sort(control), "empty step: excess over its median", CONTROL)
+        look = {"color": GREY, "linewidth": 1.4, "linestyle": (0, (3, 1))}
+        draw_line(ax, np.sort(control), "empty step: excess over its median", look)
     if outliers:
         _clusters(ax, outliers, pooled.median_us)
     _multiples(ax, pooled.median_us)
@@ -378,10 +394,16 @@ def draw_tail(
 
 def _clusters(ax: Axes, outliers: Outliers, median_us: float) -> None:
     """Mark the clusters at the top, in their colours."""
-    looks = cluster_looks(len(outliers.clusters))
-    for cluster, look in zip(outliers.clusters, looks, strict=True):
-        span = (cluster.low * median_us, cluster.high * median_us)
-        ax.axvspan(*span, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
+    for cluster, look in zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True):
+        ax.axvspan(
+            (cluster.low * median_us),
+            (cluster.high * median_us),
+            0.97,
+            1,
+            color=look["color"],
+            linewidth=0,
+            zorder=3,
+        )
 
 
 def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: float) -> None:
@@ -395,26 +417,49 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
     value = np.r_[value, ax.get_xlim()[1]]
     above = np.r_[above, 0]  # no trial lies beyond the maximum
     below = np.maximum(n - above, 1e-9)
-    high = special.betaincinv(effective_share * above + 1, effective_share * below, confidence)
-    low = special.betaincinv(np.maximum(above, 1e-9), below + 1, 1 - confidence)
-    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "step": "post"}
-    look["label"] = f"exact bounds, {100 * confidence:g} % each"
-    ax.fill_between(value, np.where(above, low, 1e-12), np.where(above < n, high, 1.0), **look)
+    ax.fill_between(
+        value,
+        np.where(
+            above, special.betaincinv(np.maximum(above, 1e-9), below + 1, 1 - confidence), 1e-12
+        ),
+        np.where(
+            above < n,
+            special.betaincinv(effective_share * above + 1, effective_share * below, confidence),
+            1.0,
+        ),
+        color=TAIL_COLOR,
+        alpha=0.18,
+        linewidth=0,
+        step="post",
+        label=f"exact bounds, {100 * confidence:g} % each",
+    )
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
     """Draw the allowed share and the deadline, and shade the region that the tail must not enter;
     returns the entry of a deadline that lies outside."""
-    label = f"allowed: {short_number(100 * allowed)} %"
-    ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
+    ax.axhline(
+        allowed,
+        color="black",
+        linewidth=1.1,
+        zorder=1.5,
+        label=f"allowed: {short_number(100 * allowed)} %",
+    )
     low, high = ax.get_xlim()
     if not low < deadline_us < high:
         side = "left" if deadline_us <= low else "right"
         return style.deadline(deadline_us, name=f"beyond the {side}: deadline ")
     style.deadline(deadline_us, ax.axvline)
-    corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
-    top = ax.get_ylim()[1]
-    ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
+    ax.fill_between(
+        [deadline_us, high],
+        allowed,
+        ax.get_ylim()[1],
+        label="more misses than allowed",
+        color="#d55e00",
+        alpha=0.13,
+        zorder=0.3,
+        linewidth=0,
+    )
     return []
 
 

@@ -16,13 +16,13 @@ from matplotlib.figure import SubFigure
 from lstm_judge.outliers.answer import TAIL, OutlierRound, Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import Picture, count, multiple, number, percent, whole
-from lstm_judge.read.rounds import Group, Round
+from lstm_judge.read.rounds import Group
 from lstm_judge.statistics.causes import BULK
-from lstm_judge.statistics.quantiles import count_outliers, is_outlier
+from lstm_judge.statistics.quantiles import is_outlier
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_trt.config.errors import UsageError
 
-OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
+BULK_COLOR = "#0173b2"
 
 #: From this ratio on the axis is logarithmic; on a linear one the bulk would be a thin line.
 LOG_FROM = 6
@@ -38,8 +38,6 @@ class Calls:
     """Calls of one or several rounds in sequence, with gaps between rounds; arrays have one item
     per call.
 
-    `outliers` is the number of timed trials outside 1.5 x IQR of their round, as in a box plot.
-
     `place` is the position on the x axis, `labels` are those of `OutlierRound`. `middles` maps the
     number of a round to its centre; `levels` has for each round (place, level in µs) at both
     ends of each segment. Of a long recording these are one of every `step` calls.
@@ -51,7 +49,6 @@ class Calls:
     labels: np.ndarray
     middles: dict[int, float]
     levels: tuple[tuple[np.ndarray, np.ndarray], ...]
-    outliers: int
     step: int
 
     @property
@@ -73,18 +70,19 @@ def trials_in_order(runs: Any, *, deadline_us: float | None = None) -> Picture:
     group = data.one_group(runs)
     calls = calls_of(group)
     timed = calls.timed
-    largest = f"maximum {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)})"
     notes = [
         f"n = {whole(timed.n)} after {whole(calls.warm.sum())} warm-up trials;"
-        f" median {number(timed.median_us)} µs, {largest};"
-        f" {whole(calls.outliers)} of {whole(timed.n)} are outside 1.5 × IQR (box plot)."
+        f" median {number(timed.median_us)} µs,"
+        f" maximum {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)});"
+        f" {whole((calls.labels == TAIL).sum())} of {whole(timed.n)} are outside 1.5 × IQR"
+        " (box plot)."
     ]
     if len(calls.middles) > 1:
         notes[0] += f" {len(calls.middles)} rounds in sequence."
     if group.configuration is not None:
         notes.append(data.describe_systems(data.points_of(group)))
-    title = f"Trials in order: {group.name}" if group.name else "Trials in order"
-    with style.figure(title, notes, 3.7) as (picture, body):
+    named = f": {group.name}" if group.name else ""
+    with style.figure(f"Trials in order{named}", notes, 3.7) as (picture, body):
         draw_order(body, calls, deadline_us)
     return picture
 
@@ -101,45 +99,40 @@ def calls_of(group: Group, outliers: Outliers | None = None) -> Calls:
     found: Sequence[OutlierRound | None] = [None] * len(rounds)
     if outliers is not None:
         found = outliers.rounds
-    if len(found) != len(rounds):
-        raise UsageError(
-            f"the findings have {len(found)} rounds, but {group.name} has {len(rounds)}"
-        )
-    labels = list(map(_labels, rounds, found))
+        labelled = [len(part.labels) for part in found]
+        trials = [len(each.timed_ns) for each in rounds]
+        if labelled != trials:
+            raise UsageError(
+                f"the findings are of rounds with {labelled} trials, but {group.name} has {trials}"
+            )
     gap = max(round(0.015 * sum(len(each.latency_ns) for each in rounds)), 1)
-    places, levels = [], []
+    places = []
+    labels = []
+    levels = []
+    middles = {}
     first = 0
     for each, part in zip(rounds, found, strict=True):
         place = first + np.arange(len(each.latency_ns))
         places.append(place)
+        middles[each.round] = place.mean()
         first += len(place) + gap
-        if part is not None:
+        label = np.full(len(place), BULK)
+        if part is None:
+            label[~each.warmup] = np.where(is_outlier(each.timed_ns), TAIL, BULK)
+        else:
+            label[~each.warmup] = part.labels
             ends = [end for one in part.segments for end in (one.start, one.stop - 1)]
             levels.append((place[~each.warmup][ends], part.level_ns[ends] / 1000))
+        labels.append(label)
     return Calls(
         place=np.concatenate(places),
         latency_us=np.concatenate([each.latency_ns for each in rounds]) / 1000,
         warm=np.concatenate([each.warmup for each in rounds]).astype(bool),
         labels=np.concatenate(labels),
-        middles={each.round: place.mean() for each, place in zip(rounds, places, strict=True)},
+        middles=middles,
         levels=tuple(levels),
-        outliers=sum(count_outliers(each.timed_ns) for each in rounds),
         step=max((each.whole.step for each in rounds if each.whole), default=1),
     )
-
-
-def _labels(round_: Round, part: OutlierRound | None) -> np.ndarray:
-    """The label of each call, `BULK` during warm-up."""
-    labels = np.where(is_outlier(round_.timed_ns), TAIL, BULK) if part is None else part.labels
-    n = len(round_.timed_ns)
-    if len(labels) != n:
-        raise UsageError(
-            f"the findings have {len(labels)} trials, but round {round_.round} has {n}"
-            " after warm-up"
-        )
-    every = np.full(len(round_.warmup), BULK)
-    every[~round_.warmup] = labels
-    return every
 
 
 @dataclass(frozen=True)
@@ -157,15 +150,18 @@ def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
     counts = Counter(calls.labels[~calls.warm].tolist())
     bulk = {"color": BULK_COLOR}
     if outliers is None:
-        outside = Kind(TAIL, "outside 1.5 × IQR (box plot)", {"color": OUTLIER_COLOR})
-        kinds = [Kind(BULK, "within 1.5 × IQR", bulk), outside]
+        kinds = [
+            Kind(BULK, "within 1.5 × IQR", bulk),
+            Kind(TAIL, "outside 1.5 × IQR (box plot)", {"color": "#d55e00"}),
+        ]
     else:
         kinds = [Kind(BULK, f"bulk: {count(counts[BULK], 'trial')}", bulk)]
         looks = cluster_looks(len(outliers.clusters))
         for index, cluster in enumerate(outliers.clusters):
-            speed = "fast" if cluster.fast else "slow"
-            share = f"{count(cluster.count, 'trial')}, {percent(cluster.share)}"
-            name = f"{speed} cluster at {multiple(cluster.multiplier)}: {share}"
+            name = (
+                f"{'fast' if cluster.fast else 'slow'} cluster at {multiple(cluster.multiplier)}:"
+                f" {count(cluster.count, 'trial')}, {percent(cluster.share)}"
+            )
             kinds.append(Kind(index, name, looks[index]))
         kinds.append(Kind(TAIL, f"tail: {count(counts[TAIL], 'trial')}", {"color": "0.25"}))
     return [kind for kind in kinds if counts[kind.label]]
@@ -185,9 +181,10 @@ def draw_order(
     _shade(ax, calls)
     for kind in kinds_of(outliers, calls):
         _dots(ax, calls, kind)
-    level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
     for place, level_us in calls.levels:  # a step or slope per segment: clusters are multiples
-        ax.plot(place, level_us, **level)
+        ax.plot(
+            place, level_us, color="black", linewidth=1.2, label="level of each segment", zorder=4
+        )
     _latency_axis(ax, calls, deadline_us)
     _histogram(side, timed, ax)
     low, high = ax.get_ylim()
@@ -206,7 +203,7 @@ def _order_axis(ax: Axes, calls: Calls) -> None:
         ax.set_xticks([calls.middles[number] for number in numbers], numbers)
         ax.grid(False, axis="x")
     else:
-        ax.xaxis.set_major_formatter(lambda value, _: style.plain(value))
+        ax.xaxis.set_major_formatter(style.plain)
     if calls.step > 1:
         label += f", one of every {calls.step}"
     ax.set_xlabel(label)
@@ -216,12 +213,14 @@ def _order_axis(ax: Axes, calls: Calls) -> None:
 def _shade(ax: Axes, calls: Calls) -> None:
     """Shade warm-up trials, at the start of a round and later."""
     warm = calls.place[calls.warm]
-    look = {"label": "warm-up", "color": "0.88", "zorder": 0, "linewidth": 0}
     for span in np.split(warm, np.flatnonzero(np.diff(warm) > 1) + 1):
         if len(span):
-            ax.axvspan(span[0] - 0.5, span[-1] + 0.5, **look)
-    size = _mark_size(calls) + 2
-    ax.plot(warm, calls.latency_us[calls.warm], **DOT, markersize=size, color="0.4")
+            ax.axvspan(
+                span[0] - 0.5, span[-1] + 0.5, label="warm-up", color="0.88", zorder=0, linewidth=0
+            )
+    ax.plot(
+        warm, calls.latency_us[calls.warm], **DOT, markersize=(_mark_size(calls) + 2), color="0.4"
+    )
 
 
 def _mark_size(calls: Calls) -> float:
@@ -233,11 +232,11 @@ def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
     size = _mark_size(calls)
     if kind.label != BULK:
         size += 1 if "marker" in kind.look else 2
-    look: Any = DOT | {"markersize": size} | kind.look
     ax.plot(
         calls.place[chosen],
         calls.latency_us[chosen],
-        **look,
+        **DOT | kind.look,
+        markersize=size,
         rasterized=bool(chosen.sum() > VECTORS),
         label=kind.name,
         zorder=2 if kind.label == BULK else 3,
@@ -258,7 +257,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     else:
         bottom = max(0.0, low - 0.12 * (high - low))
         ax.set_ylim(bottom, high + 0.1 * (high - bottom))
-        ax.yaxis.set_major_formatter(lambda value, _: style.plain(value))
+        ax.yaxis.set_major_formatter(style.plain)
     ax.set_ylabel("latency [µs]" + style.scale_text(ax.yaxis))
     bottom, top = ax.get_ylim()
     warm_us = calls.latency_us[calls.warm]
@@ -266,14 +265,22 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     below = (warm_us < bottom).sum()
     outside = []
     if len(above):
-        of_all = f"{len(above)} of {len(warm_us)} warm-up trials above"
-        outside.append(f"▲ {of_all}, up to {number(above.max())} µs")
+        outside.append(
+            f"▲ {len(above)} of {len(warm_us)} warm-up trials above, up to {number(above.max())} µs"
+        )
     if below:
         outside.append(f"▼ {below} of {len(warm_us)} warm-up trials below")
     if deadline_us and not bottom < deadline_us < top:
         outside.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
-    look = {"ha": "left", "color": "0.35", "xycoords": "axes fraction"}
-    style.beside(ax, "   ".join(outside), (0.005, 1), (0, 3), **look)
+    style.beside(
+        ax,
+        "   ".join(outside),
+        (0.005, 1),
+        (0, 3),
+        ha="left",
+        color="0.35",
+        xycoords="axes fraction",
+    )
 
 
 def _histogram(side: Axes, timed: Trials, ax: Axes) -> None:
@@ -290,6 +297,6 @@ def _histogram(side: Axes, timed: Trials, ax: Axes) -> None:
     )
     side.set_xscale("log")
     side.set_xlim(0.5, max(side.dataLim.x1, 2) * 2)
-    side.xaxis.set_major_formatter(lambda value, _: style.plain(value))
+    side.xaxis.set_major_formatter(style.plain)
     side.set_xticks([], minor=True)
     side.set_xlabel("trials (log)")

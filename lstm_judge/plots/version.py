@@ -29,19 +29,20 @@ def versions(runs: Any, *, ax: Axes | None = None) -> style.Picture:
     series = {title: every[title] for title in style.spread([*every])}
     drawn = [point for found in series.values() for point in found.values()]
     looks = style.runtime_looks(sorted({point.runtime for point in drawn}))
-    titles, changes = [], []
+    titles = []
+    changes = []
     for title, found in series.items():
         titles.append(f"{title}: 1 = {style.number(_oldest_us(found))} µs")
         changes.append(f"{title.replace(chr(10), ', ')}: {[*_ratios(found).values()][-1]:.2f}")
     devices = sorted({point.group.configuration.device_name for point in drawn})
-    notes = [
-        f"{data.describe_counts(drawn)}. A dot is a round; numbers: ratio to the oldest version.",
-        f"On {', '.join(devices)}.",
-        data.describe_shown("series", len(series), len(every)),
-    ]
     with style.facets(
         "Median latency by version",
-        notes,
+        [
+            f"{data.describe_counts(drawn)}. A dot is a round;"
+            " numbers: ratio to the oldest version.",
+            f"On {', '.join(devices)}.",
+            data.describe_shown("series", series, every),
+        ],
         [titles],
         ("version, and its ratio", "latency / oldest version"),
         ax=ax,
@@ -58,12 +59,18 @@ def _draw(ax: Axes, found: Versions, looks: dict[str, dict]) -> None:
     for place, point in enumerate(found.values()):
         rounds = np.divide(point.each_round("median_us"), _oldest_us(found))
         apart = 0.2 if len(rounds) > 1 else 0
-        beside = np.linspace(place - apart, place + apart, len(rounds))
-        ax.plot(beside, rounds, markersize=4, linestyle="none", **looks[point.runtime])
+        ax.plot(
+            np.linspace(place - apart, place + apart, len(rounds)),
+            rounds,
+            markersize=4,
+            linestyle="none",
+            **looks[point.runtime],
+        )
     ax.plot([*ratios.values()], color=style.GREY, linewidth=1, zorder=1)
     ax.set_xlim(-0.5, len(found) - 0.5)
-    labels = [f"{version}\n{ratio:.2f}" for version, ratio in ratios.items()]
-    ax.set_xticks(range(len(found)), labels)
+    ax.set_xticks(
+        range(len(found)), [f"{version}\n{ratio:.2f}" for version, ratio in ratios.items()]
+    )
 
 
 def by_version(points: Iterable[data.Point]) -> dict[str, Versions]:

@@ -649,12 +649,12 @@ def test_a_replay_of_many_reports_those_that_are_impossible(tmp_path, answer, ru
 def test_pages_of_outliers_have_periods_and_causes_and_their_names_come_last(tmp_path, run, monkeypatch):
     """Pages need periods and causes, which the short form of long lists does not compute."""
     from lstm_judge.plots import page
-    from lstm_judge.plots.style import sheet
+    from lstm_judge.plots.style import Picture
 
     drawn = []
     real = page.draw_outliers
     monkeypatch.setattr(page, "draw_outliers", lambda *given, **more: drawn.append(given) or real(*given, **more))
-    monkeypatch.setattr(page, "outliers_page", lambda *_: sheet("", [], 1)[0])  # tests/lstm_judge/plots looks at pages
+    monkeypatch.setattr(page, "outliers_page", lambda *_: Picture())  # tests/lstm_judge/plots looks at pages
     latency = np.full(600, 100_000) + np.arange(600) % 7
     latency[::30] *= 2
     path = put(tmp_path / "times.csv", {"configuration": np.arange(600) % 10, "latency_ns": latency})
