@@ -345,10 +345,12 @@ def _clustering(
     index, window, short = min(alarms)
     index = min(index, found.extremal_index())
     dispersion = max(found.dispersion(window) for _, window, _ in alarms)
-    what = "misses" if at_deadline else "largest latencies"
-    comes = "comes" if short == 1 else "come"
-    how = f"{short} of the {m} {what} {comes} within {count(window, 'trial')} of the previous one"
     factor = index if rate_only else min(index, 1 / dispersion)
+    what = "misses" if at_deadline else "largest latencies"
+    how = (
+        f"{short} of the {m} {what} come{'s' if short == 1 else ''} within "
+        f"{count(window, 'trial')} of the previous one"
+    )
     return Dependence(factor, index, dispersion, m, at_deadline, how)
 
 
@@ -356,22 +358,6 @@ def _clustering(
 def _short_by_chance(m: int, n: int, window: int) -> float:
     """The same for m places of n: P(gap > w) = C(n - w, m) / C(n, m)."""
     return float(1 - np.prod(np.clip(1 - m / np.maximum(n - np.arange(window), 1), 0, 1)))
-
-
-def _chance(
-    places: Places, sizes: Sequence[int], window: int, short: int, by_chance: float
-) -> float:
-    """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an upper
-    bound.
-
-    Wider windows than 1: gaps are negatively associated, so the binomial is at least as variable.
-    """
-    if short == 0:
-        return 1.0
-    gaps = sum(max(len(p) - 1, 0) for p in places)
-    if window > 1 or gaps > MOST_EXACT:
-        return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
-    return float(_law_of_neighbours(tuple(map(len, places)), tuple(sizes))[short:].sum())
 
 
 @lru_cache(maxsize=1024)
@@ -409,8 +395,9 @@ def _counts(late: Exceedances) -> Iterator[Dependence]:
         numbers = [number for number in numbers if number >= 2]
         for number in numbers:
             edges = np.linspace(0, bounds[-1], number + 1).round()
-            parts = f"{number} equal parts of the recording"
-            yield _counted(pooled, edges, alpha / len(numbers), parts)
+            yield _counted(
+                pooled, edges, alpha / len(numbers), f"{number} equal parts of the recording"
+            )
 
 
 def _counted(places: np.ndarray, edges: np.ndarray, alpha: float, parts: str) -> Dependence:

@@ -140,10 +140,12 @@ def share_of(percentile: str | float | Fraction) -> Fraction:
     if Fraction(1, 2) <= share < 1:
         return share
     if Fraction(1, 2) <= 100 * share < 1:
-        meant = f"percentiles are in percent: {float(10000 * share):g}?"
-        raise UsageError(f"{percentile} is a share; {meant}")
-    limits = "they are in percent, at least 50 and below 100"
-    raise UsageError(f"{percentile} is no percentile: {limits}")
+        raise UsageError(
+            f"{percentile} is a share; percentiles are in percent: {float(10000 * share):g}?"
+        )
+    raise UsageError(
+        f"{percentile} is no percentile: they are in percent, at least 50 and below 100"
+    )
 
 
 def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
@@ -153,8 +155,11 @@ def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
 
 def check_confidence(confidence: float) -> float:
     """The confidence; raises `UsageError` if it is not at least 0.5 and below 1."""
-    must = "the confidence must be a share such as 0.95, at least 0.5 and below 1"
-    check_number(must, confidence, lambda share: 0.5 <= share < 1)
+    check_number(
+        "the confidence must be a share such as 0.95, at least 0.5 and below 1",
+        confidence,
+        lambda share: 0.5 <= share < 1,
+    )
     return confidence
 
 
@@ -208,8 +213,8 @@ def interval(
     if low is not None:
         least_value = float(ordered[max(1, low * n // trials) - 1])
     if high is not None:
-        values = ordered if most is None else most
-        most_value = finite(float(values[min(n, -(-high * n // trials)) - 1]))
+        most = ordered if most is None else most
+        most_value = finite(float(most[min(n, -(-high * n // trials)) - 1]))
     return least_value, most_value
 
 
