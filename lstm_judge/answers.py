@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar, overload
 
 from lstm_judge.read.frames import html_table, numeric
@@ -64,17 +65,20 @@ class Answers(Sequence[Answer]):
         """Exit status of the command that prints these answers."""
         return 0
 
+    @property
+    def _texts(self) -> ModuleType:
+        """The module that says it: `text`, and what else it has."""
+        return registry.load_entry("TEXTS", type(self).__name__)
+
     def __str__(self) -> str:
-        text = registry.load_entry("TEXTS", type(self).__name__).text(self)
-        return "\n".join([text, *self.runs.lacks])
+        return "\n".join([self._texts.text(self), *self.runs.lacks])
 
     @property
     def sentence(self) -> str:
         """The answer in one line: the `headline` of its module of texts, else the first of the
         text."""
-        text = registry.load_entry("TEXTS", type(self).__name__)
-        if hasattr(text, "headline"):
-            return text.headline(self)
+        if hasattr(self._texts, "headline"):
+            return self._texts.headline(self)
         return str(self).partition("\n")[0]
 
     def __repr__(self) -> str:
@@ -99,13 +103,12 @@ class Answers(Sequence[Answer]):
     def _repr_html_(self) -> str:
         """Show the warnings, the sentence and the table in Jupyter: the one of `--format md`, with
         the `legend` of its module of texts."""
-        text = registry.load_entry("TEXTS", type(self).__name__)
         lines = [*warning_lines(self.warnings), self.sentence, *self.runs.lacks]
-        if hasattr(text, "legend"):
-            lines += text.legend(self)
+        if hasattr(self._texts, "legend"):
+            lines += self._texts.legend(self)
         table = self.frame
-        if hasattr(text, "cells"):
-            header, rows = text.cells(self)
+        if hasattr(self._texts, "cells"):
+            header, rows = self._texts.cells(self)
             table = pd.DataFrame(rows, columns=header)
         return html_table(lines, table)
 
@@ -154,23 +157,18 @@ def runs_to_judge(source: RunsSource, bounds: bool = False) -> Runs:
         raise UsageError(f"{where}: there are no configurations to analyze")
     for group in runs:
         if group.failure is None and group.n < 2:
-            trials = count(group.n, "trial")
             raise UsageError(
-                f"{where}: {group.name} has {trials} after warm-up: at least 2 are needed"
+                f"{where}: {group.name} has {count(group.n, 'trial')} after warm-up: at least 2 are"
+                " needed"
             )
     return runs
 
 
 def resolved(runs: Runs) -> Runs:
     """The runs with a failure instead of the rounds that are `not_judged`."""
-    reasons = [not_judged(group.rounds) for group in runs]
-    if not any(reasons):
-        return runs
     groups = []
-    for group, why in zip(runs, reasons, strict=True):
-        groups.append(
-            replace(group, rounds=(), failure=NoTrials(None, f"not judged: {why}"))
-            if why
-            else group
-        )
+    for group in runs:
+        why = not_judged(group.rounds)
+        failure = NoTrials(None, f"not judged: {why}")
+        groups.append(group if why is None else replace(group, rounds=(), failure=failure))
     return replace(runs, groups=tuple(groups))

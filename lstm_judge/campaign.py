@@ -16,6 +16,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,9 +102,9 @@ def confirm(
         _record(configuration, folder)
         fresh = _first_fresh(group, folder)
     if fresh is None:
-        command = record_command(configuration, out)
         raise UsageError(
-            f"not confirmed yet: record the selected network again, with as many trials: {command}"
+            "not confirmed yet: record the selected network again, with as many trials:"
+            f" {record_command(configuration, out)}"
         )
     return verdict([fresh], deadline_us, percentile, confidence)
 
@@ -111,9 +112,8 @@ def confirm(
 def _of_length(configuration: Configuration, trials: int = 1) -> Configuration:
     """With this number of trials: two recordings must share everything else, but their lengths may
     differ."""
-    return replace(
-        configuration, protocol=replace(configuration.protocol, trials=trials, for_s=None)
-    )
+    protocol = replace(configuration.protocol, trials=trials, for_s=None)
+    return replace(configuration, protocol=protocol)
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
@@ -121,29 +121,34 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     group."""
     if folder is None or not folder.exists():
         return None
-    recorded = (item for item in read_many(folder) if isinstance(item, Recording))
-    return later_recording(group, (each for item in recorded for each in groups_of([item])))
+    recorded = [item for item in read_many(folder) if isinstance(item, Recording)]
+    return later_recording(group, (groups_of([item])[0] for item in recorded))
 
 
 def _record(configuration: Configuration, folder: Path) -> None:
     own = configuration.workload.command(configuration, folder)
     if own is not None:
         raise UsageError(f"{configuration.name} is recorded with another command: {own}")
-    workload, runtime, protocol = (
+    asked = (
         configuration.workload,
         configuration.runtime,
         configuration.protocol,
+        replace(configuration.options, cores=()),
     )
-    options = replace(configuration.options, cores=())
-    here = describe(workload, runtime, protocol, options, configuration.mode)
+    here = describe(*asked, configuration.mode)
     if _of_length(here).id != _of_length(configuration).id:
-        recorded_with = with_version(configuration.runtime, configuration.runtime_version)
-        there = f"{configuration.device_name} with {recorded_with}"
-        found_here = with_version(here.runtime, here.runtime_version)
-        machine = f"{here.device_name} with {found_here} on cores {list(here.options.cores)}"
-        differ = f"{configuration.name} was recorded on {there}, but this machine has {machine}"
-        raise UsageError(f"{differ}: record the sweep here first")
-    pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
+        raise UsageError(
+            f"{configuration.name} was recorded {_place(configuration)}, but this machine records"
+            f" {_place(here)}: record the sweep here first"
+        )
+    pool.record(*asked, mode=configuration.mode, out=folder)
+
+
+def _place(configuration: Configuration) -> str:
+    """The device, version and cores of a configuration as text."""
+    version = with_version(configuration.runtime, configuration.runtime_version)
+    cores = list(configuration.options.cores)
+    return f"on {configuration.device_name} with {version} on cores {cores}"
 
 
 def load_or_record(  # noqa: PLR0913
@@ -179,18 +184,24 @@ def load_or_record(  # noqa: PLR0913
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
     of_grids = [Grid(**grid) for grid in as_list(grids)]
-    networks = dict.fromkeys(itertools.chain(*of_grids, as_list(workloads)))
+    networks = list(dict.fromkeys(itertools.chain(*of_grids, as_list(workloads))))
     choices = [as_list(choice) or [None] for choice in (runtimes, protocols, options or ())]
     if record:
-        planned, skipped = plan_configurations(list(networks), *choices, mode=mode)
-        more = {"rounds": rounds, "control": control, "show_progress": show_progress}
-        return record_missing(planned, out, **more, warnings=skipped)
+        planned, skipped = plan_configurations(networks, *choices, mode=mode)
+        return record_missing(
+            planned,
+            out,
+            rounds=rounds,
+            control=control,
+            show_progress=show_progress,
+            warnings=skipped,
+        )
     given = {name: value for name, value in table.items() if value}
     runs = load([find_folder(path) for path in sources], **given)
     if not runs.own:
         return runs
     systems = [System(*each) for each in itertools.product(*choices)]
-    return _selected(replace(runs, source=listed(sources, 3)), list(networks), systems, mode)
+    return _selected(replace(runs, source=listed(sources, 3)), networks, systems, mode)
 
 
 class System(NamedTuple):
@@ -217,8 +228,9 @@ class System(NamedTuple):
         """The runtime, the trials and arrivals, and the precision, where they are asked for."""
         texts = [f"on {self.runtime or 'any runtime'}"]
         if self.protocol:
-            trials = count(self.protocol.trials, "trial")
-            texts.append(f"with {trials}, arrival {self.protocol.arrival_text}")
+            texts.append(
+                f"with {self.protocol.trials} trials, arrival {self.protocol.arrival_text}"
+            )
         if self.options:
             graph = " with a graph" if self.options.graph else ""
             texts.append(f"in {self.options.precision}{graph}")
@@ -253,9 +265,11 @@ def _selected(
     missing = _missing(networks, systems, found)
     warnings = list(runs.warnings)
     if missing:
-        counted = f"{len(missing)} of {len(asked)} are not in {runs.source}"
-        named = listed(missing, MOST_MISSING)
-        warnings.append(Incomplete(f"{counted}: {named}; record = True records them"))
+        lacking = (
+            f"{len(missing)} of {len(asked)} are not in {runs.source}:"
+            f" {listed(missing, MOST_MISSING)}; record = True records them"
+        )
+        warnings.append(Incomplete(lacking))
     return replace(
         as_runs(items),
         source=runs.source,
@@ -274,8 +288,9 @@ def _missing(
     for network, system in itertools.product(networks, systems):
         if (network, system) not in found:
             name = " ".join([network.label, *(text for text in system.texts if text not in shared)])
-            known = {"runtime": system.runtime} if system.runtime else {}
-            missing[name] = {**network.axes, **known}
+            missing[name] = dict(network.axes)
+            if system.runtime:
+                missing[name]["runtime"] = system.runtime
     return missing
 
 
@@ -316,11 +331,11 @@ def own_networks(
     missing sizes and states.
     """
     path = find_folder(path)
-    network_of = registry.load_entry("API", "OnnxNetwork")
-    network = network_of(path, sizes=sizes, states=states or None)
+    network_of = partial(registry.load_entry("API", "OnnxNetwork"), path, states=states or None)
+    network = network_of(sizes=sizes)
     symbol = network.facts.time_symbol
     every = [{**sizes, symbol: length} for length in as_list(lengths) if symbol]
-    return [network, *(network_of(path, sizes=each, states=states or None) for each in every)]
+    return [network, *(network_of(sizes=each) for each in every)]
 
 
 def record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
@@ -353,7 +368,8 @@ def describe_runs(runs: Runs) -> str:
         devices = sorted({one.device_name for one in each})
         line = f"{runs.sentence}; {listed(systems, 6)}; on {', '.join(devices)}"
         failures = sum(isinstance(item, Failure) for item in runs.recordings)
-        line += f"; {count(failures, 'failure')}" if failures else ""
+        if failures:
+            line += f"; {count(failures, 'failure')}"
     else:
         line = f"{runs.sentence}; {runs.how.get('column', 'times')} in {runs.how['unit']}"
     return "\n".join([line, *warning_lines(runs.remarks)])
@@ -369,8 +385,10 @@ def find_folder(path: str | Path) -> Path:
     for folder in [Path(), *Path.cwd().parents]:
         if (folder / path).exists():
             return folder / path
-    remedy = "give the path of an existing file or folder"
-    raise UsageError(f"{path} is not in the working folder or its parents: {remedy}")
+    raise UsageError(
+        f"{path} is not in the working folder or its parents: give the path of an existing file or"
+        " folder"
+    )
 
 
 def project_folder(path: str | Path) -> Path:

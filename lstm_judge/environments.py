@@ -116,8 +116,10 @@ def _install(place: Environment, pins: Sequence[str]) -> None:
         venv.append("--without-pip")
         pip = [*here, "pip", "--python", python]
     if run_command(venv, env=variables).returncode:
-        remedy = "install venv for this Python (Debian: apt install python3-venv)"
-        raise UsageError(f"cannot create an environment for {place}: {remedy}")
+        raise UsageError(
+            f"cannot create an environment for {place}: install venv for this Python (Debian: apt"
+            " install python3-venv)"
+        )
     sites = [f"import site; site.addsitedir({text!r})\n" for text in package_folders()]
     (Path(place.interpreter.first[0]) / "present.pth").write_text("".join(sites))
     constraints = place.folder / "constraints.txt"
@@ -133,8 +135,9 @@ def _install(place: Environment, pins: Sequence[str]) -> None:
         if done.returncode:
             raise UsageError(f"cannot install {place}: {_reason(done.stderr, place.library)}")
     if place.library not in place.packages:
-        missing = "pip reported success, but the package is missing"
-        raise UsageError(f"cannot install {place}: {missing}")
+        raise UsageError(
+            f"cannot install {place}: pip reported success, but the package is missing"
+        )
 
 
 def _reason(stderr: str, library: str) -> str:
@@ -147,11 +150,15 @@ def _reason(stderr: str, library: str) -> str:
         errors = re.findall(r"(?m)^ERROR: (.*)", stderr) or stderr.strip().splitlines()[-1:]
         return plain(errors[0]) if errors else "pip gives no reason"
     if known[1] == "none":
-        remedy = "check the network connection and the package index"
-        return f"pip finds no {library} for this Python; {remedy}"
+        return (
+            f"pip finds no {library} for this Python; check the network connection and the package"
+            " index"
+        )
     releases = [text for text in known[1].split(", ") if re.fullmatch(r"[\d.]+", text)]
-    latest = ", ".join(releases[-LATEST_NAMED:])
-    return f"pip finds no such version for this Python; the latest versions are {latest}"
+    return (
+        "pip finds no such version for this Python; the latest versions are"
+        f" {', '.join(releases[-LATEST_NAMED:])}"
+    )
 
 
 def plain(text: str) -> str:
@@ -180,9 +187,10 @@ def same_version(asked: str, found: str | None) -> bool:
     """Whether `found` matches the requested version by pip's rules: 1.20 matches 1.20.0, 2.13.0
     matches 2.13.0+cpu."""
     public = found or ""
-    texts = (asked, public if "+" in asked else public.split("+")[0])
-    same = {re.sub(r"(\.0)+$", "", text.lower()) for text in texts}
-    return len(same) == 1
+    if "+" not in asked:
+        public = public.partition("+")[0]
+    short, other = (re.sub(r"(\.0)+$", "", text.lower()) for text in (asked, public))
+    return short == other
 
 
 def folder() -> Path:
@@ -208,8 +216,8 @@ def environment(
     place = Environment(library, version, folder() / f"{library}-{version}-{surroundings(pins)}")
     cache.make_folder(folder().name)
     with file_errors(f"write the cache {folder()}", cache.HINT), _lock(tell):
-        needed = (place.folder / MARKER, Path(place.interpreter.executable))
-        if not rebuild and all(path.exists() for path in needed):
+        made = (place.folder / MARKER).exists() and Path(place.interpreter.executable).exists()
+        if made and not rebuild:
             return replace(place, reused=True)
         tell(f"installing {place} into a separate environment")
         try:
@@ -238,11 +246,14 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
             with closing(Process(None, logs, "describe", place.interpreter)) as child:
                 loaded = child.call(job, Limits(EXAMINE_LIMIT_S))
         except OSError as error:
-            start = f"cannot start Python in the environment of {place}"
-            raise EnvironmentBroken(f"{start}: {plain(str(error))}") from None
+            raise EnvironmentBroken(
+                f"cannot start Python in the environment of {place}: {plain(str(error))}"
+            ) from None
         except ConfigurationFailed as error:
-            together = f"{place} cannot be imported together with the other installed packages"
-            raise EnvironmentBroken(f"{together}: {plain(str(error))}") from None
+            raise EnvironmentBroken(
+                f"{place} cannot be imported together with the other installed packages:"
+                f" {plain(str(error))}"
+            ) from None
     if loaded.error is not None:
         raise UsageError(f"{place}: {loaded.error}")
     inside = str(loaded.file).startswith(str(place.folder) + os.sep)
@@ -250,14 +261,16 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     bare = re.sub(r"\.post\d+$", "", place.asked)
     module = any(same_version(version, loaded.module) for version in (place.asked, bare))
     if not (inside and module and same_version(place.asked, loaded.metadata)):
-        found = f"{loaded.module} (installed: {loaded.metadata})"
-        if not inside:
-            found += " from outside the environment"
-        raise EnvironmentBroken(f"the environment of {place} loads {found}")
+        raise EnvironmentBroken(
+            f"the environment of {place} loads {loaded.module} (installed: {loaded.metadata}) from"
+            f" {'inside' if inside else 'outside'} the environment"
+        )
     configuration = Configuration.from_dict(loaded.configuration)
     if not same_version(place.asked, configuration.runtime_version):
-        reported = f"{configuration.runtime} reports version {configuration.runtime_version}"
-        raise EnvironmentBroken(f"in the environment of {place}, {reported}")
+        raise EnvironmentBroken(
+            f"in the environment of {place}, {configuration.runtime} reports version"
+            f" {configuration.runtime_version}"
+        )
     return configuration
 
 

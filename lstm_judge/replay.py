@@ -128,9 +128,10 @@ def replay_group(
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
-        mean = f"the mean latency is {mean_ns / 1e3:.6g} us"
-        slow = f"cannot keep up with a call every {period_us:g} us, as {mean}"
-        raise UsageError(f"{slow}: use a period of at least {_smallest_us(mean_ns)} us")
+        raise UsageError(
+            f"cannot keep up with a call every {period_us:g} us, as the mean latency is"
+            f" {mean_ns / 1e3:.6g} us: use a period of at least {_smallest_us(mean_ns)} us"
+        )
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
@@ -158,11 +159,14 @@ def _timed(group: Group) -> list[np.ndarray]:
         raise UsageError(f"no trials to replay: {group.failure}")
     arrival = "closed" if group.configuration is None else group.configuration.protocol.arrival
     if arrival != "closed":
-        needed = "replay needs a recording with --arrival closed"
-        raise UsageError(f"recorded with {arrival} arrivals: {needed}")
+        raise UsageError(
+            f"recorded with {arrival} arrivals: replay needs a recording with --arrival closed"
+        )
     if any(round_.whole for round_ in group.rounds):
-        many = f"{group.n} trials are too many to replay, which needs all of them in order"
-        raise UsageError(f"{many}: replay a part's file")
+        raise UsageError(
+            f"{group.n} trials are too many to replay, which needs all of them in order:"
+            " replay a part's file"
+        )
     timed = [round_.timed_ns for round_ in group.rounds if len(round_.timed_ns)]
     if not timed:
         raise UsageError("no trials after warm-up to replay")
@@ -193,12 +197,11 @@ def _latencies(
     rounds: Sequence[np.ndarray], late_ns: float, shares: Sequence[Fraction]
 ) -> ReplayedLatencies:
     pooled = Trials(np.concatenate(rounds))
-    asked = [pooled.percentile(share) for share in shares]
     return ReplayedLatencies(
         *(pooled.statistic(name) for name in ("median_us", "p99_us", "p999_us", "max_us")),
         misses=int(np.count_nonzero(pooled.latency_ns > late_ns)),
         longest_run=max(longest_run(np.flatnonzero(each > late_ns)) for each in rounds),
-        percentiles={percentile.key: percentile for percentile in asked},
+        percentiles={asked.key: asked for asked in map(pooled.percentile, shares)},
     )
 
 
@@ -218,15 +221,13 @@ def _smallest_us(mean_ns: float) -> str:
 # The text
 
 
-NOT_INCLUDED = (
-    "runtimes can be slower after a pause, which a replay does not include: "
-    "--arrival periodic records it"
-)
-
-
 def text(replays: Replays) -> str:
     """A table for each configuration, and what a replay does not include."""
-    return "\n\n".join([*replays.texts(replay_text), NOT_INCLUDED])
+    not_included = (
+        "runtimes can be slower after a pause, which a replay does not include: "
+        "--arrival periodic records it"
+    )
+    return "\n\n".join([*replays.texts(replay_text), not_included])
 
 
 def headline(replays: Replays) -> str:
@@ -234,8 +235,11 @@ def headline(replays: Replays) -> str:
     done = [replay for replay in replays if isinstance(replay, Replay)]
     if len(replays) == 1 or not done:
         return str(replays).partition("\n")[0]
-    due = f"a call due every {done[0].period_us:g} us ({rate(done[0].period_us)})"
-    return f"{count(len(done), 'configuration')} replayed with {due}"
+    return f"{count(len(done), 'configuration')} {_due(done[0])}"
+
+
+def _due(replay: Replay) -> str:
+    return f"replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})"
 
 
 def replay_text(replay: Replay, name: str = "") -> str:
@@ -243,7 +247,8 @@ def replay_text(replay: Replay, name: str = "") -> str:
     trials = count(replay.n, "trial")
     if replay.rounds > 1:
         trials += f" of {replay.rounds} processes, each separately"
-    head = f"{name}: " if name else ""
+    if name:
+        trials = f"{name}: {trials}"
     sides = (replay.closed, replay.replayed)
 
     def row(heading: str, name: str) -> tuple[str, ...]:
@@ -251,27 +256,24 @@ def replay_text(replay: Replay, name: str = "") -> str:
 
     rows = [row("max", "max_us")]
     for key, asked in replay.closed.percentiles.items():
-        times = (microseconds(side.percentiles[key].us) for side in sides)
-        rows.append((asked.heading, *times))
+        rows.append((asked.heading, *(microseconds(side.percentiles[key].us) for side in sides)))
     if not replay.closed.percentiles:
         rows += [row("p99.9", "p999_us"), row("p99", "p99_us"), row("median", "median_us")]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
     rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
     rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
-    due = f"replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})"
-    utilization = f"utilization {percent(replay.utilisation)} (mean latency / period)"
-    lines = [
-        f"{head}{trials}, {due}",
-        table(("us", "closed", "at a fixed rate"), rows, indent=2),
-        f"{utilization}; {_queued(replay)}",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{trials}, {_due(replay)}\n"
+        f"{table(('us', 'closed', 'at a fixed rate'), rows, indent=2)}\n"
+        f"utilization {percent(replay.utilisation)} (mean latency / period); {_queued(replay)}"
+    )
 
 
 def _queued(replay: Replay) -> str:
     if not replay.queued:
         return "no call waited for an earlier one"
-    calls = count(replay.queued, "call")
-    earlier = count(replay.longest_queue, "earlier call")
-    late = f"started up to {microseconds(replay.worst_wait_us)} us late"
-    return f"{calls} ({percent(replay.queued_share)}) {late}, waiting for up to {earlier}"
+    return (
+        f"{count(replay.queued, 'call')} ({percent(replay.queued_share)}) started up to"
+        f" {microseconds(replay.worst_wait_us)} us late, waiting for up to"
+        f" {count(replay.longest_queue, 'earlier call')}"
+    )

@@ -17,7 +17,6 @@ import gc
 import logging
 import re
 import subprocess
-import symtable
 import sys
 import time
 import warnings
@@ -73,8 +72,10 @@ class Run(JsonFields):
 
     def __str__(self) -> str:
         if self.failure is None:
-            done = f"{count(self.cells, 'cell')} in {duration(self.seconds)}"
-            return f"{self.notebook}: {done} -> {self.output}"
+            return (
+                f"{self.notebook}: {count(self.cells, 'cell')} in {duration(self.seconds)}"
+                f" -> {self.output}"
+            )
         place = f"cell {self.cell}: " if self.cell is not None else ""
         return f"{self.notebook}: {place}{self.failure}; the executed cells are in {self.output}"
 
@@ -99,13 +100,13 @@ def rerun(
     check_papermill()
     checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None:
-        limit = "--cell-limit must be at least 1 s"
-        check_number(limit, cell_limit_s, lambda seconds: seconds >= 1)
+        check_number(
+            "--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1
+        )
     folder = make_folder(Path(out))
     hidden = not (show_progress and terminal_width(sys.stderr))
     runs = []
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
-        name = f"[{number}/{len(checked)}] {path.name}"
         run = _run(
             path,
             cells,
@@ -113,7 +114,11 @@ def rerun(
             parameters=values,
             kernel_name=kernel,
             execution_timeout=cell_limit_s,
-            progress_bar={"desc": name, "leave": False, "disable": hidden},
+            progress_bar={
+                "desc": f"[{number}/{len(checked)}] {path.name}",
+                "leave": False,
+                "disable": hidden,
+            },
         )
         runs.append(run)
         listener(run)
@@ -154,11 +159,11 @@ def check_notebooks(
             continue
         of_notebook = {}
         for name, value in values.items():
-            if name not in known:
-                unknown = f"unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}"
-                wrong.append(f"{path}: {unknown}")
-                continue
             try:
+                if name not in known:
+                    raise UsageError(
+                        f"unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}"
+                    )
                 of_notebook[name] = fitted(name, known[name], value)
             except UsageError as error:
                 wrong.append(f"{path}: {error}")
@@ -188,19 +193,19 @@ def _read(path: Path, kernel: str | None) -> tuple[int, dict[str, object]]:
 
 
 def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
-    """The names that a cell assigns, with the values of those that are literals, None for the
-    others."""
+    """The names that a cell assigns anywhere, with the values of those that are literals, None for
+    the others."""
     source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
     try:
-        tree = _WithoutComprehensions().visit(ast.parse(source))
-        symbols = symtable.symtable(ast.unparse(tree), TAG, "exec").get_symbols()
+        tree = ast.parse(source)
     except SyntaxError:  # another language
         from papermill.translators import PythonTranslator
 
         return {found.name: None for found in PythonTranslator.inspect(cell)}
-    known: dict[str, object] = {
-        symbol.get_name(): None for symbol in symbols if symbol.is_assigned()
-    }
+    known: dict[str, object] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            known[node.id] = None
     for line in tree.body:
         match line:
             case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(
@@ -209,16 +214,6 @@ def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
                 with suppress(ValueError, TypeError):
                     known[name] = ast.literal_eval(value or "None")
     return known
-
-
-class _WithoutComprehensions(ast.NodeTransformer):
-    """Puts None in place of comprehensions: since Python 3.12 `symtable` takes their variables for
-    the module's own."""
-
-    def visit_ListComp(self, node: ast.AST) -> ast.AST:
-        return ast.Constant(None)
-
-    visit_SetComp = visit_DictComp = visit_ListComp
 
 
 def fitted(name: str, default: object, value: object) -> object:
@@ -298,9 +293,11 @@ class _Hooks:
             raise RunFailed("called exit()")
         if reply["status"] == "ok":
             return
-        text = _COLOUR.sub("", "\n".join(reply["traceback"]))
         # As IPython states the line of this cell, and `LabError`.
-        found = re.search(rf"(?:In ?\[{reply['execution_count']}\], |^)line (\d+)", text)
+        found = re.search(
+            rf"(?:In ?\[{reply['execution_count']}\], |^)line (\d+)",
+            _COLOUR.sub("", "\n".join(reply["traceback"])),
+        )
         if found:
             self.line = int(found[1])
         raised = f"raised {reply['ename']}: {first_line(reply['evalue'])}"

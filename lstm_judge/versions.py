@@ -50,16 +50,21 @@ _VERSION = re.compile(r"\d[\w.+!-]*")
 def _row(place: Environment, identity: str, group: Group | None) -> dict:
     """JSON values of one version; in us the median over rounds of each round's percentiles, and the
     largest maximum."""
-    row: dict[str, Any] = {"version": place.asked, "config_id": identity}
-    row |= {"environment": {"packages": place.packages, "reused": place.reused}}
     rounds = trials_of(group) if group else ()
-    row |= {"rounds": len(rounds), "n": sum(series.n for series in rounds)}
-    for name in ("median_us", "p99_us"):
-        row[name] = (
-            statistics.median_low(series.statistic(name) for series in rounds) if rounds else None
-        )
-    row["max_us"] = max((series.max_us for series in rounds), default=None)
-    return row | {"failure": str(group.failure) if group and group.failure else None}
+    medians: dict[str, float | None] = dict.fromkeys(("median_us", "p99_us"))
+    if rounds:
+        for name in medians:
+            medians[name] = statistics.median_low(series.statistic(name) for series in rounds)
+    return {
+        "version": place.asked,
+        "config_id": identity,
+        "environment": {"packages": place.packages, "reused": place.reused},
+        "rounds": len(rounds),
+        "n": sum(series.n for series in rounds),
+        **medians,
+        "max_us": max((series.max_us for series in rounds), default=None),
+        "failure": str(group.failure) if group and group.failure else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,11 @@ class Answer:
     def not_in_turns(self) -> list[str]:
         """Versions with all rounds before, or all after, the first version's: the machine may have
         changed between."""
-        compared = [
-            version for version, found in self.comparisons.items() if found and found.b.rounds > 1
-        ]
         return [
-            each for each in compared if recorded_first(self.groups[self.first], self.groups[each])
+            version
+            for version, found in self.comparisons.items()
+            if found and found.b.rounds > 1
+            if recorded_first(self.groups[self.first], self.groups[version])
         ]
 
     @property
@@ -113,22 +118,22 @@ class Answer:
     @property
     def warnings(self) -> list[str]:
         """Reasons to doubt the comparison, as text."""
-        order = f"{self.first} were recorded one after the other, not alternately"
-        remedy = "a difference may be due to the machine; record again into a new --out folder"
-        return [f"{version} and {order}: {remedy}" for version in self.not_in_turns]
+        return [
+            f"{version} and {self.first} were recorded one after the other, not alternately: a"
+            " difference may be due to the machine; record again into a new --out folder"
+            for version in self.not_in_turns
+        ]
 
     def as_dict(self) -> dict:
         """JSON values; a ratio is a version's latency divided by the first version's."""
         plain = self.configuration.as_dict()
+        names = ("workload", "mode", "runtime", "device_name", "options", "protocol")
         return {
-            **{
-                name: getattr(self, name)
-                for name in ("library", "versions", "not_in_turns", "warnings")
-            },
-            **{
-                name: plain[name]
-                for name in ("workload", "mode", "runtime", "device_name", "options", "protocol")
-            },
+            "library": self.library,
+            "versions": self.versions,
+            "not_in_turns": self.not_in_turns,
+            "warnings": self.warnings,
+            **{name: plain[name] for name in names},
             "comparisons": [
                 self._compared(version, found) for version, found in self.comparisons.items()
             ],
@@ -144,33 +149,28 @@ class Answer:
 
     def __str__(self) -> str:
         """The summary of each version, and the comparison of each further one with the first."""
-        protocol, device = self.configuration.protocol, self.configuration.options.device
-        caption = f"{self.configuration.title} on {device}, {protocol.trials} trials"
-        caption += f" {protocol.arrival_text}"
-        rows = summarize_groups(self.groups.values())
-        shown = summary.text(
-            [
-                replace(
-                    row,
-                    configuration={
-                        **row.configuration,
-                        "runtime": f"{self.library} {row.configuration['runtime_version']}",
-                    },
-                )
-                for row in rows
-            ]
-        )
-        blocks = [f"{caption}\n{shown}"]
+        protocol = self.configuration.protocol
+        rows = []
+        for row in summarize_groups(self.groups.values()):
+            runtime = f"{self.library} {row.configuration['runtime_version']}"
+            rows.append(replace(row, configuration={**row.configuration, "runtime": runtime}))
+        blocks = [
+            f"{self.configuration.title} on {self.configuration.options.device},"
+            f" {protocol.trials} trials {protocol.arrival_text}\n{summary.text(rows)}"
+        ]
         missing = {
             row["version"]: row["failure"] or "not recorded"
             for row in self.versions
             if not row["n"]
         }
         for version, found in self.comparisons.items():
-            names = [f"{self.library} {each}" for each in (self.first, version)]
-            lacking = self.first if self.first in missing else version
-            why = f"{names[1]}: not compared: {self.library} {lacking}: {missing.get(lacking)}"
-            blocks.append(comparison_text(found, *names) if found else why)
+            name = f"{self.library} {version}"
+            if found:
+                blocks.append(comparison_text(found, f"{self.library} {self.first}", name))
+            else:
+                lacking = self.first if self.first in missing else version
+                why = f"{self.library} {lacking}: {missing.get(lacking)}"
+                blocks.append(f"{name}: not compared: {why}")
         return "\n\n".join(blocks)
 
 
@@ -179,7 +179,8 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
 
     Raises `UsageError` if none uses it.
     """
-    preparer, known = preparer_of(workload), {}
+    preparer = preparer_of(workload)
+    known: dict[str, Any] = {}
     if runtime is not None:
         found = preparer.runtime(runtime)
         if library not in _libraries(found):
@@ -190,9 +191,9 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
             found = preparer.runtime(name)
             known |= {used: found for used in _libraries(found) - known.keys()}
     if library not in known:
-        meant = nearest(library, known)
         raise UsageError(
-            f"no runtime uses the library {library}{meant}: choose from {', '.join(sorted(known))}"
+            f"no runtime uses the library {library}{nearest(library, known)}: choose from"
+            f" {', '.join(sorted(known))}"
         )
     return known[library]
 
@@ -256,14 +257,13 @@ def record_versions(  # noqa: PLR0913
     pins = getattr(module, "ENVIRONMENT", ())[1:]
     sides = [described(library, version, asked, tell, pins) for version in versions]
     places = _by_configuration(sides)
-    interpreters = {identity: place.interpreter for identity, place in places.items()}
     configurations = [configuration for _, configuration in sides]
     report = run_sweep(
         configurations,
         folder,
         rounds=rounds,
         seed=protocol.seed,
-        interpreters=interpreters,
+        interpreters={identity: place.interpreter for identity, place in places.items()},
         **sweep,
     )
     groups = _recorded(folder, places)
@@ -295,9 +295,12 @@ def _comparisons(
         if first and group and first.n and group.n:
             found = compare_groups(first, group, question)
             if found.command:  # that of `sweep` cannot select the version
-                again = found.rounds_needed or max(rounds, ROUNDS)
                 command = versions_command(
-                    library, (versions[0], version), group.configuration, "rounds", again
+                    library,
+                    (versions[0], version),
+                    group.configuration,
+                    "rounds",
+                    found.rounds_needed or max(rounds, ROUNDS),
                 )
                 found = replace(found, command=command)
             comparisons[version] = found
@@ -325,8 +328,9 @@ def _by_configuration(
     for place, configuration in sides:
         other = places.setdefault(configuration.id, place)
         if other is not place:
-            same = f"{other.asked} and {place.asked}"
-            raise UsageError(f"{same} are the same version: give different versions")
+            raise UsageError(
+                f"{other.asked} and {place.asked} are the same version: give different versions"
+            )
     return places
 
 

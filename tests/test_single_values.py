@@ -105,6 +105,21 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
             for network in lab.own_networks("data/networks/streaming_gru.onnx", {"time": 4}, lengths=value)
         ],
     ),
+    **{
+        name: ("recordings", lambda place, value, answer=answer: answer(_in(place, value), place.recordings))
+        for name, answer in {
+            "compare.a": lambda runs, others: str(lab.compare(runs, others)),
+            "compare.b": lambda runs, others: str(lab.compare(others, runs)),
+            "compare.others": lambda runs, others: str(lab.compare(others, others, runs)),
+            "outliers.runs": lambda runs, others: str(lab.outliers(runs)),
+            "replay.runs": lambda runs, others: str(lab.replay(runs, 1e6)),
+            "report.runs": lambda runs, others: lab.report(runs, 1e6).as_dict(),
+            "report.baseline": lambda runs, others: lab.report(others, 1e6, baseline=runs).as_dict(),
+            "scaling.source": lambda runs, others: str(lab.scaling(runs)),
+            "summarize.runs": lambda runs, others: str(lab.summarize(runs)),
+            "verdict.runs": lambda runs, others: str(lab.verdict(runs, 1e3)),
+        }.items()
+    },
     "replay.percentiles": ("99", lambda place, value: str(lab.replay(place.recordings, 1e6, percentiles=value))),
     "report.out": (
         "report.md",
@@ -174,7 +189,7 @@ def taking_several() -> list[str]:
         if callable(function) and not (isinstance(function, type) and issubclass(function, Exception)):
             for parameter in inspect.signature(function).parameters.values():
                 annotation = re.sub(r"Mapping\[.*\]|Callable\[.*\]|dict\b.*", "", str(parameter.annotation))
-                if re.search(r"\b(Sequence|Iterable|Collection|list|tuple)\b", annotation):
+                if re.search(r"\b(Sequence|Iterable|Collection|list|tuple|RunsSource|Readable)\b", annotation):
                     found.append(f"{name}.{parameter.name}")
     return found
 

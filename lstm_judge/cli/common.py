@@ -49,33 +49,52 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
 
     `grouped` adds those that assign rows to configurations.
     """
-    alternatives = "selection of what is read (several values of a field are alternatives)"
-    select = parser.add_argument_group(alternatives).add_argument
+    select = parser.add_argument_group(
+        "selection of what is read (several values of a field are alternatives)"
+    ).add_argument
     headings = {name: field.heading for name, field in {**SIZES, **FIELDS}.items()}
     for name in SELECTED:
         what = headings.get(name, "beginning of the fingerprint of the machine")
         select(f"--{name}", nargs="+", metavar="N" if name in AXES else "NAME", help=what)
-    where = "any field of a configuration, or a size of your own network; all of several must hold"
-    select("--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=where)
+    select(
+        "--where",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any field of a configuration, or a size of your own network; all of several must"
+        " hold",
+    )
     add = parser.add_argument_group("tables recorded elsewhere").add_argument
-    units = "default: latency_ns, _us, _ms or _s, or the only one that states a unit"
-    add("--column", metavar="NAME", help=f"column of the latencies, or its place from 1 ({units})")
+    add(
+        "--column",
+        metavar="NAME",
+        help="column of the latencies, or its place from 1 (default: latency_ns, _us, _ms or _s, or"
+        " the only one that states a unit)",
+    )
     add(
         "--unit",
         choices=UNIT_NS,
         help="unit of the latencies, if the column's name does not state it",
     )
-    rename = 'rename columns first, for example "Average time (s)=latency_s"; OLD= ignores a column'
-    add("--rename", nargs="+", action="extend", default=[], metavar="OLD=NEW", help=rename)
+    add(
+        "--rename",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OLD=NEW",
+        help='rename columns first, for example "Average time (s)=latency_s"; OLD= ignores a'
+        " column",
+    )
     if not grouped:
         return
-    default = "default of several tables: file, the name of the table"
     add(
         "--group-by",
         nargs="+",
         default=[],
         metavar="COLUMN",
-        help=f"columns that distinguish configurations ({default})",
+        help="columns that distinguish configurations (default of several tables: file, the name of"
+        " the table)",
     )
     add(
         "--causes",
@@ -106,11 +125,16 @@ def load_runs(
     """Load the runs of paths with the options of `table_arguments`; of recordings all columns, or
     only `latencies`."""
     if arguments.counts and getattr(arguments, "figures", None):
-        shown = "--figures shows each call, which the histogram of --counts does not have"
-        raise UsageError(f"{shown}: omit one of them")
-    names = renames(arguments.rename)
-    columns = LATENCIES if latencies else COLUMNS
-    runs = load(path, rename=names, columns=columns, **values(arguments, TABLE))
+        raise UsageError(
+            "--figures shows each call, which the histogram of --counts does not have: omit one of"
+            " them"
+        )
+    runs = load(
+        path,
+        rename=renames(arguments.rename),
+        columns=LATENCIES if latencies else COLUMNS,
+        **values(arguments, TABLE),
+    )
     return runs.where(**selection(arguments))
 
 
@@ -129,9 +153,10 @@ def renames(given: Iterable[str]) -> dict[str, str]:
     """`["Num LSTM layers=layers"]` -> `{"Num LSTM layers": "layers"}`; raises `UsageError` without
     a `=`."""
     names: dict[str, str] = {}
-    form = 'OLD=NEW, for example "Average time (s)=latency_s"'
     for text in given:
-        old, new = pair("--rename", form, text, empty=True)
+        old, new = pair(
+            "--rename", 'OLD=NEW, for example "Average time (s)=latency_s"', text, empty=True
+        )
         if names.setdefault(old, new) != new:
             raise UsageError(f"--rename gives {old!r} two names")
     return names
@@ -146,12 +171,6 @@ def percentiles_argument(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="percentiles to print, such as 50 99.9 99.99, instead of the usual ones",
     )
-
-
-def clusters_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """Add --clusters."""
-    meaning += ", which takes most of the time (default yes)"
-    parser.add_argument("--clusters", choices=("yes", "no"), default="yes", help=meaning)
 
 
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -175,8 +194,9 @@ def print_answers(
     """
     print_answer(answers, arguments.format, answers.warnings)
     if figures and arguments.figures:
-        draw = getattr(plots, figures)
-        print_files(draw(*shown, arguments.figures, formats=arguments.formats, **more))
+        print_files(
+            getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **more)
+        )
     return answers.exit_status or incomplete_status(answers.warnings)
 
 

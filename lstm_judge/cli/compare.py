@@ -33,10 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     deadline_argument(
         parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25"
     )
-    percentile = (
-        "percentile of the tail (default: the highest that all processes have enough trials for)"
+    parser.add_argument(
+        "--percentile",
+        metavar="P",
+        help="percentile of the tail (default: the highest that all processes have enough trials"
+        " for)",
     )
-    parser.add_argument("--percentile", metavar="P", help=percentile)
     common.table_arguments(parser)
 
 
@@ -45,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     first."""
     question = common.values(arguments, QUESTION)
     Question(**question)  # refused before the recordings are loaded, which may take long
-    answers = compare(*_sides(arguments), **question)
-    return common.print_answers(arguments, answers)
+    return common.print_answers(arguments, compare(*_sides(arguments), **question))
 
 
 def _sides(arguments: argparse.Namespace) -> list[Runs]:

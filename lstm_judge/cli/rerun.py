@@ -24,10 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NOTEBOOK",
         help="notebooks, run one after the other",
     )
-    pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
-    value = "set a parameter to a number, True, False, None or text"
-    add("-p", "--parameter", **pair, help=f"{value}; one value in place of a list is a list of one")
-    add("-r", "--raw", **pair, help="set a parameter to this text, without conversion")
+    add(
+        "-p",
+        "--parameter",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="set a parameter to a number, True, False, None or text; one value in place of a list"
+        " is a list of one",
+    )
     add(
         "-y",
         "--yaml",
@@ -52,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_papermill()
     import yaml
 
-    values = [(name, parse_value(text)) for name, text in arguments.parameter] + arguments.raw
+    values = [(name, parse_value(text)) for name, text in arguments.parameter]
     for text in arguments.yaml:
         try:
             values += dict(yaml.safe_load(text)).items()

@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one row per round (one recording in its own process)",
     )
-    common.clusters_argument(parser, "search for clusters and a steady state")
+    parser.add_argument(
+        "--clusters",
+        choices=("yes", "no"),
+        default="yes",
+        help="search for clusters and a steady state, which takes most of the time (default yes)",
+    )
     common.percentiles_argument(parser)
     figure_arguments(parser, "draw the figures into this folder")
     deadline_argument(parser, "also print which configurations meet this deadline, and draw it")
@@ -35,9 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         )  # refused before the recordings are loaded, which may take long
     runs = common.load_runs(arguments, arguments.path, latencies=True)
     if arguments.figures and not runs.own:
-        instead = "omit it, or draw tables with lstm-trt outliers, verdict or scaling --figures"
         raise UsageError(
-            f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: {instead}"
+            f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: omit it,"
+            " or draw tables with lstm-trt outliers, verdict or scaling --figures"
         )
     answers = summarize(
         runs, arguments.by_round, arguments.clusters == "yes", arguments.percentiles

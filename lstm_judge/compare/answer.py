@@ -51,8 +51,7 @@ class Question:
     def each(self) -> float:
         """The confidence of each comparison over rounds: all of a pair hold jointly at `confidence`
         (Bonferroni)."""
-        comparisons = 2 if self.deadline_us is None else 3
-        return 1 - (1 - self.confidence) / comparisons
+        return 1 - (1 - self.confidence) / (2 if self.deadline_us is None else 3)
 
     @property
     def tails(self) -> dict[float, Fraction]:
@@ -228,9 +227,10 @@ class Comparisons(Answers[Comparison | NotCompared]):
             found = answer.as_dict()
             for side, runs in (("a", self.runs), ("b", self.other)):
                 found[side] = {"source": runs.source, **runs.how, **(found[side] or {})}
-            shown = both.fields if self.pairs.several else {}
-            objects.append({"group": shown, "warnings": list(self.warnings), **found})
-        return objects if self.pairs.several else objects[0]
+            objects.append({"group": both.fields, "warnings": list(self.warnings), **found})
+        if self.pairs.several:
+            return objects
+        return {**objects[0], "group": {}}
 
     def _rows(self) -> Iterator[dict]:
         for both, answer in self.items():

@@ -8,6 +8,7 @@ The question is whether *another* process of B would differ from *another* proce
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import astuple
 from fractions import Fraction
 
 import numpy as np
@@ -39,8 +40,15 @@ def tail_change(sides: Sides, question: Question, machine: float) -> PercentileC
         _, high = quantiles.interval_ranks(least, share, question.confidence)
         if high is not None:
             return percentile_change(sides, f"p{percentile:.15g}", share, question, machine)
-    reason = f"tail: n = {least} is too small for an upper bound of p{min(question.tails):g}"
-    return PercentileChange(Change.AMBIGUOUS, None, Ratio(), (), (), reason, 0)
+    return PercentileChange(
+        change=Change.AMBIGUOUS,
+        percentile=None,
+        ratio=Ratio(),
+        a_us=(),
+        b_us=(),
+        reason=f"tail: n = {least} is too small for an upper bound of p{min(question.tails):g}",
+        rounds_needed=0,
+    )
 
 
 def percentile_change(
@@ -56,12 +64,11 @@ def percentile_change(
     )
     ratios = np.sort(np.divide.outer(b_ns, a_ns).ravel())
     middle = _middle(ratios)
-    ratio = Ratio(middle, *_bounds(ratios, ratios, sides, question))
+    ratio = _ratio(middle, ratios, ratios, sides, question)
     if min(map(len, sides)) < quantiles.ROUNDS:
         change, reason = _in_few_rounds(sides, (a_ns, b_ns), middle, share, question, machine)
     else:
-        kinds = (Change.FASTER, Change.SLOWER)
-        change, reason = _decided(ratio.low, ratio.high, sides, question, question.effect, *kinds)
+        change, reason = _decided(ratio, sides, question, Change.FASTER, Change.SLOWER)
     return PercentileChange(
         change=change,
         percentile=float(100 * share),
@@ -78,29 +85,32 @@ def _middle(ratios: np.ndarray) -> float:
     return math.sqrt(float(ratios[(len(ratios) - 1) // 2]) * float(ratios[len(ratios) // 2]))
 
 
-def _bounds(
-    lows: np.ndarray, highs: np.ndarray, sides: Sides, question: Question
-) -> tuple[float | None, float | None]:
-    """The interval of the ratio over rounds, from the ascending ratios of all rounds of B to all
+def _ratio(
+    estimate: float, lows: np.ndarray, highs: np.ndarray, sides: Sides, question: Question
+) -> Ratio:
+    """The ratio with its interval over rounds, from the ascending ratios of all rounds of B to all
     rounds of A, of which each is at least `lows` and at most `highs`."""
-    rank = quantiles.ratio_rank(len(sides[0]), len(sides[1]), question.each)
-    return (float(lows[rank - 1]), float(highs[-rank])) if rank else (None, None)
+    rank = quantiles.ratio_rank(*map(len, sides), question.each)
+    if not rank:
+        return Ratio(estimate)
+    return Ratio(estimate, float(lows[rank - 1]), float(highs[-rank]))
 
 
 def _decided(
-    low: float | None,
-    high: float | None,
-    sides: Sides,
-    question: Question,
-    effect: float,
-    less: Change,
-    more: Change,
+    ratio: Ratio, sides: Sides, question: Question, less: Change, more: Change
 ) -> tuple[Change, str]:
-    """Whether a ratio B / A between these bounds is the same, less or more; and why."""
+    """Whether a ratio B / A with these bounds is the same, less or more; and why."""
+    low = ratio.low
+    high = ratio.high
     if low is None or high is None:
         m, n = map(len, sides)
-        given = f"{m} and {n} rounds give no interval at {100 * question.confidence:g} % confidence"
-        return Change.AMBIGUOUS, f"{given}; record {_fewest_rounds(question)} per side"
+        return Change.AMBIGUOUS, (
+            f"{m} and {n} rounds give no interval at {100 * question.confidence:g} % confidence;"
+            f" record {_fewest_rounds(question)} per side"
+        )
+    effect = question.effect
+    if more == Change.MORE:
+        effect = max(effect, RATE_EFFECT)
     bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
     if math.isinf(high):
         bounds = f"the ratio over rounds is at least {low:.4g}, without an upper bound"
@@ -110,8 +120,8 @@ def _decided(
     least = 1 / (1 + effect)
     most = 1 + effect
     if high < least or low > most:
-        change = less if high < least else more
-        return change, f"{bounds}, which differs from 1 by more than {margin}"
+        apart = f"{bounds}, which differs from 1 by more than {margin}"
+        return (less if high < least else more), apart
     if least <= low and high <= most:
         return Change.SAME, f"{bounds}, which is within {margin} of 1"
     return Change.AMBIGUOUS, f"{bounds}, neither entirely within {margin} of 1 nor entirely beyond"
@@ -172,9 +182,10 @@ def _in_few_rounds(
     )
     rounds = _processes(sides)
     if None in (*lows, *highs):
-        correlated = f"trials are too correlated for an interval with {rounds}"
-        reason = f"{correlated} (effective sample size {100 * effective:.0f} % of n)"
-        return Change.AMBIGUOUS, reason
+        return Change.AMBIGUOUS, (
+            f"trials are too correlated for an interval with {rounds}"
+            f" (effective sample size {100 * effective:.0f} % of n)"
+        )
     low_ns = np.array(lows)
     high_ns = np.array(highs)
     if high_ns.max() >= low_ns.min():
@@ -184,12 +195,15 @@ def _in_few_rounds(
     chance_fast = math.log((high_ns / values_ns[1 - slow]).max())
     needed = math.exp(math.hypot(math.log(smallest), chance_slow, chance_fast))
     if apart <= needed:
-        inconclusive = f"a ratio below {needed:.2f} is inconclusive with {rounds}"
-        return Change.AMBIGUOUS, f"{inconclusive} and the uncertainty within each process"
-    proof = f"disjoint intervals and a ratio above {needed:.2f}, of {rounds}"
-    assumed = f"less than {100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
-    reason = f"{proof}; assumes that processes of one configuration differ by {assumed}"
-    return (Change.SLOWER if slow else Change.FASTER), reason
+        return Change.AMBIGUOUS, (
+            f"a ratio below {needed:.2f} is inconclusive with {rounds}"
+            " and the uncertainty within each process"
+        )
+    return (Change.SLOWER if slow else Change.FASTER), (
+        f"disjoint intervals and a ratio above {needed:.2f}, of {rounds}; assumes that processes"
+        " of one configuration differ by less than"
+        f" {100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
+    )
 
 
 def _doubt_of_ratio(
@@ -203,14 +217,18 @@ def _doubt_of_ratio(
     control runs (whose ratio in the same direction is `machine`) differ as much."""
     rounds = _processes(sides)
     if apart <= smallest:
-        under = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive with {rounds}"
-        return f"{under}; record {quantiles.ROUNDS} per side"
+        return (
+            f"a difference under {100 * (smallest - 1):.3g} % is inconclusive with {rounds};"
+            f" record {quantiles.ROUNDS} per side"
+        )
     within = max(float(value.max() / value.min()) for value in values_ns)
     if apart <= within:
         return f"rounds of one side already differ by a ratio of {within:.2f}"
     if apart <= smallest * machine:
-        also = f"the control runs (an empty step) also differ by a ratio of {machine:.2f}"
-        return f"{also}, with {rounds}"
+        return (
+            f"the control runs (an empty step) also differ by a ratio of {machine:.2f},"
+            f" with {rounds}"
+        )
     return None
 
 
@@ -255,20 +273,19 @@ def miss_rates(sides: Sides, deadline_us: float, question: Question) -> MissRate
     lows = np.sort(np.where(np.isnan(ratios), 0, ratios))
     highs = np.sort(np.where(np.isnan(ratios), math.inf, ratios))
     estimate = _middle(lows) if _middle(lows) == _middle(highs) else math.inf
-    low, high = _bounds(lows, highs, sides, question)
+    ratio = _ratio(estimate, lows, highs, sides, question)
     change = Change.AMBIGUOUS
     missed = a.any() or b.any()
     if not missed:
-        unknown = "so no number of processes tells how the miss rates compare"
-        reason = f"no call of either side missed, {unknown}; a shorter deadline can be compared"
+        reason = (
+            "no call of either side missed, so no number of processes tells how the miss rates"
+            " compare; a shorter deadline can be compared"
+        )
     elif min(map(len, sides)) < quantiles.ROUNDS:
         reason = f"inconclusive with {_processes(sides)}; record {quantiles.ROUNDS} per side"
     else:
-        effect = max(question.effect, RATE_EFFECT)
-        kinds = (Change.FEWER, Change.MORE)
-        change, reason = _decided(low, high, sides, question, effect, *kinds)
-    counted = f"misses of {short_number(deadline_us)} us in the first {calls} calls of each process"
-    known = [bound and quantiles.finite(bound) for bound in (estimate, low, high)]
+        change, reason = _decided(ratio, sides, question, Change.FEWER, Change.MORE)
+    known = [bound and quantiles.finite(bound) for bound in astuple(ratio)]
     return MissRates(
         change=change,
         deadline_us=deadline_us,
@@ -276,6 +293,9 @@ def miss_rates(sides: Sides, deadline_us: float, question: Question) -> MissRate
         ratio=Ratio(*known),
         a=tuple(a.tolist()),
         b=tuple(b.tolist()),
-        reason=f"{counted}: {reason}",
+        reason=(
+            f"misses of {short_number(deadline_us)} us in the first {calls} calls of each process:"
+            f" {reason}"
+        ),
         rounds_needed=_rounds_needed(change, sides, question) if missed else 0,
     )

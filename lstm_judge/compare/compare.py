@@ -168,10 +168,8 @@ def _command(
     if a.configuration is None or b.configuration is None:
         return None
     rounds = rounds_needed
-    alternate = recorded_first(a, b) and can_alternate(a.configuration, b.configuration)
-    if not rounds and alternate:
+    configurations = (a.configuration, b.configuration)
+    if not rounds and recorded_first(a, b) and can_alternate(*configurations):
         rounds = max(quantiles.ROUNDS, *map(len, sides))
-    if not rounds:
-        return None
-    command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
+    command = record_both_command(*configurations, "rounds", rounds) if rounds else None
     return None if command is None else command + question.flags

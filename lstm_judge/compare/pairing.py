@@ -83,40 +83,48 @@ def pair(a: Runs, b: Runs) -> Pairs:
         return Pairs((_paired(side_a[0], side_b[0]),), several=bool(a.group_by or b.group_by))
     fixed, free = _fixed_and_free(side_a, side_b)
     major = [name for name in free if name not in _MINOR]
-    of_a, of_b = _by(side_a, major), _by(side_b, major)
-    if len(of_a) < len(a) or len(of_b) < len(b):
-        of_a, of_b = _by(side_a, free), _by(side_b, free)
+    for names in (major, free):
+        of_a = _by(side_a, names)
+        of_b = _by(side_b, names)
+        if len(of_a) == len(a) and len(of_b) == len(b):
+            break
     for runs, by_key in ((a, of_a), (b, of_b)):
         if len(by_key) < len(runs):
-            fields = ", ".join(free) if free else "no field"
-            alike = f"{runs.source} has several configurations that {fields} cannot distinguish"
             raise UsageError(
-                f"{alike}: give one configuration per side, or the same --group-by columns"
+                f"{runs.source} has several configurations that {', '.join(free) or 'no field'}"
+                " cannot distinguish: give one configuration per side, or the same --group-by"
+                " columns"
             )
     every = [(of_a.get(key), of_b.get(key)) for key in of_a | of_b]
     every.sort(key=lambda both: None in both)
     if None in every[0]:
         in_a, in_b = (", ".join(group.name for group in runs[:3]) for runs in (a, b))
         raise UsageError(f"nothing to compare: {a.source} has {in_a}, {b.source} has {in_b}")
-    differ = _differ([name for name in fixed if name not in _MINOR], side_a[0], side_b[0])
+    differ = _differ(fixed, side_a[0].fields, side_b[0].fields)
     return Pairs(tuple(_paired(*both) for both in every), True, differ)
 
 
-def _differ(names: Sequence[str], a: Identified, b: Identified) -> dict[str, tuple]:
+def _differ(names: Sequence[str], a: dict, b: dict) -> dict[str, tuple]:
     """Of these fields those with another value in A than in B, and the values."""
-    values = {name: (a.fields[name], b.fields[name]) for name in names}
-    return {name: both for name, both in values.items() if repr(both[0]) != repr(both[1])}
+    found = {}
+    for name in names:
+        if name not in _MINOR and repr(a[name]) != repr(b[name]):
+            found[name] = (a[name], b[name])
+    return found
 
 
-def _paired(*both: Identified | None) -> Pair:
-    sides = [side for side in both if side is not None]
-    group = sides[-1].group
-    fields = group.group
-    if len(sides) > 1:
-        of_a, of_b = (side.fields for side in sides)
-        fields = {name: of_a[name] for name in of_a if name in of_b and of_a[name] == of_b[name]}
-    a, b = (None if side is None else side.group for side in both)
-    return Pair(group.name, fields, a, b)
+def _paired(a: Identified | None, b: Identified | None) -> Pair:
+    if a is not None and b is not None:
+        shared = {
+            name: value
+            for name, value in a.fields.items()
+            if name in b.fields and value == b.fields[name]
+        }
+        return Pair(b.group.name, shared, a.group, b.group)
+    if a is not None:
+        return Pair(a.group.name, a.group.group, a.group, None)
+    assert b is not None
+    return Pair(b.group.name, b.group.group, None, b.group)
 
 
 def _fixed_and_free(
@@ -165,23 +173,25 @@ def differences(a: Group, b: Group) -> list[str]:
         found.append(f"control run (an empty step): B / A {ratio:.2f}")
     first = recorded_first(a, b)
     if first is not None:
-        order = f"all of {first} was recorded before {'B' if first == 'A' else 'A'}"
-        found.append(f"order: {order}: a drift of the machine would look like a difference")
+        found.append(
+            f"order: all of {first} was recorded before {'B' if first == 'A' else 'A'}:"
+            " a drift of the machine would look like a difference"
+        )
     return found
 
 
 def control_ratio(a: Group, b: Group) -> float:
     """Median of B's control runs over that of A's, which shows a change of the machine; 1 if not
     known."""
-    medians_a, medians_b = (
-        [float(np.median(each.control_ns)) for each in side.rounds if each.control_ns is not None]
-        for side in (a, b)
-    )
-    if not medians_a or not medians_b:
-        return 1.0
-    in_a = statistics.median_low(medians_a)
-    in_b = statistics.median_low(medians_b)
-    return in_b / in_a if in_a > 0 and in_b > 0 else 1.0
+    in_a = _control_ns(a)
+    in_b = _control_ns(b)
+    return in_b / in_a if in_a and in_b else 1.0
+
+
+def _control_ns(side: Group) -> float:
+    """The median of the medians of the control runs; 0 without any."""
+    controls = [each.control_ns for each in side.rounds if each.control_ns is not None]
+    return float(statistics.median_low(map(np.median, controls))) if controls else 0.0
 
 
 def on_both_sides(a: Group, b: Group) -> list[str]:
@@ -193,9 +203,7 @@ def on_both_sides(a: Group, b: Group) -> list[str]:
     if recorded_a == recorded_b:
         return ["A and B are the same recording"]
     number = sum(recording in recorded_b for recording in recorded_a)
-    if number == 0:
-        return []
-    return [f"{number} of the recordings {'is' if number == 1 else 'are'} on both sides"]
+    return [f"recordings on both sides: {number}"] if number else []
 
 
 def _values_of(side: Group) -> dict[str, set[str]]:
@@ -230,7 +238,8 @@ def recorded_first(a: Group, b: Group) -> str | None:
 
     A change of the machine then looks like a difference: also with one process per side.
     """
-    started_a, started_b = (_started(side) for side in (a, b))
+    started_a = _started(a)
+    started_b = _started(b)
     if not started_a or not started_b:
         return None
     if max(started_a) < min(started_b):
@@ -250,14 +259,13 @@ def later_recording(group: Group, others: Iterable[Group]) -> Group | None:
 
     Its number of trials may differ.
     """
-    asked = _but_for_trials(group)
-    ended = max(_begun(group))
-    later = [
-        other
-        for other in others
-        if other.n and min(_begun(other)) > ended and _but_for_trials(other) == asked
-    ]
-    return min(later, key=_begun, default=None)
+    ended = max(_started(group), default=0)
+    later = []
+    for other in others:
+        again = _but_for_trials(other) == _but_for_trials(group)
+        if again and other.n and min(_started(other), default=0) > ended:
+            later.append(other)
+    return min(later, key=_started, default=None)
 
 
 def _but_for_trials(group: Group) -> tuple[str, str | None] | None:
@@ -267,7 +275,3 @@ def _but_for_trials(group: Group) -> tuple[str, str | None] | None:
         return None
     protocol = replace(configuration.protocol, trials=1, for_s=None)
     return replace(configuration, protocol=protocol).id, group.machine
-
-
-def _begun(group: Group) -> list[int]:
-    return [round_.started_unix_ns or 0 for round_ in group.rounds]

@@ -12,10 +12,9 @@ from lstm_trt.config.format import count, listed, microseconds, percent, value_t
 
 def text(comparisons: Comparisons) -> str:
     """What differs between all of both sides, the comparisons, and what is on one side only."""
-    differ = [
-        f"{name}: {of_a} in A, {of_b} in B\n"
-        for name, (of_a, of_b) in comparisons.pairs.differ.items()
-    ]
+    differ = ""
+    for name, (of_a, of_b) in comparisons.pairs.differ.items():
+        differ += f"{name}: {of_a} in A, {of_b} in B\n"
     parts = []
     alone: dict[str, list[str]] = {}
     for both, answer in comparisons.items():
@@ -26,7 +25,7 @@ def text(comparisons: Comparisons) -> str:
         else:
             alone.setdefault(answer.reason, []).append(answer.name)
     parts += [f"{reason}: {listed(names, 8, '; ')}" for reason, names in alone.items()]
-    return "".join(differ) + "\n\n".join(parts)
+    return differ + "\n\n".join(parts)
 
 
 def headline(comparisons: Comparisons) -> str:
@@ -35,12 +34,10 @@ def headline(comparisons: Comparisons) -> str:
     if len(comparisons) == 1 or not compared:
         return str(comparisons).partition("\n")[0]
     texts = []
-    for name, changes in (
-        ("median", [answer.median.change for answer in compared]),
-        ("tail", [answer.tail.change for answer in compared]),
-    ):
-        counted = [f"{number} {change}" for change, number in Counter(changes).most_common()]
-        texts.append(f"{name} {listed(counted)}")
+    for name in ("median", "tail"):
+        changes = Counter(getattr(answer, name).change for answer in compared)
+        counted = listed(f"{number} {change}" for change, number in changes.most_common())
+        texts.append(f"{name} {counted}")
     return f"{count(len(compared), 'configuration')} of B compared with A: {'; '.join(texts)}"
 
 
@@ -79,16 +76,17 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
     """Several lines: the two results, ratios, reasons, other differences, and what to record."""
     side_a = "A" if a_name == "A" else f"A ({a_name})"
     side_b = "B" if b_name == "B" else f"B ({b_name})"
-    a, b, misses = comparison.a, comparison.b, comparison.misses
+    a = comparison.a
+    b = comparison.b
+    misses = comparison.misses
     results = f"median {comparison.median.change}, tail {comparison.tail.change}"
     if misses is not None:
         results += f", misses {misses.change}"
-    rounds_a = count(a.rounds, "process")
-    rounds_b = count(b.rounds, "process")
     lines = [
         f"{results}: {side_b} compared with {side_a}",
         _ratios(comparison),
-        f"  {rounds_a} of A, n = {a.n}; {rounds_b} of B, n = {b.n}",
+        f"  {count(a.rounds, 'process')} of A, n = {a.n};"
+        f" {count(b.rounds, 'process')} of B, n = {b.n}",
         *(f"  {reason}" for reason in comparison.reasons),
     ]
     if misses is not None:
@@ -106,8 +104,9 @@ def _ratios(comparison: Comparison) -> str:
     for change in (comparison.median, comparison.tail):
         if change.percentile is not None:
             name = "median" if change.percentile == 50 else f"p{change.percentile:g}"
-            ratio = f"{change.ratio.estimate:.3f}"
-            rows.append((name, _middle(change.a_us), _middle(change.b_us), ratio))
+            rows.append(
+                (name, _middle(change.a_us), _middle(change.b_us), f"{change.ratio.estimate:.3f}")
+            )
     rows.append(("max", microseconds(comparison.a.max_us), microseconds(comparison.b.max_us), ""))
     return table(("us", "A", "B", "B / A"), rows, right=("A", "B"), indent=2)
 
@@ -125,9 +124,10 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
         lines = [f"  {line}" for line in comparison.command.splitlines()]
         return [f"{why}, record new rounds and compare those:", *lines]
     if needed:
-        more = f"to decide it, record at least {needed} processes per side, alternating"
-        how = "with the number of the process in a column `round`, or a file for each"
-        return [f"{more}, {how} and --one-group"]
+        return [
+            f"to decide it, record at least {needed} processes per side, alternating, with the"
+            " number of the process in a column `round`, or a file for each and --one-group"
+        ]
     if comparison.tail.percentile is None:
         return ["to decide the tail, record more trials in each process"]
     return []

@@ -7,6 +7,7 @@ calls in a column that must be named.
 """
 
 import itertools
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -115,8 +116,8 @@ def groups_of_table(
     round_name = _round_column(table, keys)
     rows_of = _rows_of_rounds(table, keys, round_name, warnings)
     if not options.one_group:
-        known = {table.find("trial"), table.find("warmup", "warm_up")}
-        read = known | {name, bins, *keys, round_name, *causes}
+        read = {name, bins, *keys, round_name, *causes}
+        read |= {table.find("trial"), table.find("warmup", "warm_up")}
         mixed = _mixed(table, read)
         if keys:
             warnings += _mixed_within(table, mixed, rows_of)
@@ -140,7 +141,7 @@ def groups_of_table(
                 rounds.append(_histogram(table.where, latency_ns[rows], calls[rows], number))
         fields = dict(zip(keys, values, strict=True))
         groups.append(_group(table.where, fields, rounds, total, total - kept))
-    _refuse_few(table.where, groups, warmup)
+    _refuse_few(table.where, groups)
     warnings += _absurd(table.where, groups, unit)
     return groups
 
@@ -157,16 +158,14 @@ def _group(where: str, fields: dict, rounds: list[Round], total: int, missing: i
     return Group(label, (), fields, failure=NoTrials(None, reason))
 
 
-def _refuse_few(where: str, groups: Iterable[Group], warmup: np.ndarray) -> None:
+def _refuse_few(where: str, groups: Iterable[Group]) -> None:
     """Raise `UsageError` if a group has fewer than 2 times."""
     for group in groups:
         if group.failure is None and group.n < 2:
             which = f"{where}: {group.name}" if group.group else where
-            few = count(group.n, "time")
-            if warmup.any():
-                few += " after warm-up"
             raise UsageError(
-                f"{which} has {few}: at least 2 are needed, and about 1000 for the tail"
+                f"{which} has {count(group.n, 'time')} after warm-up: at least 2 are needed, and"
+                " about 1000 for the tail"
             )
 
 
@@ -178,12 +177,8 @@ def _values_of_rows(table: Table, keys: Sequence[str]) -> list[tuple]:
 
 
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
-    """The table's columns with the names given by `option`; raises `UsageError` for a name given
-    twice."""
-    found = [table.column(name, option) for name in names]
-    if len(set(found)) < len(found):
-        raise UsageError(f"{option} names {Counter(found).most_common(1)[0][0]} twice")
-    return found
+    """The table's columns with the names given by `option`, each once."""
+    return list(dict.fromkeys(table.column(name, option) for name in names))
 
 
 def _latency_ns(
@@ -203,12 +198,9 @@ def _latency_ns(
     present = ~np.isnan(values)
     missing = int(np.count_nonzero(~present))
     if missing:
-        which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time"
-        if name:
-            which += f" in {name}"
         warnings.append(
-            f"{which} and were dropped: no answer includes them, although they may be"
-            " calls that failed"
+            f"{table.where}: {missing} of {count(len(present), 'row')} have no time and were"
+            " dropped: no answer includes them, although they may be calls that failed"
         )
         table = table.with_rows(present)
         values = values[present]
@@ -216,8 +208,7 @@ def _latency_ns(
         latency_ns = np.round(values * UNIT_NS[unit], STEP_DECIMALS)
     changed = (np.isfinite(latency_ns) != np.isfinite(values)) | ((latency_ns > 0) != (values > 0))
     if changed.any():
-        column = name or "the file"
-        raise UsageError(f"{table.where}: {column} has times out of range for the unit {unit}")
+        raise UsageError(f"{table.where} has times out of range for the unit {unit}")
     return table, latency_ns
 
 
@@ -332,12 +323,14 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
     """Whether each row is one of warm-up."""
     name = table.find("warmup", "warm_up")
-    truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)] if name else [None]
-    if name and None in truths:
+    if name:
+        truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)]
+        if None not in truths:
+            return np.array(truths)
         warnings.append(
             f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up"
         )
-    return np.zeros(table.data.num_rows, bool) if None in truths else np.array(truths, dtype=bool)
+    return np.zeros(table.data.num_rows, bool)
 
 
 def _round_column(table: Table, keys: Sequence[str]) -> str | None:
@@ -364,20 +357,22 @@ def _causes(
             found[name] = values
             continue
         problem = (
-            f"{name} is not a column of counts: a cause must be a whole number of at least 0"
-            " in every row"
+            f"{table.where}: {name} is not a column of counts: a cause must be a whole number of"
+            " at least 0 in every row"
         )
         if given is not None:
-            raise UsageError(f"{table.where}: {problem}")
+            raise UsageError(problem)
         warnings.append(problem)
     return found
 
 
 def _whole_numbers(table: Table, name: str) -> np.ndarray | None:
     """A column of whole numbers of at least 0; None if it has anything else."""
-    values = table.numbers(name) if table.kind(name) in ("number", "bool") else np.full(1, np.nan)
-    whole = np.isfinite(values).all() and (values >= 0).all() and (values == values // 1).all()
-    return values.astype(np.int64) if whole else None
+    if table.kind(name) not in ("number", "bool"):
+        return None
+    values = table.numbers(name)
+    whole = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
+    return values.astype(np.int64) if whole.all() else None
 
 
 def _rows_of_rounds(
@@ -391,18 +386,16 @@ def _rows_of_rounds(
     rows_by: dict[tuple, list[int]] = {}
     for row, of_row in enumerate(zip(_values_of_rows(table, keys), cells, strict=True)):
         rows_by.setdefault(of_row, []).append(row)
-    trial_name = table.find("trial")
-    trials = None
-    if trial_name and table.kind(trial_name) == "number":
-        trials = table.numbers(trial_name)
+    trial = table.find("trial")
+    numbered = trial and table.kind(trial) == "number"
+    trials = table.numbers(trial) if numbered else np.zeros(table.data.num_rows)
     found: RowsOfRounds = {}
     for (values, cell), places in rows_by.items():
         rows = np.array(places)
-        if trials is not None:
-            of_round = trials[rows]
-            if (np.diff(of_round) < 0).any() and len(set(of_round)) == len(rows):
-                rows = rows[np.argsort(of_round)]
-                warnings.append(f"rows were sorted by {trial_name}")
+        of_round = trials[rows]
+        if (np.diff(of_round) < 0).any() and len(set(of_round)) == len(rows):
+            rows = rows[np.argsort(of_round)]
+            warnings.append(f"rows were sorted by {trial}")
         found.setdefault(values, []).append((int(numbers[cell]), rows))
     for rounds in found.values():
         rounds.sort(key=itemgetter(0))
@@ -466,12 +459,10 @@ def _unread(table: Table, read: set) -> list[str]:
 def _mixture(table: Table, mixed: Mapping[str, int]) -> str:
     """Why rows that are not grouped cannot be read, and what to do."""
     what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
-    flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
-    group = f"--group-by {flags} if these are configurations"
-    pool = "--one-group if all rows are of one"
-    # If no two rows are of one configuration, to pool them is more likely.
-    first, second = (pool, group) if table.data.num_rows in mixed.values() else (group, pool)
-    return f"{table.where} mixes {what}: use {first}, {second}"
+    return (
+        f"{table.where} mixes {what}: use --group-by {shlex.join(mixed)} if these are"
+        " configurations, --one-group if all rows are of one"
+    )
 
 
 def _mixed_within(table: Table, mixed: Iterable[str], rows_of: RowsOfRounds) -> list[str]:
@@ -517,11 +508,8 @@ def _is_configured(table: Table, name: str) -> bool:
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
-    medians = [group.median_ns for group in groups if group.rounds]
-    if medians and min(medians) < ABSURD_BELOW_NS:
-        absurd = f"{min(medians):g} ns"
-    elif medians and max(medians) > ABSURD_ABOVE_NS:
-        absurd = f"{max(medians) / 1e9:g} s"
-    else:
-        return []
-    return [f"a median in {where} is {absurd}: is {unit} the right unit?"]
+    for group in groups:
+        if group.rounds and not ABSURD_BELOW_NS <= group.median_ns <= ABSURD_ABOVE_NS:
+            median = latency(group.median_ns / 1e3)
+            return [f"a median in {where} is {median}: is {unit} the right unit?"]
+    return []

@@ -7,7 +7,7 @@ Recordings are converted to groups here, tables from elsewhere in `foreign`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Self, TypeAlias
@@ -249,22 +249,19 @@ def least_of_floor(rounds: Iterable[Round]) -> float | None:
     return min((share for share in shares if share is not None), default=None)
 
 
-def below_floor(groups: Iterable[Group]) -> list[str]:
+def below_floor(groups: Iterable[Group]) -> Iterator[str]:
     """A line if medians are below the roofline bound, which names the configurations."""
     below = {}
     for group in groups:
         share = least_of_floor(group.rounds)
         if share is not None and share < 1:
             below[group.name] = share
-    if not below:
-        return []
-    return [
-        (
+    if below:
+        yield (
             f"{count(len(below), 'configuration')} faster than the arithmetic of the network (a"
             f" median of {min(below.values()):.2g} of the roofline bound or more):"
             f" {listed(list(below), 3)}; lengths, constants or weights of 0 may be why"
         )
-    ]
 
 
 def facts_of(rounds: Sequence[Round]) -> dict[str, Any]:
@@ -318,8 +315,8 @@ def _floor(provenance: Mapping[str, Any]) -> tuple[float | None, str | None]:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         return None, "the stored one is from rates measured with PyTorch, and may be too high"
-    some = floor_ns / 1e3 if floor_ns else None  # some stored ones are 0
-    return some, provenance.get("floor_missing")
+    # Some stored ones are 0.
+    return floor_ns / 1e3 if floor_ns else None, provenance.get("floor_missing")
 
 
 def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
@@ -457,7 +454,7 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
         texts = labels([label_fields(group) for group in alike], enough=True)
         more |= zip([group.key for group in alike], texts, strict=True)
     return [
-        replace(group, name=f"{group.name}, {more[group.key]}") if more[group.key] else group
+        replace(group, name=", ".join(filter(None, (group.name, more[group.key]))))
         for group in groups
     ]
 

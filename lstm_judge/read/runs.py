@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -118,11 +118,9 @@ class Runs(Sequence[Group]):
     @property
     def sentence(self) -> str:
         """What they are in one line: configurations, trials, and the end of a long source."""
-        trials = sum(group.n for group in self.groups)
-        words = [count(len(self), "configuration"), count(trials, "trial")]
-        if self.source:
-            words.append(self.source[-LONGEST_SOURCE:])
-        return ", ".join(words)
+        trials = count(sum(group.n for group in self.groups), "trial")
+        text = f"{count(len(self), 'configuration')}, {trials}"
+        return f"{text}, {self.source[-LONGEST_SOURCE:]}" if self.source else text
 
     def __repr__(self) -> str:
         return f"<Runs: {self.sentence}>"
@@ -150,9 +148,9 @@ class Runs(Sequence[Group]):
         """A DataFrame with a row per group: its configuration, `rounds`, `n` and `failure`."""
         rows = []
         for group in self.groups:
-            failure = None if group.failure is None else str(group.failure)
-            counts = {"rounds": len(group.rounds), "n": group.n, "failure": failure}
-            rows.append(group_fields(group) | counts)
+            counts = {"rounds": len(group.rounds), "n": group.n}
+            failure = group.failure and str(group.failure)
+            rows.append({**group_fields(group), **counts, "failure": failure})
         return numeric(pd.DataFrame(rows))
 
     def where(self, **wanted: Any) -> Runs:
@@ -196,7 +194,7 @@ Readable: TypeAlias = str | Path | Sequence[str | Path] | InMemory
 RunsSource: TypeAlias = Readable | Runs | Group | Iterable[Group] | Stored | Iterable[Stored]
 
 
-def other_versions(groups: Iterable[Group]) -> list[str]:
+def other_versions(groups: Iterable[Group]) -> Iterator[str]:
     """A line if recordings of a runtime have several versions, or another one than is installed
     here."""
     recorded: dict[str, dict[str, Group]] = {}
@@ -216,11 +214,10 @@ def other_versions(groups: Iterable[Group]) -> list[str]:
             here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
             text += f" (here {here})"
         texts.append(text)
-    if not texts:
-        return []
-    return [
-        f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"
-    ]
+    if texts:
+        yield (
+            f"recorded with several versions, or another than is installed here: {'; '.join(texts)}"
+        )
 
 
 def _version_here(group: Group) -> str | None:
@@ -268,9 +265,9 @@ def matching(
     rows = [{name: row.get(name, known[name]) for name in allowed} for row in fields]
     chosen = [all(_is_any(name, row[name], allowed[name]) for name in allowed) for row in rows]
     if allowed and not any(chosen):
-        filters = []
-        for name, values in allowed.items():
-            filters.append(f"{name} {' or '.join(map(str, as_list(values)))}")
+        filters = [
+            f"{name} {' or '.join(map(str, as_list(values)))}" for name, values in allowed.items()
+        ]
         raise UsageError(f"{source}: no recording or row has {', '.join(filters)}")
     missing = _not_found(list(itertools.compress(rows, chosen)), allowed)
     text = f"{source}: no recording or row has {listed(missing)}, which was asked for"
@@ -335,9 +332,11 @@ def as_runs(source: RunsSource) -> Runs:
         return load(source)
     items = as_list(source)
     if all(isinstance(item, Group) for item in items):
-        own = all(group.configuration is not None for group in items)
-        grouped = len(items) > 1 or any(group.group for group in items)
-        return Runs(tuple(items), grouped=grouped, own=own)
+        return Runs(
+            tuple(items),
+            grouped=len(items) > 1 or any(group.group for group in items),
+            own=all(group.configuration is not None for group in items),
+        )
     for item in items:
         if not isinstance(item, Stored):
             raise UsageError(
@@ -437,8 +436,11 @@ def _of_tables(
         warnings += found
     source = source_of(paths)
     joined = tuple(_joined(groups, source) for groups in same.values())
-    how = {"column": ", ".join(filter(None, columns)), "unit": ", ".join(units)}
-    how["counts"] = options.counts or ""
+    how = {
+        "column": ", ".join(filter(None, columns)),
+        "unit": ", ".join(units),
+        "counts": options.counts,
+    }
     return Runs(
         joined,
         source,
@@ -471,9 +473,12 @@ def _joined(groups: Sequence[Group], source: str) -> Group:
     rounds = [round_ for group in groups for round_ in group.rounds]
     if len({round_.round for round_ in rounds}) < len(rounds):
         rounds = [replace(round_, round=number) for number, round_ in enumerate(rounds)]
-    name = first.name if first.group else source
-    failure = None if rounds else first.failure
-    return replace(first, name=name, rounds=tuple(rounds), failure=failure)
+    return replace(
+        first,
+        name=first.name if first.group else source,
+        rounds=tuple(rounds),
+        failure=None if rounds else first.failure,
+    )
 
 
 def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequence[str]) -> Runs:
@@ -482,7 +487,7 @@ def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequen
     skipped: list[LabError] = []
     read = [tuple(folders.read_many(path, columns, skipped, most=KEPT)) for path in paths]
     items = tuple(itertools.chain(*read))
-    lacks = _skipped_lines(skipped)
+    lacks = list(_skipped_lines(skipped))
     if skipped and not items:
         raise type(skipped[0])(
             f"{source_of(paths)} has no recordings that this version can read: {lacks[0]}"
@@ -513,48 +518,37 @@ def _of_recordings(paths: Sequence[Path], options: TableOptions, columns: Sequen
 def _refuse_table_options(path: Path, options: TableOptions) -> None:
     for name, value in options._asdict().items():
         if value:
-            why = (
-                "are grouped by configuration"
-                if "group" in name
-                else "have fixed columns and units"
-            )
             raise NotATable(
-                f"{path} holds recordings of lstm_trt, which {why}: remove"
-                f" --{name.replace('_', '-')}"
+                f"{path} holds recordings of lstm_trt, which have fixed columns and units, and are"
+                f" grouped by configuration: remove --{name.replace('_', '-')}"
             )
 
 
 def _is_one_recording(paths: Sequence[Path]) -> bool:
     """Whether the source is a file of one recording, or a folder that has parts of one only."""
-    path = paths[0]
-    if len(paths) > 1 or path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE):
+    if len(paths) > 1 or paths[0].name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE):
         return False
-    if not path.is_dir():
+    if not paths[0].is_dir():
         return True
-    found = folders.contents(path)
+    found = folders.contents(paths[0])
     return bool(found.parts) and not (found.recordings or found.others or found.pair)
 
 
 # What reading recordings has to say, a function for each reason.
 
 
-def _skipped_lines(skipped: Sequence[LabError]) -> list[str]:
+def _skipped_lines(skipped: Sequence[LabError]) -> Iterator[str]:
     """A line for each recording that could not be read, and one for those of a newer version."""
-    lines: list[str] = []
     newer = []
     for error in skipped:
         if isinstance(error, UnknownConfiguration):
             newer.append(error)
-            continue
-        line = f"{error}: skipped, the rest is read"
-        if not isinstance(error, NotReadable):
-            line += "; a sweep with the same --out records it again"
-        lines.append(Incomplete(line))
+        elif isinstance(error, NotReadable):
+            yield Incomplete(f"{error}: skipped, the rest is read")
+        else:
+            yield Incomplete(f"{error}: skipped; a sweep with the same --out records it again")
     if newer:
-        lines.append(
-            f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}"
-        )
-    return lines
+        yield f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}"
 
 
 def _missing_parts(items: Iterable[Stored]) -> list[str]:
@@ -563,54 +557,43 @@ def _missing_parts(items: Iterable[Stored]) -> list[str]:
     return list(dict.fromkeys(itertools.chain(*(soak.get("lacks", ()) for soak in soaks))))
 
 
-def _several_folders(read: Sequence[Sequence[Stored]]) -> list[str]:
+def _several_folders(read: Sequence[Sequence[Stored]]) -> Iterator[str]:
     """A line if recordings of several paths are of the same configuration and machine."""
     ids = [{group_key(item)[:2] for item in items} for items in read]
     shared = sum(map(len, ids)) - len(set().union(*ids))
-    if not shared:
-        return []
-    return [
-        (
+    if shared:
+        yield (
             f"{count(shared, 'configuration')} of more than one of these folders: their"
             " recordings are pooled; lstm-trt compare compares two folders"
         )
-    ]
 
 
-def _mixed_telemetry(groups: Iterable[Group]) -> list[str]:
+def _mixed_telemetry(groups: Iterable[Group]) -> Iterator[str]:
     """A line if telemetry was on in some rounds of a group only."""
     mixed = [group for group in groups if len({round_.telemetry for round_ in group.rounds}) > 1]
-    if not mixed:
-        return []
-    return [
-        (
+    if mixed:
+        yield (
             f"{count(len(mixed), 'configuration')} with some rounds recorded with telemetry"
             f" on, which are pooled; the first: {mixed[0].name}"
         )
-    ]
 
 
-def _decided_by_data(groups: Iterable[Group]) -> list[str]:
+def _decided_by_data(groups: Iterable[Group]) -> Iterator[str]:
     """A line if recordings ended when the evidence was enough."""
     decided = sum(group.until is not None for group in groups)
-    if not decided:
-        return []
-    return [
-        (
+    if decided:
+        yield (
             f"{count(decided, 'configuration')} recorded until decided: the number of trials"
             " depended on the data, which intervals and comparisons do not allow for"
         )
-    ]
 
 
-def _thinned_out(items: Iterable[Stored]) -> list[str]:
+def _thinned_out(items: Iterable[Stored]) -> Iterator[str]:
     """A line for each long recording of which some trials only are in memory."""
-    lines = []
     for item in items:
         if isinstance(item, Recording) and item.whole:
-            lines.append(
+            yield (
                 "clusters, causes, segments and figures over time of"
                 f" {item.configuration.title}: one of every {item.whole.step} of its"
                 f" {len(item.whole)} trials"
             )
-    return lines

@@ -232,18 +232,16 @@ class Table:
 
     def _number_of_text(self, name: str, row: int, cell: str | None) -> float:
         text = "" if cell is None else cell.strip()
-        try:
-            return math.nan if text.casefold() in _BLANKS else float(decimal(text))
-        except ValueError:
-            if _ABOVE.fullmatch(text):
-                return math.inf
-            wrong = f"{_shown(cell)!r}, not a number"
-            if name:
-                wrong = f"{_shown(name)} is {wrong}"
-            raise UsageError(
-                f"{self.where}, {self.place(row)}: {wrong}: write it in decimal, with a"
-                " point and without separators of thousands"
-            ) from None
+        if text.casefold() in _BLANKS:
+            return math.nan
+        if _ABOVE.fullmatch(text):
+            return math.inf
+        with suppress(ValueError):
+            return float(decimal(text))
+        raise UsageError(
+            f"{self.where}, {self.place(row)}: {_shown(name) or 'the time'} is {_shown(cell)!r},"
+            " not a number: write it in decimal, with a point and without separators of thousands"
+        )
 
     def counts_rows(self, name: str) -> bool:
         """Whether a column is a running number of the rows: 0, 1, 2, ... or 1, 2, 3, ..."""
@@ -299,16 +297,16 @@ def time_column(
         return name, stated, []
     if stated in (None, unit):
         return name, unit, []
-    warning = f"{label} states the unit {stated}, but is read in {unit} because of --unit"
-    return name, unit, [warning]
+    return name, unit, [f"{label} states the unit {stated}, but is read in {unit}: see --unit"]
 
 
 def _only_times(table: Table, known: Sequence[str]) -> str:
     """The column of times; raises `UsageError` if there are none or several that may be it."""
-    times = []
-    for name in table.names:
-        if table.kind(name) in ("number", "text") and not is_start(name):
-            times.append(name)
+    times = [
+        name
+        for name in table.names
+        if table.kind(name) in ("number", "text") and not is_start(name)
+    ]
     found: Sequence[str] = []
     for stem in known:
         found = found or [name for name in times if split_unit(name)[0] == stem]
@@ -327,12 +325,10 @@ def _no_times(table: Table, times: Sequence[str], found: Sequence[str]) -> Usage
         return aggregates(
             f"{table.where} has no column of single times, but {listed_names(summaries)}, that is"
         )
-    has = "no column that is known to hold the times"
-    if found:
-        has = f"several columns that may hold the times ({listed_names(found)})"
+    has = "several columns" if found else "no column"
     return UsageError(
-        f"{table.where} has {has}: use --column with its name or its place from 1, or --rename"
-        f" NAME=latency_us; its columns are {listed_names(table.names)}"
+        f"{table.where} has {has} that may hold the times: use --column with its name or its place"
+        f" from 1, or --rename NAME=latency_us; its columns are {listed_names(table.names)}"
     )
 
 
@@ -382,13 +378,10 @@ def times(table: Table, name: str, allowed: Collection[str] = ()) -> np.ndarray:
     kinds = (np.isnan(values), np.isposinf(values), values < 0, values == 0)
     for (kind, remedy), wrong in zip(_REMEDIES.items(), kinds, strict=True):
         if kind not in allowed and wrong.any():
-            of_all = f"of {len(values)} times"
-            if name:
-                of_all += f" in {_shown(name)}"
-            first = table.place(int(np.argmax(wrong)))
             raise UsageError(
-                f"{table.where}: {of_all}, {np.count_nonzero(wrong)} {kind}, the first in"
-                f" {first}: {remedy}"
+                f"{table.where}: of {len(values)} times in {_shown(name) or 'the file'},"
+                f" {np.count_nonzero(wrong)} {kind}, the first in"
+                f" {table.place(int(np.argmax(wrong)))}: {remedy}"
             )
     return values
 
@@ -403,9 +396,6 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".parquet", ".pq"
 
 #: First bytes of files.
 _PARQUET, _NPY, _GZIP = b"PAR1", b"\x93NUMPY", b"\x1f\x8b"
-
-#: Most columns of a table, and most cells of one in JSON.
-MOST_COLUMNS, MOST_CELLS = 10_000, 10**8
 
 #: Maximum size of a file after decompression, and of standard input.
 LARGEST_BYTES = 2**30
@@ -439,9 +429,7 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
         return [path]
     with file_errors(f"read {path}"):
         found = contents(path)
-        files = sorted(
-            file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")
-        )
+        files = sorted(filter(Path.is_file, path.glob("[!.]*")))
     if found.recorded or found.failures or found.pair:
         return [path]
     if any(read_table(file) is None for file in found.others):
@@ -452,11 +440,8 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
             f"{path} contains no recordings and no tables ({', '.join(SUFFIXES)}; also"
             f" .gz); record with: lstm-trt record --out {path} ..."
         )
-    others = [file.name for file in files if file not in tables]
-    if others:
-        warnings.append(
-            f"{path}: {count(len(others), 'file')} not read, unknown suffix: {listed_names(others)}"
-        )
+    if others := [file.name for file in files if file not in tables]:
+        warnings.append(f"{path}: not read, unknown suffix: {listed_names(others)}")
     return tables
 
 
@@ -471,13 +456,11 @@ def source_of(paths: Iterable[Path]) -> str:
 
 
 def file_names(tables: Sequence[Table]) -> list[str]:
-    """Distinct names: the names of the files without suffixes, or with them, or the whole paths."""
+    """Distinct names: the names of the files without suffixes, or the whole paths."""
     paths = [Path(table.where) for table in tables]
     stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in paths]
-    for names in (stems, [path.name for path in paths]):
-        if len(set(names)) == len(names):
-            return names
-    return [table.where for table in tables]
+    distinct = len(set(stems)) == len(stems)
+    return stems if distinct else [table.where for table in tables]
 
 
 def read_table(path: Path, column: str | None = None) -> Table | None:
@@ -541,8 +524,7 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
         text = "\0"
     if "\0" in text:
         raise UsageError(
-            f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save the table as"
-            " CSV (UTF-8)"
+            f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save it as CSV (UTF-8)"
         )
     brackets = text.lstrip().startswith(("[", "{")) and suffix not in (".csv", ".tsv")
     if brackets or suffix in (".json", ".jsonl"):
@@ -561,9 +543,8 @@ def _of_npy(where: str, content: bytes) -> Table:
 def _of_array(where: str, array: np.ndarray) -> Table:
     """An array of one dimension, or a structured one with named columns."""
     if array.ndim != 1:
-        shape = " x ".join(map(str, array.shape)) or "a single number"
         raise UsageError(
-            f"{where} has an array of {shape}: save one dimension, or a structured array"
+            f"{where} has {array.ndim} dimensions: save one dimension, or a structured array"
         )
     array = array.astype(array.dtype.newbyteorder("="))
     columns = {name: array[name] for name in array.dtype.names or ()} or {"": array}
@@ -578,7 +559,6 @@ def _of_parquet(path: Path) -> Table | None:
         file = pq.ParquetFile(path)
         if METADATA_KEY in (file.metadata.metadata or {}):
             return None
-        _check_width(str(path), len(file.schema_arrow))
         data = file.read(use_threads=False)
     return _table(str(path), data)
 
@@ -588,28 +568,16 @@ def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Ta
     rows."""
     if not data.num_rows:
         raise UsageError(f"{where} has no rows")
-    places = [" ".join(str(name).split()) for name in data.column_names]
-    columns = {}
-    for place, name in enumerate(places):
+    places = [" ".join(name.split()) for name in data.column_names]
+    names = []
+    columns = []
+    for name, column in zip(places, data.columns, strict=True):
         # Plain numbers are one column without a name, and pandas writes its index as another one.
         if name or len(places) == 1:
-            column = data.column(place)
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-            columns[place] = column.cast(pa.string() if types.is_null(kind) else kind)
-    named = pa.table(list(columns.values()), [places[place] for place in columns])
-    return Table(where, named, lines=lines, places=places)
-
-
-def _check_width(where: str, columns: int, rows: int = 1) -> None:
-    """Refuse a table of so many columns, each of which takes time, or of so many cells; raises
-    `UsageError`."""
-    if columns > MOST_COLUMNS or columns * rows > MOST_CELLS:
-        size = f"{columns} columns"
-        if rows > 1:
-            size += f" and {rows} rows"
-        raise UsageError(
-            f"{where} has {size}, too many to be read: keep the columns that are needed"
-        )
+            columns.append(column.cast(pa.string() if types.is_null(kind) else kind))
+            names.append(name)
+    return Table(where, pa.table(columns, names), lines=lines, places=places)
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -645,7 +613,6 @@ def _of_json(where: str, text: str) -> Table:
             f"{where} is JSON, but not a list of objects with a time each (as of trtexec"
             " --exportTimes)"
         )
-    _check_width(where, len(columns))
     with refused(f"{where} has a text that is not Unicode", UnicodeError):
         return _table(where, _of_columns(columns))
 
@@ -664,7 +631,6 @@ def _columns_of_objects(where: str, rows: Sequence[Any]) -> dict[str, list]:
                 f"{where}, row {place}: {_shown(row)!r} is not an object, unlike other rows"
             )
     names = dict.fromkeys(itertools.chain(*rows))
-    _check_width(where, len(names), len(rows))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
@@ -685,7 +651,6 @@ def _of_text(where: str, text: str, column: str | None) -> Table:
         return _of_numbers(where, lines, start)
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", lines[start]).count)
     cells = [cell.strip(' "') for cell in lines[start].split(separator)]
-    _check_width(where, len(cells))
     return _of_csv(where, lines, start, separator, _has_heading(where, cells, column))
 
 
@@ -745,11 +710,10 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str, headin
         if not ragged:
             raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
         row = ragged[0]
-        columns = count(row.expected_columns, "column")
         raise UsageError(
-            f"{where}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')}"
-            f" in a table with {columns}: quote cells that contain a separator, and close"
-            " all quotes"
+            f"{where}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')} in a"
+            f" table with {count(row.expected_columns, 'column')}: quote cells that contain a"
+            " separator, and close all quotes"
         ) from None
     rows = places[1:] if heading else places
     if data.num_rows != len(rows):
@@ -774,11 +738,4 @@ def _parsed(content: bytes, separator: str, heading: bool, ragged: list) -> pa.T
         delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
     )
     convert = csv.ConvertOptions(strings_can_be_null=True)
-    data = csv.read_csv(pa.BufferReader(content), read, parse, convert)
-    if b"0x" in content.lower():  # pyarrow takes hexadecimal numbers for numbers; they are texts
-        convert.column_types = dict.fromkeys(data.column_names, pa.string())
-        texts = csv.read_csv(pa.BufferReader(content), read, parse, convert)
-        for place, column in enumerate(texts.columns):
-            if any("0x" in (cell or "").lower() for cell in column.to_pylist()):
-                data = data.set_column(place, data.column_names[place], column)
-    return data
+    return csv.read_csv(pa.BufferReader(content), read, parse, convert)

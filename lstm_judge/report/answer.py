@@ -94,17 +94,15 @@ class Report:
         """Each of `NAMES` -> number of configurations, of all or at these places; "failed" only if
         there are any in the report."""
         every = [self.outcome(place) for place in range(len(self.runs))]
-        found = Counter(every if places is None else [every[place] for place in places])
-        names = NAMES if FAILED in every else NAMES[:-1]
-        return {name: found[name] for name in names}
+        found = Counter(every if places is None else map(every.__getitem__, places))
+        return {name: found[name] for name in NAMES if name != FAILED or FAILED in every}
 
     @property
     def overview(self) -> Table:
         """The numbers of verdicts by system, and the largest network that is MET."""
         rows = []
         for label, places in self.systems.items():
-            numbers = map(str, self.counts(places).values())
-            rows.append([label, *numbers, self._largest(places)])
+            rows.append([label, *map(str, self.counts(places).values()), self._largest(places)])
         return ["system", *self.counts(), "largest network that meets it"], rows
 
     def _largest(self, places: Sequence[int]) -> str:
@@ -131,8 +129,16 @@ class Report:
                 rows.append(_compared(both.name, answer))
         order = (Change.SLOWER, Change.AMBIGUOUS, Change.FASTER, Change.SAME)
         rows.sort(key=lambda row: min(map(order.index, row[1:3])))
-        ratios = ["median, new / baseline", "tail, new / baseline", "percentile of the tail"]
-        return ["network", "median", "tail", *ratios, "remark"], rows
+        header = [
+            "network",
+            "median",
+            "tail",
+            "median, new / baseline",
+            "tail, new / baseline",
+            "percentile of the tail",
+            "remark",
+        ]
+        return header, rows
 
     @property
     def unfinished(self) -> list[str]:
@@ -144,8 +150,9 @@ class Report:
             most = len(set().union(*rounds))
             lacking = sum(0 < len(recorded) < most for recorded in rounds)
             if lacking:
-                number = count(lacking, "configuration")
-                reasons.append(f"{number} on {label} lack rounds that others have")
+                reasons.append(
+                    f"{count(lacking, 'configuration')} on {label} lack rounds that others have"
+                )
         return reasons
 
     def shown(self, text: object) -> str:
@@ -153,9 +160,11 @@ class Report:
         and user."""
         whole = str(text).replace("\u00a0", " ")
         if self.anonymous:
-            words = [*self.runs.source.split(", "), platform.node(), Path.home().name]
-            private = "|".join([_PATH, *(rf"\b{re.escape(word)}\b" for word in words if word)])
-            whole = re.sub(private, "[left out]", whole)
+            private = [_PATH]
+            for word in (*self.runs.source.split(", "), platform.node(), Path.home().name):
+                if word:
+                    private.append(rf"\b{re.escape(word)}\b")
+            whole = re.sub("|".join(private), "[left out]", whole)
         return printable(whole)
 
     def cut(self, name: object) -> str:
@@ -185,7 +194,7 @@ def _compared(name: str, answer: Comparison | NotCompared) -> list[str]:
     """A row of `Report.compared`."""
     if isinstance(answer, NotCompared):
         return [name, Change.AMBIGUOUS, Change.AMBIGUOUS, "-", "-", "-", answer.reason]
-    changes = (answer.median, answer.tail)
-    ratios = [value_text(each.ratio.estimate) for each in changes]
-    percentile = value_text(answer.tail.percentile)
-    return [name, *(each.change for each in changes), *ratios, percentile, ""]
+    median = answer.median
+    tail = answer.tail
+    shown = map(value_text, (median.ratio.estimate, tail.ratio.estimate, tail.percentile))
+    return [name, median.change, tail.change, *shown, ""]

@@ -61,8 +61,10 @@ class Table:
     @property
     def text(self) -> list[bool]:
         """Which columns are no numbers."""
-        columns = zip(*self.rows, strict=True)
-        return [not all(NUMBER.fullmatch(cell) for cell in column if cell) for column in columns]
+        return [
+            not all(NUMBER.fullmatch(cell) for cell in column if cell)
+            for column in zip(*self.rows, strict=True)
+        ]
 
 
 def page(report: Report) -> str:
@@ -129,11 +131,17 @@ def _tables(report: Report) -> Iterator[Table]:
     yield _configurations(report)
     yield Table("b", "Compared with the baseline", *report.compared)
     yield Table("c", "Clusters of slow and fast calls", *frame_cells(report.tails.clusters))
-    failures = [(group.name, group.failure) for group in report.runs if group.failure]
-    rows = [[name, failure.stage or "-", failure.reason] for name, failure in failures]
-    yield Table("f", "Failures", ["configuration", "stage", "reason"], rows)
-    header = ["what", "recordings", "value"]
-    yield Table("e", "Machines, versions and what else ran", header, _stated(report))
+    failures = []
+    for group in report.runs:
+        if group.failure:
+            failures.append([group.name, group.failure.stage or "-", group.failure.reason])
+    yield Table("f", "Failures", ["configuration", "stage", "reason"], failures)
+    yield Table(
+        "e",
+        "Machines, versions and what else ran",
+        ["what", "recordings", "value"],
+        _stated(report),
+    )
 
 
 def _configurations(report: Report) -> Table:
@@ -142,11 +150,10 @@ def _configurations(report: Report) -> Table:
     kept = [place for place, column in enumerate(columns) if not 0 < column.drop < LESS_DROP]
     rows = []
     for number, line in enumerate(lines):
-        names = line[:first]
         measured = ["-"] * (len(kept) - first)
         if report.runs[number].n:
             measured = [line[place] for place in kept[first:]]
-        rows.append([*names, report.outcome(number), *measured, report.remark(number)])
+        rows.append([*line[:first], report.outcome(number), *measured, report.remark(number)])
     headings = [columns[place].heading for place in kept]
     header = [*headings[:first], "verdict", *headings[first:], "remark"]
     legends = ["latencies in us after warm-up", *(columns[place].legend for place in kept)]
@@ -161,28 +168,23 @@ def _stated(report: Report) -> list[list[str]]:
     found: Counter[tuple[str, str]] = Counter()
     for item in report.runs.recordings:
         for name, value in _facts(item.provenance).items():
-            found[name.replace("_", " "), _fact_text(value)] += 1
-    stated = [(name, value, n) for (name, value), n in found.items()]
-    return [[name, str(n), value] for name, value, n in stated if value not in ("None", "none", "")]
+            text = str(value)
+            if isinstance(value, dict):
+                text = ", ".join(f"{key} {each}" for key, each in value.items())
+            if text not in ("None", "none", ""):
+                found[name.replace("_", " "), text] += 1
+    return [[name, str(n), text] for (name, text), n in found.items()]
 
 
 def _facts(stated: Mapping[str, Any]) -> dict[str, Any]:
-    others = stated.get("others") or {}
-    switches = stated.get("switches") or {}
     return {
         "machine": stated.get("machine_fingerprint"),
         **(stated.get("machine") or {}),
         **(stated.get("versions") or {}),
-        "alone on the CPU": others.get("alone"),
-        "ran while a call was preempted": listed(switches.get("ran", ())),
+        "alone on the CPU": (stated.get("others") or {}).get("alone"),
+        "ran while a call was preempted": listed((stated.get("switches") or {}).get("ran", ())),
         "warnings": listed(stated.get("warnings", ())),
     }
-
-
-def _fact_text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {each}" for name, each in value.items())
-    return str(value)
 
 
 def _maps(report: Report) -> dict[str, Any]:
@@ -198,21 +200,24 @@ def _maps(report: Report) -> dict[str, Any]:
             sizes = {axis: size or 0 for axis, size in axes[place].items()}
             panel = panels[tuple(sizes[axis] for axis in others)]
             panel[sizes[y], sizes[x]] = place
-        systems[label] = []
-        for key, cells in sorted(panels.items()):
-            title = ", ".join(map(axis_value, others, key))
-            systems[label].append({"title": title, **_panel(cells)})
-    maxima = [verdict.max_us for verdict in report.verdicts]
-    texts = [short(us).replace(THIN_SPACE, " ") if us else "failed" for us in maxima]
+        systems[label] = [
+            _panel(", ".join(map(axis_value, others, key)), cells)
+            for key, cells in sorted(panels.items())
+        ]
+    texts = []
+    for verdict in report.verdicts:
+        us = verdict.max_us
+        texts.append(short(us).replace(THIN_SPACE, " ") if us else "failed")
     return {"x": AXIS_NAMES[x], "y": AXIS_NAMES[y], "systems": systems, "texts": texts}
 
 
-def _panel(cells: Mapping[tuple, int]) -> dict[str, Any]:
+def _panel(title: str, cells: Mapping[tuple, int]) -> dict[str, Any]:
     """Columns and rows of a map, the largest row first; `cells`: sizes (y, x) -> place."""
     columns = sorted({column for _, column in cells})
-    sizes = sorted({size for size, _ in cells}, reverse=True)
-    rows = [(size, [cells.get((size, column)) for column in columns]) for size in sizes]
-    return {"columns": columns, "rows": rows}
+    rows = []
+    for size in sorted({size for size, _ in cells}, reverse=True):
+        rows.append((size, [cells.get((size, column)) for column in columns]))
+    return {"title": title, "columns": columns, "rows": rows}
 
 
 def _pictures(report: Report) -> Iterator[Picture]:
@@ -228,14 +233,18 @@ def _pictures(report: Report) -> Iterator[Picture]:
     if chosen:
         first = list(chosen.values())[:MOST_CURVES]
         yield tails(first, deadline_us=deadline_us, relative=False)
-    checked = [row for row in report.rows if row.facts["parity_error"] is not None]
-    if len({row.configuration["precision"] for row in checked}) > 1:
+    checked = set()
+    for row in report.rows:
+        if row.facts["parity_error"] is not None:
+            checked.add(row.configuration["precision"])
+    if len(checked) > 1:
         yield precisions(report.runs, deadline_us=deadline_us)
 
 
 def _image(report: Report, picture: Picture) -> Markup:
-    image = Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">')
-    return image.format(_base64(image_bytes(picture, "svg")), report.shown(picture.alt))
+    return Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">').format(
+        _base64(image_bytes(picture, "svg")), report.shown(picture.alt)
+    )
 
 
 def _data(report: Report) -> dict[str, Any]:
@@ -268,5 +277,5 @@ def _data(report: Report) -> dict[str, Any]:
 
 def _thinned(n: int) -> list[int]:
     """Numbers of trials below n, descending to 0, evenly on a log scale."""
-    powers = 10 ** (np.arange(CURVE_POINTS * math.log10(max(n, 1))) / CURVE_POINTS)
-    return np.unique([0, *powers.astype(int)])[::-1][:n].tolist()
+    powers = np.arange(CURVE_POINTS * math.log10(max(n, 1))) / CURVE_POINTS
+    return np.unique([0, *(10**powers).astype(int)])[::-1][:n].tolist()

@@ -30,22 +30,20 @@ def page(report: Report) -> str:
         suite.set(attribute, str(len(suite.findall(path))))
     ElementTree.SubElement(suite, "system-out").text = "\n".join(map(report.shown, basis(report)))
     if report.runs.remarks:
-        remarks = "\n".join(map(report.shown, report.runs.remarks))
-        ElementTree.SubElement(suite, "system-err").text = remarks
+        error = ElementTree.SubElement(suite, "system-err")
+        error.text = "\n".join(map(report.shown, report.runs.remarks))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _verdicts(report: Report) -> Iterator[ElementTree.Element]:
     for (group, verdict), row in zip(report.verdicts.items(), report.rows, strict=True):
-        place = (
-            ".".join(filter(None, (row.configuration["runtime"], row.configuration["precision"])))
-            or "table"
-        )
+        place = "table"
+        if row.configuration["runtime"]:
+            place = f"{row.configuration['runtime']}.{row.configuration['precision']}"
         case = _case(report, place, group.name)
         if group.failure is not None:
-            stage = group.failure.stage or "failed"
-            _add(report, case, "error", stage, group.failure.reason)
+            _add(report, case, "error", group.failure.stage or "failed", group.failure.reason)
         elif verdict.outcome == Outcome.MISSED:
             _add(report, case, "failure", "missed", sentence(verdict))
         elif verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
@@ -72,5 +70,4 @@ def _case(report: Report, place: str, name: str) -> ElementTree.Element:
 
 def _add(report: Report, case: ElementTree.Element, tag: str, kind: str, message: str) -> None:
     """Say what is wrong with a case: a failure, an error, or that it is skipped."""
-    why = {"type": report.shown(kind), "message": report.shown(message)}
-    ElementTree.SubElement(case, tag, why)
+    ElementTree.SubElement(case, tag, type=report.shown(kind), message=report.shown(message))

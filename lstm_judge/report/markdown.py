@@ -25,10 +25,22 @@ def page(report: Report) -> str:
     lines = [f"## {title(report)}", *said, _table(report, *report.overview)]
     lines += _first_rows(report, "Compared with the baseline, SLOWER first", *report.compared)
     percentile = f"p{short_number(report.verdicts[0].question.percentile)}"
-    near = f"{percentile} within a factor of {NEAR} of the deadline, the nearest first"
-    header = ["network", "verdict", f"{percentile} us", "max us", "misses", "n", "trials needed"]
-    rows = [_row(report, place) for place in _near(report)]
-    lines += _first_rows(report, f"Undecided, then {near}", [*header, "remark"], rows)
+    lines += _first_rows(
+        report,
+        f"Undecided, then {percentile} within a factor of {NEAR} of the deadline, the nearest"
+        " first",
+        [
+            "network",
+            "verdict",
+            f"{percentile} us",
+            "max us",
+            "misses",
+            "n",
+            "trials needed",
+            "remark",
+        ],
+        [_row(report, place) for place in _near(report)],
+    )
     return "\n\n".join(lines) + "\n"
 
 
@@ -65,7 +77,11 @@ def _near(report: Report) -> list[int]:
 def _row(report: Report, place: int) -> list[str]:
     verdict = report.verdicts[place]
     outcome = report.outcome(place)
-    times = map(microseconds, (verdict.percentile_us, verdict.max_us))
     needed = verdict.new_recording.trials if outcome == Outcome.NOT_ENOUGH_EVIDENCE else None
-    numbers = map(value_text, (verdict.misses, verdict.n, needed))
-    return [report.runs[place].name, outcome, *times, *numbers, report.remark(place)]
+    return [
+        report.runs[place].name,
+        outcome,
+        *map(microseconds, (verdict.percentile_us, verdict.max_us)),
+        *map(value_text, (verdict.misses, verdict.n, needed)),
+        report.remark(place),
+    ]

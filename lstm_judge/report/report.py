@@ -90,8 +90,7 @@ def _rows(rows: Iterable[SummaryRow], tails: OutlierAnswers) -> list[SummaryRow]
     """The rows of a summary with the clusters of `tails`, which are not searched twice."""
     complete = []
     for row, tail in zip(rows, tails, strict=True):
-        clusters = tail.clusters if isinstance(tail, Outliers) else None
-        complete.append(replace(row, clusters=clusters))
+        complete.append(replace(row, clusters=tail.clusters) if isinstance(tail, Outliers) else row)
     return complete
 
 
@@ -109,15 +108,18 @@ def _slider(runs: Runs, question: Question) -> Slider:
     evenly on a log scale, and at the given one."""
     measured = [place for place, group in enumerate(runs) if group.n]
     timed = [Trials.of(*runs[place].rounds) for place in measured]
-    low = min((trials.statistic("min_us") / 1.1 for trials in timed), default=question.deadline_us)
+    low = min((trials.min_us / 1.1 for trials in timed), default=question.deadline_us)
     high = max((trials.max_us * 1.1 for trials in timed), default=question.deadline_us)
     even = np.geomspace(low, high, DEADLINES - 1)
     deadlines_us = sorted({question.deadline_us, *(float(f"{us:.3g}") for us in even)})
-    asked = [
-        ((runs[place].plain.rounds, question, runs[place].until), deadlines_us)
-        for place in measured
-    ]
-    found = computed(outcomes_at, asked, [runs[place].n for place in measured])
+    found = computed(
+        outcomes_at,
+        [
+            ((runs[place].plain.rounds, question, runs[place].until), deadlines_us)
+            for place in measured
+        ],
+        [runs[place].n for place in measured],
+    )
     names = np.full((len(runs), len(deadlines_us)), NAMES.index(FAILED))
     for place, outcomes in zip(measured, found, strict=True):
         names[place] = [list(Outcome).index(outcome) for outcome in outcomes]

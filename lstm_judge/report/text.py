@@ -16,9 +16,9 @@ from lstm_trt.store.schema import Stored
 
 def text(report: Report) -> str:
     """What is unfinished, the answer, and the largest network of each system that is MET."""
-    unfinished = [f"unfinished: {reason}" for reason in report.unfinished]
-    largest = [f"largest on {label}: {network}" for label, *_, network in report.overview[1]]
-    return "\n".join(map(report.shown, [*unfinished, *answer(report), *largest]))
+    lines = [f"unfinished: {reason}" for reason in report.unfinished] + answer(report)
+    lines += [f"largest on {label}: {network}" for label, *_, network in report.overview[1]]
+    return "\n".join(map(report.shown, lines))
 
 
 def title(report: Report) -> str:
@@ -29,35 +29,39 @@ def title(report: Report) -> str:
 def answer(report: Report) -> list[str]:
     """In sentences what meets the deadline, on which machine, how sure, under which assumption, and
     what is lacking."""
-    lines = [f"{headline(report.verdicts)}."]
-    lines += _needed(report)
-    lines += basis(report)
+    lines = [f"{headline(report.verdicts)}.", *_needed(report), *basis(report)]
     if len(report.verdicts) > 1:
         confidence = short_number(100 * report.verdicts[0].question.confidence)
-        alone = f"Each verdict holds at {confidence} % confidence for its configuration alone"
-        lines.append(f"{alone}: of many verdicts, some are wrong by chance.")
-    assumed = [each.bursts.assumed_length for each in report.verdicts]
-    lengths = [length for length in assumed if length is not None]
+        lines.append(
+            f"Each verdict holds at {confidence} % confidence for its configuration alone:"
+            " of many verdicts, some are wrong by chance."
+        )
+    lengths = []
+    for each in report.verdicts:
+        if each.bursts.assumed_length is not None:
+            lengths.append(each.bursts.assumed_length)
     if lengths:
-        least = f"MET assumes that {bursts.assumption(min(lengths))}"
-        lines.append(f"{least} (its remark states it for each), and that nothing else changes.")
+        lines.append(
+            f"MET assumes that {bursts.assumption(min(lengths))} (its remark states it for each),"
+            " and that nothing else changes."
+        )
     if report.comparisons is not None:
         lines += _compared(report)
     return lines
 
 
-def _needed(report: Report) -> list[str]:
+def _needed(report: Report) -> Iterator[str]:
     """The lengths of new recordings that would decide what is undecided."""
     needed = []
     for verdict in report.verdicts:
         undecided = verdict.n and verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
         if undecided and verdict.new_recording.trials:
             needed.append(verdict.new_recording.trials)
-    if not needed:
-        return []
-    trials = " to ".join(map(str, dict.fromkeys((min(needed), max(needed)))))
-    undecided = f"For {len(needed)} that are undecided"
-    return [f"{undecided} a new recording of {trials} trials would decide."]
+    if needed:
+        trials = " to ".join(map(str, dict.fromkeys((min(needed), max(needed)))))
+        yield (
+            f"For {len(needed)} that are undecided a new recording of {trials} trials would decide."
+        )
 
 
 def _compared(report: Report) -> Iterator[str]:
@@ -65,8 +69,8 @@ def _compared(report: Report) -> Iterator[str]:
     _, rows = report.compared
     for column, name in enumerate(("Median", "Tail"), start=1):
         found = Counter(row[column] for row in rows)
-        texts = [f"{found[change]} {change}" for change in Change if found[change]]
-        yield f"{name} compared with the baseline: {listed(texts)}."
+        texts = listed(f"{found[change]} {change}" for change in Change if found[change])
+        yield f"{name} compared with the baseline: {texts}."
     alone = len(report.comparisons or ()) - len(rows)
     if alone:
         yield f"On one side only, and not compared: {count(alone, 'configuration')}."
@@ -77,8 +81,8 @@ def basis(report: Report) -> list[str]:
     made."""
     lines = [f"Recorded {text}." for text in _recorded(report, report.runs)]
     if report.comparisons is not None:
-        baseline = _recorded(report, report.comparisons.runs)
-        lines += [f"Baseline recorded {text}." for text in baseline]
+        for text in _recorded(report, report.comparisons.runs):
+            lines.append(f"Baseline recorded {text}.")
     return lines
 
 
@@ -92,19 +96,23 @@ def _recorded(report: Report, runs: Runs) -> Iterator[str]:
     if not machines:
         yield "at an unknown time on an unknown machine"
     for fingerprint, items in machines.items():
-        devices = [item.configuration.device_name for item in items]
-        hardware = dict.fromkeys([items[0].provenance["machine"]["cpu"], *devices])
+        hardware = {items[0].provenance["machine"]["cpu"]: None}
         used = set()
         for item in items:
             configuration = item.configuration
+            hardware[configuration.device_name] = None
             used.add(with_version(configuration.runtime, configuration.runtime_version))
             used.add(f"lstm_trt {item.provenance['versions'].get('lstm_trt')}")
-        machine = f"{', '.join(map(report.cut, hardware))} (machine {fingerprint[:FINGERPRINT]})"
-        yield f"{_days(items)} on {machine}: {'; '.join(map(report.cut, sorted(used)))}"
+        yield (
+            f"{_days(items)} on {', '.join(map(report.cut, hardware))} (machine"
+            f" {fingerprint[:FINGERPRINT]}): {'; '.join(map(report.cut, sorted(used)))}"
+        )
 
 
 def _days(items: Sequence[Stored]) -> str:
     """`2026-05-01 to 2026-05-03`, or the one day."""
-    starts = [item.provenance["started_unix_ns"] for item in items]
-    ends = [time.gmtime(ns / 1e9) for ns in (min(starts), max(starts))]
-    return " to ".join(dict.fromkeys(time.strftime("%Y-%m-%d", day) for day in ends))
+    days = []
+    for item in items:
+        day = time.gmtime(item.provenance["started_unix_ns"] / 1e9)
+        days.append(time.strftime("%Y-%m-%d", day))
+    return " to ".join(dict.fromkeys((min(days), max(days))))

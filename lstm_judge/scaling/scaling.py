@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -181,23 +182,19 @@ class Findings:
         penalties = []
         for pair in self.batch1_penalties:
             shape = {"shape": pair.smaller, "ratio": 1 / pair.ratio, "certain": pair.certain}
-            penalty = {**vars(pair), **shape}
-            penalties.append(_shown(penalty, hidden | {"axis", "smaller", "larger"}))
-        unused = list(self.times.unused)
+            penalties.append(_shown(vars(pair) | shape, hidden | {"axis", "smaller", "larger"}))
         return {
             "linearity": [_shown(vars(line), hidden) for line in self.linearity],
             "inversions": inversions,
             "batch1_penalties": penalties,
             "batching": [_shown(vars(network), hidden) for network in self.batching],
-            "counts": {**vars(self.times.counts), "pairs": self.pairs, "unused_columns": unused},
+            "counts": {
+                **vars(self.times.counts),
+                "pairs": self.pairs,
+                "unused_columns": list(self.times.unused),
+            },
             "systems": self.times.systems,
         }
-
-    def lines(self, system: str, axis: str) -> list[dict[int, ShapeTime]]:
-        """Times along an axis of one system by size, with the other sizes fixed."""
-        return [
-            line for name, along, _, line in lines(self.times) if (name, along) == (system, axis)
-        ]
 
 
 def _shown(values: Mapping[str, Any], hidden: Collection[str]) -> dict[str, Any]:
@@ -272,42 +269,33 @@ def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
             of_batch_1 = axis == "batch" and (small, large) == (1, 2)
             pairs[axis] += 1
             pairs["batch 1 and 2"] += of_batch_1
-            less = line[small]
-            more = line[large]
-            if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
-                continue
-            pair = Inversion(
-                system,
-                axis,
-                _shape(times.axes, fixed, axis, small),
-                _shape(times.axes, fixed, axis, large),
-                more.latency_us / less.latency_us,
-                doubts(faster=more, slower=less),
-            )
-            found.inversions.append(pair)
-            if of_batch_1:
-                found.batch1_penalties.append(pair)
+            ratio = line[large].latency_us / line[small].latency_us
+            if ratio < 1 and 1 / ratio >= min_ratio:
+                pair = Inversion(
+                    system,
+                    axis,
+                    {name: fixed.get(name, small) for name in times.axes},
+                    {name: fixed.get(name, large) for name in times.axes},
+                    ratio,
+                    doubts(faster=line[large], slower=line[small]),
+                )
+                found.inversions.append(pair)
+                if of_batch_1:
+                    found.batch1_penalties.append(pair)
     return found
-
-
-def _shape(axes: Sequence[str], fixed: Mapping[str, int], axis: str, size: int) -> dict[str, int]:
-    """The sizes of a network of a line, in the order of the axes."""
-    sizes = {**fixed, axis: size}
-    return {name: sizes[name] for name in axes}
 
 
 def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, ShapeTime]]]:
     """(system, axis, sizes of the other axes, {size: cell}) of every line, sizes ascending."""
     for system, cells in times.cells.items():
-        for place, axis in enumerate(times.axes):
-            found: dict[tuple[int, ...], dict[int, ShapeTime]] = {}
-            for sizes in sorted(cells):
-                found.setdefault(sizes[:place] + sizes[place + 1 :], {})[sizes[place]] = cells[
-                    sizes
-                ]
-            others = [other for other in times.axes if other != axis]
-            for rest, line in sorted(found.items()):
-                yield system, axis, dict(zip(others, rest, strict=True)), line
+        for axis in times.axes:
+            found: dict[tuple, dict[int, ShapeTime]] = {}
+            for sizes, time in sorted(cells.items(), key=itemgetter(0)):
+                fixed = dict(zip(times.axes, sizes, strict=True))
+                size = fixed.pop(axis)
+                found.setdefault(tuple(fixed.items()), {})[size] = time
+            for rest, line in sorted(found.items(), key=itemgetter(0)):
+                yield system, axis, dict(rest), line
 
 
 def fit(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float, float]:
@@ -317,13 +305,11 @@ def fit(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float
     """
     x = np.asarray(sizes, dtype=float)
     y = np.asarray(times_us, dtype=float)
-    apart = y - y.mean()
-    total = float(apart @ apart)
-    if total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2:  # only rounding errors
+    if np.allclose(y, y.mean(), rtol=1e-12, atol=0):  # only rounding errors
         return 0.0, float(y.mean()), 1.0
     slope, intercept = np.polyfit(x, y, 1)
     left = y - intercept - slope * x
-    return float(slope), float(intercept), 1 - float(left @ left) / total
+    return float(slope), float(intercept), float(1 - left.var() / y.var())
 
 
 def power(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float, float]:
@@ -414,7 +400,7 @@ def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) ->
     effective = np.minimum.accumulate(times_us[::-1])[::-1]
     free = FREE_DOUBLING ** np.diff(np.log2(sizes)) * (1 + 1e-9)
     stops = np.flatnonzero(effective[1:] / effective[:-1] > free)
-    per_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
+    per_sample = (np.array(times_us) / sizes).tolist()
     best = int(np.argmin(per_sample))
     return Batching(
         system=system,

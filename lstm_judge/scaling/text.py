@@ -66,10 +66,10 @@ def _source(times: Times) -> list[str]:
     if times.unused:
         lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
-        remedy = 'name it with --rename, for example "GPU=device_name"'
         lines.append(
-            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median"
-            f" is used; if a column distinguishes them, {remedy}"
+            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median is used;"
+            " if a column distinguishes them, name it with --rename, for example"
+            ' "GPU=device_name"'
         )
     return lines
 
@@ -79,8 +79,7 @@ def _growth(findings: Findings, system: str, axis: str) -> list[str]:
     heading = FIELDS[axis].heading.capitalize()
     series = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
     if not series:
-        longest = max(map(len, findings.lines(system, axis)), default=0)
-        return [heading, f"not fitted: needs at least {POINTS} sizes, has {longest}"]
+        return [heading, f"not fitted: needs at least {POINTS} sizes"]
     sizes = Counter(line.breaks_at for line in series if line.breaks_at is not None)
     breaks = ", ".join(f"{times} at {size}" for size, times in sorted(sizes.items()))
     if untested := sum(line.untested_break for line in series):

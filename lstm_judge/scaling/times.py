@@ -25,7 +25,7 @@ from lstm_judge.statistics.segments import SAME_LEVEL
 from lstm_judge.statistics.trials import Trials, trials_of
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells
-from lstm_trt.config.format import count, listed
+from lstm_trt.config.format import listed
 from lstm_trt.store.schema import Failure
 
 AXES = ("layers", "hidden", "sequence", "batch")
@@ -101,8 +101,8 @@ class Times:
         """Number of recordings within which the level changes by more than this share, and of all
         recordings."""
         times = itertools.chain(*(cells.values() for cells in self.cells.values()))
-        rounds = list(itertools.chain(*(time.rounds for time in times)))
-        return sum(each.level_range > share for each in rounds), len(rounds)
+        ranges = [each.level_range for time in times for each in time.rounds]
+        return sum(change > share for change in ranges), len(ranges)
 
 
 def read_times(
@@ -128,11 +128,8 @@ def read_times(
         runs = load(source, rename=rename, column=column, unit=unit)
         return from_runs(resolved(runs).where(**where or {}))
     kinds = [f"{kind}_{unit}" for kind in KINDS for unit in tables.UNIT_NS]
-    for new in (rename or {}).values():
-        if new:
-            one_of(
-                "column name of --rename", tables.normal_name(new), (*AXES, *kinds, *SYSTEM_COLUMNS)
-            )
+    for new in filter(None, (rename or {}).values()):
+        one_of("column name of --rename", tables.normal_name(new), (*AXES, *kinds, *SYSTEM_COLUMNS))
     return from_tables([table.renamed(rename) for table in found], column, unit, warnings, where)
 
 
@@ -161,8 +158,7 @@ def from_runs(runs: Runs) -> Times:
         measured.append(Measured(system, tuple(sizes.values()), time))
     counts.blank = counts.rows - counts.duplicates - counts.used
     if not (axes and counts.used):
-        total = counts.rows + counts.failed
-        raise UsageError(f"{where}: none of {total} recordings is of a stacked LSTM")
+        raise UsageError(f"{where}: none of the recordings is of a stacked LSTM")
     return _times(measured, counts, where=where, axes=axes, how=runs.how, warnings=runs.remarks)
 
 
@@ -189,8 +185,7 @@ def _fields(group: Group) -> dict:
     plain = workload.as_dict()
     fields = flat(group.configuration).items()
     others = {name: value for name, value in fields if name not in plain and value is not None}
-    sizes = {axis: workload.axes[axis] for axis in AXES}
-    return {**others, **plain, **sizes, "machine": group.rounds[0].machine}
+    return {**others, **plain, **workload.axes, "machine": group.rounds[0].machine}
 
 
 def from_tables(
@@ -230,31 +225,21 @@ def from_tables(
     for (system, shape), us in medians_us.items():
         measured.append(Measured(dict(system), shape, ShapeTime(statistics.median(us))))
     source = listed((table.where for table in several), 3)
-    columns = dict.fromkeys(each.time for each in read)
-    units = dict.fromkeys(each.unit for each in read)
-    unused = dict.fromkeys(itertools.chain(*(each.unused for each in read)))
+    axes = read[0].axes
+    rows = [each.system | dict(zip(axes, each.sizes, strict=True)) for each in measured]
+    found = matching(rows, where or {}, source)
     return _times(
-        _selected(measured, read[0].axes, where or {}, source, said),
+        list(itertools.compress(measured, found.chosen)),
         counts,
         where=source,
-        axes=read[0].axes,
-        unused=tuple(unused),
-        how={"column": ", ".join(columns), "unit": ", ".join(units)},
-        warnings=tuple(dict.fromkeys(said)),
+        axes=axes,
+        unused=tuple(dict.fromkeys(itertools.chain(*(each.unused for each in read)))),
+        how={
+            "column": ", ".join(dict.fromkeys(each.time for each in read)),
+            "unit": ", ".join(dict.fromkeys(each.unit for each in read)),
+        },
+        warnings=tuple(dict.fromkeys([*said, *found.warnings])),
     )
-
-
-def _selected(
-    measured: Sequence[Measured],
-    axes: Sequence[str],
-    where: Mapping[str, Any],
-    source: str,
-    warnings: list[str],
-) -> list[Measured]:
-    rows = [each.system | dict(zip(axes, each.sizes, strict=True)) for each in measured]
-    found = matching(rows, where, source)
-    warnings += found.warnings
-    return list(itertools.compress(measured, found.chosen))
 
 
 class _Columns(NamedTuple):
@@ -279,11 +264,10 @@ def _columns_of(
     warnings += found
     sizes = _columns(table, AXES)
     if not sizes:
-        names = tables.listed_names(table.names)
-        example = '--rename "Num LSTM layers=layers"'
         raise UsageError(
             f"{table.where} has none of the columns {', '.join(AXES)}; its columns are"
-            f" {names}; rename them, for example with {example}"
+            f" {tables.listed_names(table.names)}; rename them, for example with"
+            ' --rename "Num LSTM layers=layers"'
         )
     own = telling(Tells.MINOR) if table.find("config_id") else ()
     system = _columns(table, SYSTEM_COLUMNS + own)
@@ -302,16 +286,13 @@ def _by_shape(
     sizes = np.array([_whole_sizes(table, name) for name in columns.sizes.values()])
     used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
     if not len(used):
-        rows = count(table.data.num_rows, "row")
-        raise UsageError(
-            f"{table.where}: no row has a time and {', '.join(columns.axes)} ({rows} with blanks)"
-        )
+        raise UsageError(f"{table.where}: no row has a time and {', '.join(columns.axes)}")
     cells = [table.cells(name) for name in columns.system.values()]
     found: dict[tuple, list[float]] = {}
     for row in used:
         values = ["" if texts[row] is None else str(texts[row]) for texts in cells]
         system = dict(zip(columns.system, values, strict=True)) or alone
-        key = (tuple(system.items()), tuple(map(int, sizes[:, row])))
+        key = (tuple(system.items()), tuple(sizes[:, row].astype(int).tolist()))
         found.setdefault(key, []).append(float(times_us[row]))
     return found
 

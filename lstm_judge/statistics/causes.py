@@ -104,21 +104,20 @@ def find_period(
     trials. `latency_ns`: typical duration of a trial. A start may precede the timer's event by
     this duration, or by the typical spacing of the trials if that is more.
     """
-    generator = np.random.default_rng(5)
-    intervals = []
-    random = []
-    spacings = []
+    marked = []
     for starts, member in zip(starts_ns, members, strict=True):
         places = np.flatnonzero(member)
         if len(places) > 1:
-            intervals.append(_intervals(starts, places))
-            random.append(_random_intervals(starts, len(places), generator))
-            spacings.append(np.diff(starts))
+            marked.append((starts, places))
+    intervals = [_intervals(*pair) for pair in marked]
     if sum(map(len, intervals)) < LEAST:
         return None
+    generator = np.random.default_rng(5)
+    random = [_random_intervals(starts, len(places), generator) for starts, places in marked]
     found = np.sort(np.concatenate(intervals))
     by_chance = np.sort(np.concatenate(random))
-    spacing_ns = max(latency_ns, float(np.median(np.concatenate(spacings))))
+    typical_ns = np.median(np.concatenate([np.diff(starts) for starts, _ in marked]))
+    spacing_ns = max(latency_ns, float(typical_ns))
     candidate = _candidate(found, by_chance, spacing_ns)
     period = None if candidate is None else _refined(found, candidate, spacing_ns)
     if period is None or not _is_at_multiples(found, by_chance, 1e6 * period.ms, spacing_ns):
@@ -389,8 +388,9 @@ def _by_run(counted: Sequence[_Counted], kind: int) -> np.ndarray | None:
     sizes = []
     for each, (starts, lengths) in zip(counted, runs, strict=True):
         n = len(each.labels)
-        before = np.append(0, np.cumsum(each.has))
-        marked = before[starts + np.minimum(lengths, length)] > before[starts]
+        stops = starts + np.minimum(lengths, length)
+        parts = itertools.starmap(slice, zip(starts, stops, strict=True))
+        marked = np.array([each.has[part].any() for part in parts], dtype=bool)
         inside.append(_in_strata(starts, marked, n))
         whole = n // length * length
         bulk = (each.labels[:whole] == BULK).reshape(-1, length)

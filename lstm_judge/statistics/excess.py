@@ -122,9 +122,9 @@ class Spent:
 
     @cached_property
     def _counters(self) -> dict[str, np.ndarray]:
-        tables = []
-        for round_ in self._rounds:
-            tables.append(round_.causes | round_.off_core | round_.of_blocks(OF_BLOCKS))
+        tables = [
+            round_.causes | round_.off_core | round_.of_blocks(OF_BLOCKS) for round_ in self._rounds
+        ]
         return self._timed((*OF_TRIALS, *OF_BLOCKS), tables)
 
     def _timed(

@@ -179,7 +179,7 @@ def summarize(
     warnings = dict.fromkeys(
         f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing
     )
-    if clusters and any(row.n and row.clusters is None for row in rows):
+    if clusters:
         for group in runs:
             why = not_judged(group.rounds)
             if why is not None:
@@ -197,23 +197,17 @@ def summarize_groups(
 ) -> list[SummaryRow]:
     """One row per group, in their order, or one per round."""
     rows = []
-    recorded: dict[int, tuple[Round, ...]] = {}
+    judged: dict[int, list[Round]] = {}
     for group in groups:
         rounds = timed_rounds(group.rounds)
         if not rounds:
             rows.append(_failed(group))
             continue
         for part in [(round_,) for round_ in rounds] if by_round else [rounds]:
-            recorded[len(rows)] = part
+            if clusters and not_judged(part) is None:
+                judged[len(rows)] = [Round.of(round_.timed_ns) for round_ in part]
             rows.append(_recorded(group, part, part[0].round if by_round else None, shares))
-    if not clusters:
-        return rows
-    judged = {}
-    for place, part in recorded.items():
-        if not_judged(part) is None:
-            judged[place] = [Round.of(round_.timed_ns) for round_ in part]
-    sizes = [sum(round_.n for round_ in part) for part in judged.values()]
-    found = computed(_clusters, list(judged.values()), sizes)
+    found = computed(_clusters, list(judged.values()), [rows[place].n for place in judged])
     for place, (of_row, steady_state) in zip(judged, found, strict=True):
         rows[place] = replace(rows[place], clusters=of_row, steady_state=steady_state)
     return rows

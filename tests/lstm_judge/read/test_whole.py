@@ -19,7 +19,7 @@ from lstm_judge.statistics.trials import Trials
 from lstm_trt.store import files, folders
 from lstm_trt.store.whole import counted, one_of_each
 from tests.conftest import ROOT
-from tests.support.golden import differences
+from tests.support.golden import VERDICT, differences
 from tests.support.pictures import text_of
 
 #: Columns of a summary that are of the trials in memory, of which a long recording has fewer.
@@ -72,7 +72,7 @@ def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
     middle = Trials.of(*group.rounds).statistic("median_us")
     for deadline_us, percentile in ((1.5 * middle, "99"), (1.5 * middle, "99.9"), (middle, "90"), (3 * middle, "99")):
         (verdict,), (expected,) = (lab.verdict(each, deadline_us, percentile) for each in (found, known))
-        flat, planned = (columns.row(each.as_dict(), OF_ALL, columns.VERDICT) for each in (verdict, expected))
+        flat, planned = (columns.row(each.as_dict(), OF_ALL, VERDICT) for each in (verdict, expected))
         assert not differences(planned, flat)
 
 

@@ -44,6 +44,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies
+from tests.support.golden import VERDICT
 from tests.support.planted_latencies import check_rate, even, judge
 
 MISSED, NOT_ENOUGH, MET = EXIT_STATUS
@@ -585,7 +586,7 @@ def test_failures_statuses_and_json(rng):
         assert Verdicts(Runs(()), answers).exit_status == status
     for answer in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
         again = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
-        flat = columns.row(again, (*columns.VERDICT, "n", "max_us"), columns.VERDICT)  # no level is missing
+        flat = columns.row(again, (*VERDICT, "n", "max_us"), VERDICT)  # no level is missing
         assert (flat["verdict"], flat["n"], flat["percentile"]) == (answer.outcome, answer.n, 99.9)
         assert len(repr(answer)) < 300 and "\n" not in repr(answer)
     assert set(again["firm_statistics"]["worst_in"]) == {"10", "100", "1000"}
