@@ -200,11 +200,14 @@ class SequentialTests:
         )
         return high
 
-    def percentile_high_us(self, seen: Evidence, series: Trials) -> float | None:
-        """The latency that as many calls of a round exceed as just decide MET."""
+    def percentile_high_us(self, seen: Evidence, series: Trials) -> float:
+        """The latency that as many calls of a round exceed as just decide MET; infinite if there is
+        none."""
         allowed = float(self.allowed)
         most = most_true(lambda misses: self._met(seen, misses, allowed), series.n)
-        return None if most is None else exceeded_us(series.bounds[1], most)
+        if most is None:
+            return math.inf
+        return float(series.bounds[1].ordered_ns[series.n - most - 1]) / 1e3
 
     def bounds(self, pooled: Trials, timed: Sequence[Trials]) -> Bounds:
         """The bounds of these tests; `timed`: the trials of each round, `pooled`: of all."""
@@ -216,17 +219,13 @@ class SequentialTests:
             low, _ = searched(lambda rate: not self._missed(misses, rate), allowed, 0.0, 1.0)
         fewest = bisect_left(range(1, n + 1), True, key=lambda each: self._missed(each, allowed))
         highs_us = [self.percentile_high_us(*each) for each in zip(self.rounds, timed, strict=True)]
-        high_us = None
-        if None not in highs_us:
-            high_us = max(
-                quantiles.percentile(pooled.ordered_ns, 1 - self.allowed) / 1e3, *highs_us
-            )
+        percentile_us = quantiles.percentile(pooled.ordered_ns, 1 - self.allowed) / 1e3
         rates_high = [self.rate_high(each, each.misses) for each in self.rounds]
         miss_rate_high = max(misses / n, *rates_high)
         without_misses = [replace(each, until_ok=(each.n, 0), misses=0) for each in self.rounds]
         return Bounds(
             percentile_low_us=exceeded_us(pooled.bounds[0], fewest) if fewest < n else None,
-            percentile_high_us=high_us,
+            percentile_high_us=quantiles.finite(max(percentile_us, *highs_us)),
             miss_rate_low=min(low, misses / n),
             miss_rate_high=miss_rate_high,
             certifies=100 * (1 - miss_rate_high),

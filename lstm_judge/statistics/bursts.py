@@ -230,13 +230,15 @@ def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) ->
 
     Without a miss n times the allowed rate over ln(1 / (1 - confidence)).
     """
-    most = max(1.0, n * float(allowed) / -math.log(1 - confidence))
-    means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
     expected = n * float(allowed)
+    most = max(1.0, expected / -math.log(1 - confidence))
+    if not count:
+        return most
+    means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
     place = bisect_left(
         means, True, key=lambda mean: polya_aeppli(count, expected, mean) > 1 - confidence
     )
-    return float(means[max(place - 1, 0)]) if count else most
+    return float(means[max(place - 1, 0)])
 
 
 def trials_for_in_bursts(count: int, allowed: Fraction, confidence: float, longest: float) -> int:

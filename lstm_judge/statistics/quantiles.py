@@ -73,8 +73,9 @@ def median(values: np.ndarray) -> float:
 def quantile(ordered: Ordered, share: float) -> float:
     """An interpolated quantile (numpy's default), for boxes and thresholds only."""
     place = share * (len(ordered) - 1)
-    low, high = (float(ordered[rank]) for rank in (math.floor(place), math.ceil(place)))
-    return low + (high - low) * (place - math.floor(place))
+    below = math.floor(place)
+    low = float(ordered[below])
+    return low + (float(ordered[math.ceil(place)]) - low) * (place - below)
 
 
 def fences(ordered_ns: Ordered) -> tuple[int, int]:
@@ -102,7 +103,10 @@ def _whole(values_ns: Any) -> np.ndarray:
 
 def is_outlier(values_ns: np.ndarray) -> np.ndarray:
     """Which values, in any order, are outside 1.5 x IQR, on both sides (`fences`)."""
-    low, high = fences(np.sort(values_ns))
+    return _outside(values_ns, *fences(np.sort(values_ns)))
+
+
+def _outside(values_ns: np.ndarray, low: int, high: int) -> np.ndarray:
     whole = _whole(values_ns)
     return (whole < low) | (whole > high)
 
@@ -111,8 +115,7 @@ def count_outliers(values_ns: Ordered) -> int:
     """Number of values, in any order, outside 1.5 x IQR, as in a box plot; see `fences`."""
     if isinstance(values_ns, np.ndarray):
         return int(np.count_nonzero(is_outlier(values_ns)))
-    (low, high), whole = fences(values_ns), _whole(values_ns.values)
-    return int(values_ns.counts[(whole < low) | (whole > high)].sum())
+    return int(values_ns.counts[_outside(values_ns.values, *fences(values_ns))].sum())
 
 
 def mean_and_deviation(values: Ordered) -> tuple[float, float]:

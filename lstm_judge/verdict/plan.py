@@ -140,15 +140,11 @@ class _Like:
         if most > MANY_MISSES:  # their rate is known as well as it is drawn
             return float(special.betainc(seen, others, most / trials))
         count = np.arange(math.floor(most / self.tau) + 1)
-        log_ways = (
-            special.gammaln(drawn + 1)
-            - special.gammaln(count + 1)
-            - special.gammaln(drawn - count + 1)
-        )
         log_chances = (
-            log_ways
-            + special.betaln(seen + count, others + drawn - count)
+            special.betaln(seen + count, others + drawn - count)
             - special.betaln(seen, others)
+            - special.betaln(drawn - count + 1, count + 1)
+            - math.log(drawn + 1)
         )
         return min(1.0, float(np.exp(log_chances).sum()))
 

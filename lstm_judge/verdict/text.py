@@ -42,7 +42,8 @@ def headline(verdicts: Verdicts) -> str:
     """The answer in one line."""
     if len(verdicts) == 1:
         return str(verdicts).partition("\n")[0]
-    return f"{question(verdicts[0])}: o{conclusion(verdicts).splitlines()[0][1:]}"
+    counted = conclusion(verdicts).splitlines()[0]
+    return f"{question(verdicts[0])}: {counted.replace('Of', 'of', 1)}"
 
 
 def names_text(verdicts: Verdicts) -> str:
@@ -194,7 +195,7 @@ def _allowed(verdict: Verdict) -> str:
 
 def _assumed(verdict: Verdict) -> str:
     """What MET assumes about bursts of misses."""
-    return bursts.assumption(verdict.bursts.assumed_length)
+    return bursts.assumption(verdict.bursts.assumed_length or 1)
 
 
 # Its lines
@@ -220,7 +221,7 @@ def _percentile(verdict: Verdict) -> str:
     high = "no upper bound" if high_us is None else f"at most {microseconds(high_us)} us"
     return (
         f"{_percentile_name(verdict)} {microseconds(verdict.percentile_us)} us, {low}, {high} "
-        f"(one-sided bounds {_confident(verdict)})"
+        f"(one-sided, {_confident(verdict)})"
     )
 
 
@@ -242,15 +243,13 @@ def _uncertain(verdict: Verdict) -> bool:
 def _misses(verdict: Verdict) -> str:
     bounds = verdict.bounds
     high = f"at most {percent_at_most(bounds.miss_rate_high)}"
-    kind = "one-sided bound"
     if verdict.misses:
         rate = percent(verdict.misses / verdict.n)
         if _uncertain(verdict):
             rate = f"{percent(verdict.certain_misses / verdict.n)} to {rate}"
         high = f"{rate}, at least {percent_at_least(bounds.miss_rate_low)}, {high}"
-        kind = "one-sided bounds"
     return (
-        f"{_missed(verdict)}: miss rate {high} ({kind} {_confident(verdict)}); "
+        f"{_missed(verdict)}: miss rate {high} (one-sided, {_confident(verdict)}); "
         f"allowed {_allowed(verdict)}"
     )
 
@@ -347,8 +346,7 @@ def _e_value(log: float) -> str:
 def _assumption(verdict: Verdict) -> Iterator[str]:
     if verdict.outcome != Outcome.MET:
         return
-    text = f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"
-    yield text if verdict.misses else f"{text}; no miss was seen"
+    yield f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"
     slow = verdict.bursts.slow
     if slow is None:
         return
@@ -360,7 +358,7 @@ def _assumption(verdict: Verdict) -> Iterator[str]:
         f"most of which meet the deadline, {come}"
     )
     if verdict.bursts.slow_longer:
-        length = bursts.calls(verdict.bursts.assumed_length)
+        length = bursts.calls(verdict.bursts.assumed_length or 1)
         text += f", longer than the {length} for which MET holds"
     yield text
 
@@ -393,8 +391,6 @@ def _dependence(verdict: Verdict) -> str:
     if found.extremal_index < 1:
         text += f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)"
     text += f"; {count(verdict.n, 'trial')}, effective sample size {effective.n}"
-    if verdict.misses:
-        text += f" ({count(verdict.misses, 'miss')}, effectively {effective.misses})"
     if effective.outcome == effective.outcome_if_independent:
         return f"{text}: this does not change the verdict"
     return f"{text}: {effective.outcome} instead of {effective.outcome_if_independent}"
