@@ -39,11 +39,17 @@ class Question:
 
     def __post_init__(self) -> None:
         quantiles.check_confidence(self.confidence)
-        must = "the effect must be a share such as 0.02, at least 0 and below 1"
-        check_number(must, self.effect, lambda share: 0 <= share < 1)
+        check_number(
+            "the effect must be a share such as 0.02, at least 0 and below 1",
+            self.effect,
+            lambda share: 0 <= share < 1,
+        )
         if self.deadline_us is not None:
-            must = "the deadline must be a positive time in us"
-            check_number(must, self.deadline_us, lambda us: us > 0)
+            check_number(
+                "the deadline must be a positive time in us",
+                self.deadline_us,
+                lambda us: us > 0,
+            )
         if self.percentile is not None:
             quantiles.share_of(self.percentile)
 

@@ -217,9 +217,11 @@ def _values_of(side: Group) -> dict[str, set[str]]:
     known = list(fields.items())
     for round_ in side.rounds:
         known += [(VERSION + name, text) for name, text in round_.versions.items() if text]
-        known.append(("trials per process", round_.n))
-        known.append(("telemetry", round_.telemetry))
-        known.append(("machine", round_.machine))
+        known += [
+            ("trials per process", round_.n),
+            ("telemetry", round_.telemetry),
+            ("machine", round_.machine),
+        ]
     found: dict[str, set[str]] = {}
     for name, value in known:
         if value is not None:

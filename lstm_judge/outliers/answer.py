@@ -41,8 +41,10 @@ class Outliers(JsonFields):
     clock_step_us: float
 
     def __repr__(self) -> str:
-        found = f"{len(self.clusters)} clusters, partition {self.partition}"
-        return f"<Outliers: {self.n} trials, {self.outliers} outside 1.5 x IQR, {found}>"
+        return (
+            f"<Outliers: {self.n} trials, {self.outliers} outside 1.5 x IQR,"
+            f" {len(self.clusters)} clusters, partition {self.partition}>"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,8 @@ class Tail(JsonFields):
 
     def as_dict(self) -> dict:
         """JSON values."""
-        names = {"start": "from", "stop": "to"}
-        return {names.get(name, name): value for name, value in super().as_dict().items()}
+        found = super().as_dict()
+        return {"from": found.pop("start"), "to": found.pop("stop"), **found}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def explain_outliers(rounds: Sequence[Round]) -> Outliers:
         low, high = part.multiples
         excess_ns[label] = (median_ns * (low - 1), median_ns * (high - 1))
     causes = find_causes(rounds, labels, excess_ns)
-    starts_ns = list(map(_starts, rounds))
+    starts_ns = [_starts(round_) for round_ in rounds]
     spent = Spent(rounds)
     pooled = np.concatenate(labels)
     for label, part in parts.items():
@@ -57,9 +57,9 @@ def _events(rounds: Sequence[Round], spent: Spent) -> Events:
         text = unexplained_text(round_.unexplained_cpu_ns, float(np.mean(round_.timed_ns)))
         if text:
             unexplained.append(f"Round {round_.round}: {text} (telemetry: {round_.telemetry})")
-    timestamps = all(round_.start_ns is not None for round_ in rounds)
+    summed = any(round_.start_ns is None for round_ in rounds)
     return Events(
-        period_by=TimesBy.TIMESTAMPS if timestamps else TimesBy.SUMMED_LATENCIES,
+        period_by=TimesBy.SUMMED_LATENCIES if summed else TimesBy.TIMESTAMPS,
         counted=tuple(counted),
         slowest=spent.slowest(),
         control=Spent.of_control(rounds).slowest(),

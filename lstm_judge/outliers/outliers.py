@@ -11,18 +11,6 @@ from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.parallel import computed
 from lstm_trt.config.libraries import pd
 
-#: Columns of `OutlierAnswers.clusters`.
-CLUSTER_COLUMNS = (
-    "network",
-    "multiplier",
-    "trials",
-    "percent",
-    "percent_low",
-    "percent_high",
-    "period_ms",
-    "causes",
-)
-
 
 def outliers(runs: RunsSource, causes: bool = True) -> "OutlierAnswers":
     """Outliers of each configuration and their clusters; with `causes`, also periods and associated
@@ -32,17 +20,17 @@ def outliers(runs: RunsSource, causes: bool = True) -> "OutlierAnswers":
     configuration has fewer than 2 trials after warm-up.
     """
     runs = runs_to_judge(runs)
-    measured = [group for group in runs if group.failure is None]
-    trials = [group.n for group in measured]
-    if causes:
-        found = computed(explain_outliers, [group.rounds for group in measured], trials)
-    else:
-        found = computed(search_outliers, [group.plain.rounds for group in measured], trials)
+    measured = [group if causes else group.plain for group in runs if group.failure is None]
+    found = computed(
+        explain_outliers if causes else search_outliers,
+        [group.rounds for group in measured],
+        [group.n for group in measured],
+    )
     known = iter(found)
-    answers: list[Any] = []
-    for group in runs:
-        answers.append(next(known) if group.failure is None else group.failure)
-    return OutlierAnswers(runs, tuple(answers), runs.remarks)
+    answers: tuple[Any, ...] = tuple(
+        next(known) if group.failure is None else group.failure for group in runs
+    )
+    return OutlierAnswers(runs, answers, runs.remarks)
 
 
 class OutlierAnswers(Answers[Outliers]):
@@ -67,9 +55,7 @@ class OutlierAnswers(Answers[Outliers]):
         period, causes."""
         rows = []
         for group, found in self.items():
-            if not isinstance(found, Outliers):
-                continue
-            for cluster in found.clusters:
+            for cluster in found.clusters if isinstance(found, Outliers) else ():
                 rows.append(
                     (
                         group.name,
@@ -82,4 +68,14 @@ class OutlierAnswers(Answers[Outliers]):
                         causes_text(cluster, found.events, short=True),
                     )
                 )
-        return pd.DataFrame(rows, columns=list(CLUSTER_COLUMNS))
+        columns = [
+            "network",
+            "multiplier",
+            "trials",
+            "percent",
+            "percent_low",
+            "percent_high",
+            "period_ms",
+            "causes",
+        ]
+        return pd.DataFrame(rows, columns=columns)

@@ -22,8 +22,8 @@ from lstm_judge.statistics.trials import timed_rounds
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.libraries import special
 
-#: Confidence of the two-sided interval of a cluster's share.
-SHARE_CONFIDENCE = 0.95
+#: Confidence of each bound of a cluster's share: the interval has 95 %.
+SHARE_CONFIDENCE = 0.975
 
 #: Share of a normal distribution beyond each fence of 1.5 x IQR; significance level of a tail.
 NORMAL_BEYOND, TAIL_ALPHA = 0.00349, 0.01
@@ -46,9 +46,10 @@ def search_outliers(rounds: Sequence[Round]) -> Outliers:
     labels = multiples.labels(bumps)
     tail = _tail(multiples, labels)
     described = []
-    start = 0
+    stop = 0
     for round_, latency_ns, course in zip(rounds, timed, courses, strict=True):
-        stop = start + len(latency_ns)
+        trials = slice(stop, stop + len(latency_ns))
+        stop = trials.stop
         described.append(
             OutlierRound(
                 round=round_.round,
@@ -59,13 +60,12 @@ def search_outliers(rounds: Sequence[Round]) -> Outliers:
                 drift=course.drift,
                 segments=course.segments,
                 levels=course.levels,
-                labels=labels[start:stop],
-                level_ns=multiples.level_ns[start:stop],
+                labels=labels[trials],
+                level_ns=multiples.level_ns[trials],
             )
         )
-        start = stop
     latency_ns = np.concatenate(timed)
-    clusters = _clusters(bumps, described, latency_ns)
+    clusters = _clusters(bumps, labels, described, latency_ns)
     return Outliers(
         n=len(latency_ns),
         median_us=median(latency_ns) / 1e3,
@@ -89,25 +89,27 @@ def _partition(clusters: Sequence[Cluster], labels: np.ndarray) -> dict[str, int
 
 
 def _clusters(
-    bumps: Sequence[Bump], rounds: Sequence[OutlierRound], latency_ns: np.ndarray
+    bumps: Sequence[Bump],
+    labels: np.ndarray,
+    rounds: Sequence[OutlierRound],
+    latency_ns: np.ndarray,
 ) -> tuple[Cluster, ...]:
-    """The clusters at these places, with the trials that `rounds` label so."""
+    """The clusters at these places, with the trials that are labelled so."""
     n = len(latency_ns)
-    labels = np.concatenate([each.labels for each in rounds])
     clusters = []
     for place, bump in enumerate(bumps):
         counts = tuple(int(np.count_nonzero(each.labels == place)) for each in rounds)
         count = sum(counts)
-        time_ns = (
-            np.median(latency_ns[labels == place]) if count else bump.place * median(latency_ns)
-        )
-        low, high = rate_bounds(count, n, 1 - (1 - SHARE_CONFIDENCE) / 2)
+        time_ns = bump.place * median(latency_ns)
+        if count:
+            time_ns = float(np.median(latency_ns[labels == place]))
+        low, high = rate_bounds(count, n, SHARE_CONFIDENCE)
         clusters.append(
             Cluster(
                 multiplier=bump.place,
                 low=bump.low,
                 high=bump.high,
-                time_us=float(time_ns) / 1e3,
+                time_us=time_ns / 1e3,
                 count=count,
                 share=count / n,
                 share_low=low,
@@ -139,8 +141,7 @@ class _Multiples:
         """For each trial `BULK`, or the index of the first cluster whose range it is in."""
         labels = np.full(len(self.own), BULK, dtype=np.int64)
         for place, bump in enumerate(bumps):
-            inside = (self.own >= bump.low) & (self.own < bump.high)
-            labels[(labels == BULK) & inside] = place
+            labels[(labels == BULK) & (self.own >= bump.low) & (self.own < bump.high)] = place
         return labels
 
 
@@ -198,8 +199,7 @@ def _tail(trials: _Multiples, labels: np.ndarray) -> Tail | None:
     fence = high + 1.5 * (high - low)
     count = int(np.count_nonzero(bulk & (trials.own > fence)))
     if 1 - at_most(count - 1, total, NORMAL_BEYOND) > TAIL_ALPHA:
-        rare = -float(special.ndtri(TAIL_ALPHA / total)) * (high - low) / NORMAL_IQR
-        fence = max(fence, middle + rare)
+        fence = max(fence, middle - special.ndtri(TAIL_ALPHA / total) * (high - low) / NORMAL_IQR)
     beyond = bulk & (trials.own > fence)
     if not beyond.any():
         return None

@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from lstm_judge.answers import Answers
 from lstm_judge.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_judge.outliers.answer import Cluster, Events, OutlierRound, Outliers, Tail
 from lstm_judge.read import numbers
 from lstm_judge.statistics.causes import Cause
 from lstm_judge.statistics.excess import OF_BLOCKS, PARTS, Excess, ran
-from lstm_judge.statistics.segments import FEWEST_STEPS, SAME_LEVEL, Levels
+from lstm_judge.statistics.segments import FEWEST_STEPS, SAME_LEVEL, Levels, Segment
 from lstm_trt.config import format as fmt
 from lstm_trt.config.libraries import special
 
@@ -64,36 +66,36 @@ def headline(answers: Answers[Outliers]) -> str:
     found = [answer for answer in answers if isinstance(answer, Outliers)]
     clusters = sum(bool(outliers.clusters) for outliers in found)
     unsteady = sum(outliers.steady_state == SteadyState.NONE for outliers in found)
-    counted = f"{clusters} with clusters of slow or fast calls, {unsteady} without a steady state"
-    return f"{fmt.count(len(answers), 'configuration')}: {counted}"
+    return (
+        f"{fmt.count(len(answers), 'configuration')}: {clusters} with clusters of slow or fast"
+        f" calls, {unsteady} without a steady state"
+    )
 
 
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
-    trials = f"{fmt.count(outliers.n, 'trial')}: {_partition(outliers)}"
-    clusters = f"clusters (x median): {clusters_text(outliers.clusters)}"
-    level = f"level: {outliers.steady_state}"
-    return f"{name}: {trials}; {_box_plot_count(outliers)}; {clusters}; {level}"
+    return (
+        f"{name}: {fmt.count(outliers.n, 'trial')}: {_partition(outliers)};"
+        f" {_box_plot_count(outliers)}; clusters (x median): {clusters_text(outliers.clusters)};"
+        f" level: {outliers.steady_state}"
+    )
 
 
 def clusters_text(clusters: Sequence[Cluster], short: bool = False) -> str:
     """`2.0 % at 1.25x, 1.0 % at 2.01x`, or `none`; if `short`: `2.0 % at 1.25x; 2 more`, with the
     most frequent one."""
-    shown = clusters
-    if short:
-        shown = sorted(clusters, key=lambda cluster: -cluster.share)[:1]
-    texts = []
-    for cluster in shown:
-        texts.append(f"{fmt.percent(cluster.share)} at {numbers.multiple(cluster.multiplier)}")
-    more = f"; {len(clusters) - len(shown)} more" if len(clusters) > len(shown) else ""
-    return fmt.listed(texts) + more
+    if short and len(clusters) > 1:
+        most = max(clusters, key=lambda cluster: cluster.share)
+        return f"{clusters_text([most])}; {len(clusters) - 1} more"
+    return fmt.listed(
+        f"{fmt.percent(cluster.share)} at {numbers.multiple(cluster.multiplier)}"
+        for cluster in clusters
+    )
 
 
 def outliers_text(outliers: Outliers, name: str = "") -> str:
     """Several lines: number of outliers, course of the level, clusters, and tail."""
-    lines = []
-    if name:
-        lines.append(f"{name}:")
+    lines = [f"{name}:"] if name else []
     trials = fmt.count(outliers.n, "trial")
     if len(outliers.rounds) > 1:
         trials += f" in {len(outliers.rounds)} rounds"
@@ -101,9 +103,10 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
     lines.append(f"{trials}; {_box_plot_count(outliers)}")
     lines.append(f"Trials: {_partition(outliers)}")
     if outliers.clock_step_us >= SAME_LEVEL * outliers.median_us:
-        step = fmt.latency(outliers.clock_step_us)
-        hidden = f"clusters nearer than {FEWEST_STEPS} steps to the median are not seen"
-        lines.append(f"The clock has steps of {step}: {hidden}.")
+        lines.append(
+            f"The clock has steps of {fmt.latency(outliers.clock_step_us)}: clusters nearer than"
+            f" {FEWEST_STEPS} steps to the median are not seen."
+        )
     lines += levels_texts(outliers.rounds)
     lines += _course(outliers.rounds)
     lines += _clusters(outliers)
@@ -115,20 +118,23 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
         lines += _seen_meanwhile(events)
         lines += events.unexplained
         if outliers.clusters and not events.counted:
-            names = "context switches, page faults, steal and throttling"
-            lines.append(f"No events were counted: `lstm-trt record` counts {names}.")
+            lines.append(
+                "No events were counted: `lstm-trt record` counts context switches, page faults,"
+                " steal and throttling."
+            )
     return "\n".join(lines)
 
 
 def _box_plot_count(outliers: Outliers) -> str:
-    share = fmt.percent(outliers.outliers / outliers.n)
-    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {share})"
+    count = outliers.outliers
+    return f"{count} outside 1.5 x IQR (box plot; {fmt.percent(count / outliers.n)})"
 
 
 def _partition(outliers: Outliers) -> str:
     """Number of trials of each kind; they add up to n."""
-    sizes = outliers.partition.items()
-    return ", ".join(f"{kind.replace('_', ' ')} {size}" for kind, size in sizes)
+    return ", ".join(f"{kind} {size}" for kind, size in outliers.partition.items()).replace(
+        "_", " "
+    )
 
 
 def levels_texts(rounds: Sequence[Any]) -> list[str]:
@@ -140,8 +146,8 @@ def levels_texts(rounds: Sequence[Any]) -> list[str]:
     texts = []
     for each in rounds:
         if each.levels is not None:
-            of_round = f"Round {each.round}: " if len(rounds) > 1 else ""
-            texts.append(of_round + _levels(each.levels))
+            text = _levels(each.levels)
+            texts.append(f"Round {each.round}: {text}" if len(rounds) > 1 else text)
     return texts
 
 
@@ -154,8 +160,10 @@ def _levels(levels: Levels) -> str:
         if first != last:
             share += f", from {first} in the first tenth of the trials to {last} in the last"
         texts.append(f"{fmt.microseconds(median_us)} us ({share})")
-    runs = f"in runs of {fmt.number(levels.run_length)} calls on average"
-    return f"{len(texts)} levels {runs}: {', '.join(texts)}"
+    return (
+        f"{len(texts)} levels in runs of {fmt.number(levels.run_length)} calls on average:"
+        f" {', '.join(texts)}"
+    )
 
 
 def _course(rounds: Sequence[OutlierRound]) -> Iterator[str]:
@@ -174,41 +182,46 @@ def _segments(round_: OutlierRound) -> str:
         return ""
     texts = []
     for segment in round_.segments[:MOST_SEGMENTS]:
-        text = f"{fmt.microseconds(segment.median_us)} us in trials {segment.start + 1} to"
-        text += f" {segment.stop}"
+        text = f"{fmt.microseconds(segment.median_us)} us in {_trials(segment)}"
         if segment.change:
             text += f" (drift {numbers.signed_percent(segment.change)})"
         texts.append(text)
     more = len(round_.segments) - len(texts)
     if more:
         texts.append(f"and {fmt.count(more, 'more segment')}")
-    drift = numbers.signed_percent(round_.drift)
-    return f", {drift} from start to end: {'; '.join(texts)}"
+    return f", {numbers.signed_percent(round_.drift)} from start to end: {'; '.join(texts)}"
+
+
+def _trials(segment: Segment) -> str:
+    return f"trials {segment.start + 1} to {segment.stop}"
 
 
 def _clusters(outliers: Outliers) -> Iterator[str]:
     if not outliers.clusters:
         yield "No clusters."
         return
-    fast = sum(cluster.fast for cluster in outliers.clusters)
-    kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
-    counted = " and ".join(fmt.count(size, kind) for size, kind in kinds if size)
-    interval = "with the 95 % interval of the share"
-    yield f"{counted}, as multiples of the local median ({interval}):"
+    kinds = Counter(
+        "fast cluster" if cluster.fast else "slow cluster" for cluster in outliers.clusters
+    )
+    counted = " and ".join(fmt.count(kinds[kind], kind) for kind in sorted(kinds, reverse=True))
+    yield (f"{counted}, as multiples of the local median (with the 95 % interval of the share):")
     for cluster in outliers.clusters:
         yield f"  {_cluster(cluster, outliers)}"
     for cluster in outliers.clusters:
         if _is_uneven(cluster, outliers.rounds):
-            place = numbers.multiple(cluster.multiplier)
-            counts = ", ".join(map(str, cluster.counts))
-            yield f"  the frequency of {place} differs between rounds: {counts} trials"
+            yield (
+                f"  the frequency of {numbers.multiple(cluster.multiplier)} differs between rounds:"
+                f" {', '.join(map(str, cluster.counts))} trials"
+            )
 
 
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
-    place = f"{numbers.multiple(cluster.multiplier)} ({fmt.microseconds(cluster.time_us)} us)"
-    trials = f"{fmt.count(cluster.count, 'trial')}, {fmt.percent(cluster.share)}"
-    interval = f"{fmt.percent_number(cluster.share_low)} to {fmt.percent(cluster.share_high)}"
-    text = f"{place}: {trials} ({interval}){_period(cluster, outliers.events)}"
+    text = (
+        f"{numbers.multiple(cluster.multiplier)} ({fmt.microseconds(cluster.time_us)} us):"
+        f" {fmt.count(cluster.count, 'trial')}, {fmt.percent(cluster.share)}"
+        f" ({fmt.percent_number(cluster.share_low)} to {fmt.percent(cluster.share_high)})"
+        f"{_period(cluster, outliers.events)}"
+    )
     if cluster.fast:
         text += _level_elsewhere(cluster, outliers.rounds)
     return text if outliers.events is None else f"{text}, {causes_text(cluster, outliers.events)}"
@@ -223,7 +236,7 @@ def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
             near = abs(segment.median_us / cluster.time_us - 1) <= SAME_STATE
             if near and segment.trials > longest:
                 longest = segment.trials
-                text = f", close to the median of trials {segment.start + 1} to {segment.stop}"
+                text = f", close to the median of {_trials(segment)}"
                 if len(rounds) > 1:
                     text += f" of round {each.round}"
     return text
@@ -231,11 +244,10 @@ def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
 
 def _is_uneven(cluster: Cluster, rounds: Sequence[OutlierRound]) -> bool:
     """Whether the share differs significantly between rounds (chi-squared test at 0.1 %)."""
-    expected = [cluster.share * each.n for each in rounds]
-    if len(rounds) < 2 or min(expected) < 5:
+    expected = np.array([cluster.share * each.n for each in rounds])
+    if len(rounds) < 2 or expected.min() < 5:
         return False
-    pairs = zip(cluster.counts, expected, strict=True)
-    square = sum((count - mean) ** 2 / mean for count, mean in pairs)
+    square = ((cluster.counts - expected) ** 2 / expected).sum()
     return bool(special.chdtrc(len(rounds) - 1, square) < 0.001)
 
 
@@ -244,8 +256,10 @@ def _tail(tail: Tail, outliers: Outliers) -> str:
     text = "Stragglers" if few else "A smooth tail"
     if outliers.clusters:
         text += " outside clusters"
-    text += f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)}"
-    text += f", from {numbers.multiple(tail.start)}"
+    text += (
+        f": {fmt.count(tail.count, 'trial')}, {fmt.percent(tail.share)},"
+        f" from {numbers.multiple(tail.start)}"
+    )
     if tail.count > 1:
         text += f" to {numbers.multiple(tail.stop)}"
     if not few:
@@ -270,29 +284,33 @@ def causes_text(part: Cluster | Tail, events: Events | None, short: bool = False
     `minor page faults (odds ratio 12)`."""
     if part.causes:
         return ", ".join(_cause(cause, short) for cause in part.causes)
-    counted = events is not None and events.counted
-    text = "unexplained" if counted or not short else "no events were counted"
+    text = "unexplained"
+    if short and (events is None or not events.counted):
+        text = "no events were counted"
     return f"{text} ({part.hint})" if part.hint else text
 
 
 def _cause(cause: Cause, short: bool) -> str:
     name = counter_name(cause.name)
-    odds = f"odds ratio {fmt.number(cause.odds_ratio)}"
+    odds = fmt.number(cause.odds_ratio)
     share = fmt.percent(cause.share)
     bulk = fmt.percent(cause.share_bulk)
     partly = cause.share < MOSTLY
     if cause.by == CountedBy.CONTROL:
-        text = "machine noise (control run)"
-        if not short:
-            like = "the control run (an empty step) has similar delays"
-            text = f"consistent with machine noise: {like} in {bulk} of its calls"
-        return text
+        if short:
+            return "machine noise (control run)"
+        return (
+            "consistent with machine noise: the control run (an empty step) has similar delays in"
+            f" {bulk} of its calls"
+        )
     if short:
-        odds = odds.replace(" ", "\u00a0")
-        text = f"{name} ({share} of these, {odds})" if partly else f"{name} ({odds})"
+        part = f"{share} of these, " if partly else ""
+        text = f"{name} ({part}odds\u00a0ratio\u00a0{odds})"
     else:
-        shares = f"in {share} of these trials, {bulk} of the bulk"
-        text = f"associated with {name} ({shares}; {odds}, p {_p_value(cause.p)})"
+        text = (
+            f"associated with {name} (in {share} of these trials, {bulk} of the bulk;"
+            f" odds ratio {odds}, p {_p_value(cause.p)})"
+        )
     return f"partly {text}" if partly else text
 
 
@@ -324,14 +342,20 @@ def _times(outliers: Outliers, events: Events) -> list[str]:
     kinds = [kind for kind in PARTS if any(kind in excess.parts_us for _, excess in measured)]
     cells = []
     for name, excess in measured:
-        times_us = [excess.excess_us, *map(excess.parts_us.get, kinds)]
+        times_us = (excess.excess_us, *map(excess.parts_us.get, kinds))
         cells.append((name, *map(fmt.microseconds, times_us), _seen(excess)))
     columns = ["in all", *(PARTS[kind][0] for kind in kinds)]
-    header = ["longer on average, us", *columns, "more in these calls or blocks"]
-    what = "Time of slow calls, and of an empty step, which shows the machine without the network."
-    why = "Of the time on the core the cause is not observed; a guest cannot see its hypervisor:"
-    table = fmt.table_lines(header, cells, indent=2, right=columns, wrap=True)
-    return [f"{what} {why}", *table]
+    return [
+        "Time of slow calls, and of an empty step, which shows the machine without the network."
+        " Of the time on the core the cause is not observed; a guest cannot see its hypervisor:",
+        *fmt.table_lines(
+            ["longer on average, us", *columns, "more in these calls or blocks"],
+            cells,
+            indent=2,
+            right=columns,
+            wrap=True,
+        ),
+    ]
 
 
 def _seen(excess: Excess) -> str:
@@ -354,17 +378,18 @@ def _seen_meanwhile(events: Events) -> Iterator[str]:
     """What ran while a call was preempted, what page faults were of, and what was not measured."""
     turns = []
     for name, each in sorted(ran(events.switches).items(), key=lambda item: -item[1]["total_ns"]):
-        shortest = fmt.number(each["shortest_ns"] / 1e3)
-        longest = fmt.number(each["longest_ns"] / 1e3)
-        turns.append(f"{name} ({fmt.count(each['times'], 'time')}, {shortest} to {longest} us)")
+        turns.append(
+            f"{name} ({fmt.count(each['times'], 'time')}, {fmt.number(each['shortest_ns'] / 1e3)}"
+            f" to {fmt.number(each['longest_ns'] / 1e3)} us)"
+        )
     if turns:
         yield f"Ran while a timed call was preempted: {fmt.listed(turns, 8)}"
     faults: Counter[str] = Counter()
     for each in events.switches:
         faults.update(each["faults"])
     if faults:
-        mapped = [f"{name} {times}" for name, times in faults.most_common()]
-        yield f"Page faults of timed calls: {fmt.listed(mapped, 8)}"
+        mapped = fmt.listed((f"{name} {times}" for name, times in faults.most_common()), 8)
+        yield f"Page faults of timed calls: {mapped}"
     for name, what in REFUSED.items():
         refused = [each[name] for each in events.switches if each[name]]
         if refused:

@@ -73,6 +73,9 @@ _MANY_ROWS = 1000
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
+#: Kinds of columns with values that people read.
+PLAIN_KINDS = ("number", "text", "bool")
+
 #: Rows of each round of each group, in order of the trials: values of the keys -> [(number of the
 #: round, rows)].
 RowsOfRounds = dict[tuple, list[tuple[int, np.ndarray]]]
@@ -125,8 +128,13 @@ def groups_of_table(
             raise UsageError(_mixture(table, mixed))
         else:
             warnings += _balanced(table, read)
-    start_ns = _start_ns(table, {name, *keys}, rows_of, warnings)
-    every = Round(latency_ns, warmup, start_ns, causes, edges_ns=edges_ns)
+    every = Round(
+        latency_ns,
+        warmup,
+        _start_ns(table, {name, *keys}, rows_of, warnings),
+        causes,
+        edges_ns=edges_ns,
+    )
     groups = []
     for values, total in totals.items():
         rounds = []
@@ -302,12 +310,10 @@ def _histogram(where: str, latency_ns: np.ndarray, calls: np.ndarray, number: in
             " of each bin"
         )
     widths_ns = np.minimum.accumulate(np.diff(finite_ns)[::-1])[::-1]
-    last_ns = finite_ns[-1:] + 2 * widths_ns[-1:]  # bins that grow usually do so up to twice
+    last_ns = finite_ns[-1] + 2 * widths_ns[-1]  # bins that grow usually do so up to twice
     above_ns = values_ns[bins:]
-    least_ns = np.concatenate(
-        [[0.0], finite_ns[1:] - widths_ns, np.minimum(above_ns, finite_ns[-1])]
-    )
-    most_ns = np.concatenate([finite_ns[:-1] + widths_ns, last_ns, above_ns])
+    least_ns = [0.0, *(finite_ns[1:] - widths_ns), *np.minimum(above_ns, finite_ns[-1])]
+    most_ns = [*(finite_ns[:-1] + widths_ns), last_ns, *above_ns]
     kept = numbers > 0
     edges_ns = np.round([least_ns, most_ns], STEP_DECIMALS)[:, kept]
     whole = Bins(values_ns[kept], numbers[kept], most_ns=values_ns[kept][-1])
@@ -336,7 +342,7 @@ def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
 def _round_column(table: Table, keys: Sequence[str]) -> str | None:
     """The column of rounds: each of its values is one round with at least two trials."""
     name = table.find("round")
-    if name is None or name in keys or table.kind(name) not in ("number", "text", "bool"):
+    if name is None or name in keys or table.kind(name) not in PLAIN_KINDS:
         return None
     return name if min(Counter(table.cells(name)).values()) > 1 else None
 
@@ -346,8 +352,11 @@ def _causes(
 ) -> dict[str, np.ndarray]:
     """The columns of counts per trial: those `given`, else those named as in recordings."""
     if given is None:
-        named = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
-        names = [name for name in named if table.array(name).null_count < table.data.num_rows]
+        names = [
+            name
+            for name in (*TRIAL_CAUSES, *BLOCK_CAUSES)
+            if name in table.names and table.array(name).null_count < table.data.num_rows
+        ]
     else:
         names = columns_of(table, given, "--causes")
     found = {}
@@ -387,8 +396,10 @@ def _rows_of_rounds(
     for row, of_row in enumerate(zip(_values_of_rows(table, keys), cells, strict=True)):
         rows_by.setdefault(of_row, []).append(row)
     trial = table.find("trial")
-    numbered = trial and table.kind(trial) == "number"
-    trials = table.numbers(trial) if numbered else np.zeros(table.data.num_rows)
+    if trial is not None and table.kind(trial) == "number":
+        trials = table.numbers(trial)
+    else:
+        trials = np.zeros(table.data.num_rows)
     found: RowsOfRounds = {}
     for (values, cell), places in rows_by.items():
         rows = np.array(places)
@@ -451,9 +462,11 @@ def _mixed(table: Table, read: set) -> dict[str, int]:
 
 
 def _unread(table: Table, read: set) -> list[str]:
-    kinds = ("number", "text", "bool")
-    others = [name for name in table.names if name not in read and not is_start(name)]
-    return [name for name in others if table.kind(name) in kinds]
+    return [
+        name
+        for name in table.names
+        if name not in read and not is_start(name) and table.kind(name) in PLAIN_KINDS
+    ]
 
 
 def _mixture(table: Table, mixed: Mapping[str, int]) -> str:
@@ -510,6 +523,8 @@ def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
     for group in groups:
         if group.rounds and not ABSURD_BELOW_NS <= group.median_ns <= ABSURD_ABOVE_NS:
-            median = latency(group.median_ns / 1e3)
-            return [f"a median in {where} is {median}: is {unit} the right unit?"]
+            return [
+                f"a median in {where} is {latency(group.median_ns / 1e3)}: is {unit} the right"
+                " unit?"
+            ]
     return []

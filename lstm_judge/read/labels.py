@@ -124,15 +124,10 @@ def record_both_command(
     second = record_command(b, folders[1], number)
     if first is None or second is None:
         return None
-    lines = [first, "# then change what differs between A and B", second]
+    both = f"{first}\n# then change what differs between A and B\n{second}\n"
     if alternate:
-        lines = [
-            f"for round in $(seq {rounds}); do",
-            f"  {first} &&",
-            f"  {second} || break",
-            "done",
-        ]
-    return "\n".join([*lines, shlex.join(["lstm-trt", "compare", *folders])])
+        both = f"for round in $(seq {rounds}); do\n  {first} &&\n  {second} || break\ndone\n"
+    return both + shlex.join(["lstm-trt", "compare", *folders])
 
 
 def versions_command(
@@ -146,9 +141,8 @@ def versions_command(
     library."""
     # The default of --warmup depends on the workload.
     flags = _flags(configuration, ("trials", "warmup"))
-    return command_line(
-        [configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds
-    )
+    words = [configuration.workload.PROGRAM, "versions", library, *versions, *flags]
+    return command_line(words, out, rounds)
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:

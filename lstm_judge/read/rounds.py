@@ -124,9 +124,7 @@ class Round:
         if self.edges_ns is None:
             return self
         edge_ns = self.edges_ns[end]
-        whole = self.whole
-        if whole is not None:
-            whole = replace(whole, values=edge_ns, most_ns=edge_ns[-1])
+        whole = self.whole and replace(self.whole, values=edge_ns, most_ns=edge_ns[-1])
         return replace(self, latency_ns=edge_ns, whole=whole, edges_ns=None)
 
     @property
@@ -245,8 +243,7 @@ class Group:
 
 def least_of_floor(rounds: Iterable[Round]) -> float | None:
     """The smallest `share_of_floor`; None without a bound."""
-    shares = (round_.share_of_floor for round_ in rounds)
-    return min((share for share in shares if share is not None), default=None)
+    return min(filter(None, (round_.share_of_floor for round_ in rounds)), default=None)
 
 
 def below_floor(groups: Iterable[Group]) -> Iterator[str]:
@@ -284,7 +281,7 @@ def of_recording(recording: Recording) -> Round:
     whole = recording.whole
     if whole is not None:
         whole = AllTrials(whole.values, whole.counts, whole.step, whole.most_ns, whole.parts)
-    floor_us, floor_missing = _floor(provenance)
+    floor_ns = provenance.get("floor_ns")
     round_ = Round(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -299,24 +296,14 @@ def of_recording(recording: Recording) -> Round:
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
-        floor_us=floor_us,
-        floor_missing=floor_missing,
+        floor_us=floor_ns and floor_ns / 1e3,
+        floor_missing=provenance.get("floor_missing"),
         facts={place: stored.stated(provenance, place) for place in stored.columns()},
         telemetry=telemetry_of(provenance),
         unexplained_cpu_ns=provenance.get("unexplained_cpu_ns"),
         whole=whole,
     )
     return replace(round_, block_causes=round_.of_blocks(BLOCK_CAUSES))
-
-
-def _floor(provenance: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """The roofline bound in us, and why there is none."""
-    floor_ns = provenance.get("floor_ns")
-    machine = provenance.get("machine") or {}
-    if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
-        return None, "the stored one is from rates measured with PyTorch, and may be too high"
-    # Some stored ones are 0.
-    return floor_ns / 1e3 if floor_ns else None, provenance.get("floor_missing")
 
 
 def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
@@ -362,15 +349,16 @@ def groups_of(items: Iterable[Stored]) -> list[Group]:
         found = rounds.get(key, {})
         if not found and key[:2] in measured:
             continue
-        group = Group(
-            _name(configuration, key, with_precision=precisions != {PRECISIONS[0]}),
-            tuple(found[mark] for mark in sorted(found)),
-            _fields_of_group(configuration, key, with_machine=len(machines) > 1),
-            configuration,
-            None if found else failures[key],
-            key,
+        groups.append(
+            Group(
+                _name(configuration, key, with_precision=precisions != {PRECISIONS[0]}),
+                tuple(found[mark] for mark in sorted(found)),
+                _fields_of_group(configuration, key, with_machine=len(machines) > 1),
+                configuration,
+                None if found else failures[key],
+                key,
+            )
         )
-        groups.append(group)
     return with_distinct_names(sorted(groups, key=_place))
 
 
@@ -388,9 +376,11 @@ def _fields_of_group(configuration: Configuration, key: Key, with_machine: bool)
     options = about(type(configuration.options))
     names = [*workload.group_fields(configuration.mode), *workload.axes]
     names += ["runtime", "config_id", "runtime_version", "device_name"]
-    for name in configuration.options.as_dict():
-        if options[name].kept or options[name].added:
-            names.append(name)
+    names += [
+        name
+        for name in configuration.options.as_dict()
+        if options[name].kept or options[name].added
+    ]
     if with_machine:
         names.append("machine")
     if configuration.protocol.after_warmup is not None:
@@ -408,12 +398,17 @@ def _place(group: Group) -> tuple:
     """
     configuration = group.configuration
     named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
-    sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
-    precision = PRECISIONS.index(configuration.options.precision)
+    sizes = map(in_order, configuration.workload.axes.values())
     every = flat(configuration)
     others = [every.get(name, known.default) for name, known in FIELDS.items()]
     others += [*configuration.workload.label_fields.values(), configuration.id]
-    return (named, *sizes, configuration.runtime, precision, *map(in_order, others))
+    return (
+        named,
+        *sizes,
+        configuration.runtime,
+        PRECISIONS.index(configuration.options.precision),
+        *map(in_order, others),
+    )
 
 
 def in_order(value: object) -> tuple:

@@ -148,9 +148,14 @@ class Runs(Sequence[Group]):
         """A DataFrame with a row per group: its configuration, `rounds`, `n` and `failure`."""
         rows = []
         for group in self.groups:
-            counts = {"rounds": len(group.rounds), "n": group.n}
-            failure = group.failure and str(group.failure)
-            rows.append({**group_fields(group), **counts, "failure": failure})
+            rows.append(
+                {
+                    **group_fields(group),
+                    "rounds": len(group.rounds),
+                    "n": group.n,
+                    "failure": group.failure and str(group.failure),
+                }
+            )
         return numeric(pd.DataFrame(rows))
 
     def where(self, **wanted: Any) -> Runs:
@@ -169,8 +174,7 @@ class Runs(Sequence[Group]):
         left = self._only(tuple(itertools.compress(self.groups, found.chosen)))
         missing = dict(found.missing)
         for name, fields in self.missing.items():
-            asked = [key for key in wanted if key in fields]
-            if all(_is_any(key, fields[key], wanted[key]) for key in asked):
+            if all(_is_any(key, fields[key], wanted[key]) for key in wanted.keys() & fields):
                 missing[name] = fields
         return replace(left, missing=missing, warnings=(*left.warnings, *found.warnings))
 
@@ -226,8 +230,8 @@ def _version_here(group: Group) -> str | None:
     runtime = group.configuration.runtime
     version = group.configuration.runtime_version
     if runtime == "c":
-        kernel = version.split(",")[0]
-        return version.replace(kernel, registry.load_entry("RUNTIMES", runtime).VERSION, 1)
+        _, comma, compiler = version.partition(",")
+        return registry.load_entry("RUNTIMES", runtime).VERSION + comma + compiler
     for distribution, stated in group.rounds[0].versions.items():
         if stated == version:
             return installed_version(distribution)
@@ -553,8 +557,8 @@ def _skipped_lines(skipped: Sequence[LabError]) -> Iterator[str]:
 
 def _missing_parts(items: Iterable[Stored]) -> list[str]:
     """What long recordings say of parts that are missing, each line once."""
-    soaks = [item.provenance.get("soak", {}) for item in items]
-    return list(dict.fromkeys(itertools.chain(*(soak.get("lacks", ()) for soak in soaks))))
+    lacks = (item.provenance.get("soak", {}).get("lacks", ()) for item in items)
+    return list(dict.fromkeys(itertools.chain(*lacks)))
 
 
 def _several_folders(read: Sequence[Sequence[Stored]]) -> Iterator[str]:

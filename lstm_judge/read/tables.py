@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +36,7 @@ from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
-from lstm_trt.store.schema import METADATA_KEY, numpy_of
+from lstm_trt.store.schema import METADATA_KEY
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -109,9 +108,7 @@ def listed_names(names: Iterable[str]) -> str:
 
 def _shown(cell: object) -> str:
     text = str(cell).strip()
-    if len(text) <= _SHOWN_LETTERS:
-        return text
-    return f"{text[:_SHOWN_LETTERS]}... ({len(text)} characters)"
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
 #: Kind of a column (`Table.kind`) -> tests of its type.
@@ -218,13 +215,17 @@ class Table:
         if kind not in kinds:
             raise UsageError(f"{self.where}: {_shown(name)} is not a column of numbers")
         if kind == "text":
-            cells = enumerate(array.to_pylist())
-            return np.array([self._number_of_text(name, row, cell) for row, cell in cells])
+            return np.array(
+                [
+                    self._number_of_text(name, row, cell)
+                    for row, cell in enumerate(array.to_pylist())
+                ]
+            )
         if types.is_temporal(array.type):
             array = array.cast(pa.int64())
         elif kind == "bool" or types.is_decimal(array.type):
             array = array.cast(pa.float64())
-        values = array.to_numpy(zero_copy_only=False) if array.null_count else numpy_of(array)
+        values = array.to_numpy(zero_copy_only=False)
         if values.dtype in (np.float16, np.float32):
             values = values.astype(str)
         whole = values.dtype.kind in "iu" and values.dtype != np.uint64
@@ -252,7 +253,7 @@ class Table:
 
     def with_rows(self, rows: np.ndarray) -> Table:
         """Only the rows for which the array is true."""
-        lines = self.lines and [line for line, kept in zip(self.lines, rows, strict=True) if kept]
+        lines = self.lines and list(itertools.compress(self.lines, rows))
         return replace(self, data=self.data.filter(pa.array(rows)), lines=lines)
 
     def cells(self, name: str) -> list:
@@ -430,9 +431,8 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
     with file_errors(f"read {path}"):
         found = contents(path)
         files = sorted(filter(Path.is_file, path.glob("[!.]*")))
-    if found.recorded or found.failures or found.pair:
-        return [path]
-    if any(read_table(file) is None for file in found.others):
+    recorded = found.recorded or found.failures or found.pair
+    if recorded or any(read_table(file) is None for file in found.others):
         return [path]
     tables = [file for file in files if _suffix(file) in SUFFIXES]
     if not tables:
@@ -459,8 +459,7 @@ def file_names(tables: Sequence[Table]) -> list[str]:
     """Distinct names: the names of the files without suffixes, or the whole paths."""
     paths = [Path(table.where) for table in tables]
     stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in paths]
-    distinct = len(set(stems)) == len(stems)
-    return stems if distinct else [table.where for table in tables]
+    return stems if len(set(stems)) == len(stems) else [table.where for table in tables]
 
 
 def read_table(path: Path, column: str | None = None) -> Table | None:
@@ -470,16 +469,16 @@ def read_table(path: Path, column: str | None = None) -> Table | None:
     Raises `UsageError`, with a one-line message, if the file cannot be read.
     """
     if path == STANDARD_INPUT:
-        content = sys.stdin.buffer.read(LARGEST_BYTES + 1)
-        return _of_content(STANDARD_INPUT_NAME, "", content, column)
+        return _of_content(
+            STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1), column
+        )
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     refuse_named_pipe(path)
     if path.is_dir() or path.name.endswith(".failure.json"):
         return None
     with file_errors(f"read {path}"), path.open("rb") as file:
-        begins = file.peek(len(_PARQUET)).startswith(_PARQUET)
-        if begins or path.suffix.lower() in (".parquet", ".pq"):
+        if path.suffix.lower() in (".parquet", ".pq") or file.peek(4).startswith(_PARQUET):
             return _of_parquet(path)
         return _of_content(str(path), _suffix(path), file.read(), column)
 
@@ -533,9 +532,7 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
 
 
 def _of_npy(where: str, content: bytes) -> Table:
-    any_error = refused(f"{where} is not a valid .npy file", Exception)  # of many classes
-    with any_error, catch_warnings():
-        simplefilter("ignore")
+    with refused(f"{where} is not a valid .npy file", Exception):  # of many classes
         array = np.load(io.BytesIO(content), allow_pickle=False)
     return _of_array(where, array)
 
@@ -548,9 +545,8 @@ def _of_array(where: str, array: np.ndarray) -> Table:
         )
     array = array.astype(array.dtype.newbyteorder("="))
     columns = {name: array[name] for name in array.dtype.names or ()} or {"": array}
+    # A text that is not Unicode is a ValueError, too.
     with refused(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
-        columns = {name: pa.array(cells) for name, cells in columns.items()}
-    with refused(f"{where} has a text that is not Unicode", UnicodeError):
         return _table(where, pa.table(columns))
 
 
@@ -559,8 +555,7 @@ def _of_parquet(path: Path) -> Table | None:
         file = pq.ParquetFile(path)
         if METADATA_KEY in (file.metadata.metadata or {}):
             return None
-        data = file.read(use_threads=False)
-    return _table(str(path), data)
+        return _table(str(path), file.read(use_threads=False))
 
 
 def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Table:
@@ -730,12 +725,15 @@ def _parsed(content: bytes, separator: str, heading: bool, ragged: list) -> pa.T
     from pyarrow import csv
 
     # One block: types are inferred from the whole file, not from its beginning.
-    size = min(len(content) + 1, 2**30)
-    read = csv.ReadOptions(
-        block_size=size, use_threads=False, autogenerate_column_names=not heading
+    return csv.read_csv(
+        pa.BufferReader(content),
+        csv.ReadOptions(
+            block_size=min(len(content) + 1, 2**30),
+            use_threads=False,
+            autogenerate_column_names=not heading,
+        ),
+        csv.ParseOptions(
+            delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
+        ),
+        csv.ConvertOptions(strings_can_be_null=True),
     )
-    parse = csv.ParseOptions(
-        delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
-    )
-    convert = csv.ConvertOptions(strings_can_be_null=True)
-    return csv.read_csv(pa.BufferReader(content), read, parse, convert)

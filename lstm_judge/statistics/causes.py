@@ -112,12 +112,14 @@ def find_period(
     intervals = [_intervals(*pair) for pair in marked]
     if sum(map(len, intervals)) < LEAST:
         return None
-    generator = np.random.default_rng(5)
-    random = [_random_intervals(starts, len(places), generator) for starts, places in marked]
     found = np.sort(np.concatenate(intervals))
-    by_chance = np.sort(np.concatenate(random))
     typical_ns = np.median(np.concatenate([np.diff(starts) for starts, _ in marked]))
     spacing_ns = max(latency_ns, float(typical_ns))
+    generator = np.random.default_rng(5)
+    by_chance = np.concatenate(
+        [_random_intervals(starts, len(places), generator) for starts, places in marked]
+    )
+    by_chance.sort()
     candidate = _candidate(found, by_chance, spacing_ns)
     period = None if candidate is None else _refined(found, candidate, spacing_ns)
     if period is None or not _is_at_multiples(found, by_chance, 1e6 * period.ms, spacing_ns):

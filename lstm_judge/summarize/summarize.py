@@ -224,13 +224,12 @@ def percentiles_of(
     """Percentiles by key, each with the interval of as many independent trials as those above it
     count for."""
     shares = tuple(shares)
-    limits_ns = [percentile(pooled.ordered_ns, share) for share in shares]
-    counted = independent_n(rounds, limits_ns)
-    found = (
-        pooled.percentile(share, independent_n=independent)
-        for share, independent in zip(shares, counted, strict=True)
-    )
-    return {each.key: each for each in found}
+    counted = independent_n(rounds, [percentile(pooled.ordered_ns, share) for share in shares])
+    found = {}
+    for share, independent in zip(shares, counted, strict=True):
+        each = pooled.percentile(share, independent_n=independent)
+        found[each.key] = each
+    return found
 
 
 def _place(row: SummaryRow) -> tuple:
@@ -238,20 +237,20 @@ def _place(row: SummaryRow) -> tuple:
     shown = dict(row.configuration)
     if shown["precision"] is not None:
         shown["precision"] = PRECISIONS.index(shown["precision"])
-    values = ((shown[name] is not None, shown[name]) for name in SORTED_BY)
-    workload = str(row.group.get("workload", ""))
-    return (workload, *values, shown["config_id"], row.round or 0)
+    return (
+        str(row.group.get("workload", "")),
+        *((shown[name] is not None, shown[name]) for name in SORTED_BY),
+        shown["config_id"],
+        row.round or 0,
+    )
 
 
 def _configured(configuration: Configuration | None) -> dict[str, Any]:
     """What the configuration says, by column."""
     if configuration is None:
         return dict.fromkeys(CONFIGURED)
-    known = {
-        **configuration.workload.axes,
-        **flat(configuration),
-        "config_id": configuration.id,
-    }
+    known = configuration.workload.axes | flat(configuration)
+    known["config_id"] = configuration.id
     return {name: known.get(name) for name in CONFIGURED}
 
 
@@ -301,9 +300,14 @@ def _failed_rounds(runs: Runs) -> list[SummaryRow]:
     for item in runs.recordings:
         if isinstance(item, Failure):
             configuration = item.configuration
-            fields = configuration.workload.group_fields(configuration.mode)
-            failure = NoTrials(item.stage, item.reason)
             key = group_key(item)
-            group = Group("", (), fields, configuration, failure, key)
+            group = Group(
+                "",
+                (),
+                configuration.workload.group_fields(configuration.mode),
+                configuration,
+                NoTrials(item.stage, item.reason),
+                key,
+            )
             last[key[:2], item.round] = _failed(group, item.round)
     return list(last.values())

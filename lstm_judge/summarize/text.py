@@ -73,8 +73,8 @@ def legend(rows: Rows) -> list[str]:
         legends.append(STAR)
     if any(row.floor is not None and row.floor.below for row in rows):
         legends.append("!: the median is below the bound")
-    both = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
-    return ["; ".join(filter(None, texts)) for texts in both]
+    names = ["latencies in us after warm-up", *legends[:counts]]
+    return ["; ".join(filter(None, texts)) for texts in (names, legends[counts:])]
 
 
 def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
@@ -105,8 +105,9 @@ def shown(rows: Rows) -> tuple[int, list[Column], list[list[str]]]:
 def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table; the rows of failures are filled up."""
     _, columns, lines = shown(rows)
-    header = [column.heading for column in columns]
-    return header, [line + [""] * (len(columns) - len(line)) for line in lines]
+    for line in lines:
+        line += [""] * (len(columns) - len(line))
+    return [column.heading for column in columns], lines
 
 
 def _network(row: SummaryRow) -> str | None:
@@ -114,8 +115,7 @@ def _network(row: SummaryRow) -> str | None:
     hidden = row.configuration["hidden"]
     if layers is None or hidden is None:
         return None
-    bidirectional = " bi" if row.configuration["directions"] == 2 else ""
-    return f"{layers}x{hidden}{bidirectional}"
+    return f"{layers}x{hidden} bi" if row.configuration["directions"] == 2 else f"{layers}x{hidden}"
 
 
 def _different(rows: Rows, *names: str) -> set[tuple]:
@@ -235,9 +235,9 @@ ROUNDS = Column(
 
 def _error(row: SummaryRow) -> str:
     error = row.facts["parity_error"]
-    reason = row.facts["not_checked"]
     if error is not None:
         return scientific(error)
+    reason = row.facts["not_checked"]
     return f"not checked: {reason}" if reason else "not checked"
 
 
@@ -250,8 +250,7 @@ def _percentile(key: str) -> Callable[[SummaryRow], str]:
 
     def cell(row: SummaryRow) -> str:
         found = row.percentiles[key]
-        star = "*" if found.high_us is None else ""
-        return microseconds(found.us) + star
+        return _starred(found.us, found.high_us is None)
 
     return cell
 
@@ -260,17 +259,19 @@ def _us(name: str) -> Callable[[SummaryRow], str]:
     """The text of a statistic in us; a star if the maximum is above the range of a histogram."""
 
     def cell(row: SummaryRow) -> str:
-        star = "*" if row.statistics["max_us"] is None else ""
-        return microseconds(row.statistics[name]) + star
+        return _starred(row.statistics[name], row.statistics["max_us"] is None)
 
     return cell
+
+
+def _starred(us: float | None, star: bool) -> str:
+    return f"{microseconds(us)}*" if star else microseconds(us)
 
 
 def _floor(row: SummaryRow) -> str:
     if row.floor is None:
         return microseconds(None)
-    mark = "!" if row.floor.below else ""
-    return microseconds(row.floor.us) + mark
+    return f"{microseconds(row.floor.us)}!" if row.floor.below else microseconds(row.floor.us)
 
 
 def _facts() -> list[Column]:
@@ -329,8 +330,8 @@ OTHERS = (
 
 def _statistics(rows: Rows) -> list[Column]:
     """Columns of what was measured."""
-    asked: dict[str, str] = {}
+    asked = {}
     for row in rows:
-        asked |= {key: row.percentiles[key].heading for key in row.asked}
-    chosen = [Column(heading, _percentile(key)) for key, heading in asked.items()]
-    return [*FIRST, *(chosen if chosen else USUAL), *OTHERS]
+        for key in row.asked:
+            asked[key] = Column(row.percentiles[key].heading, _percentile(key))
+    return [*FIRST, *(asked.values() if asked else USUAL), *OTHERS]

@@ -550,7 +550,7 @@ BAD = {
     "latin-1": ("Latency (µs)\n5\n6\n".encode("latin-1"), "not a UTF-8 text"),
     "huge cell": (b"latency_us\n" + b"9" * 300_000 + b"\n5\n", "1 infinite, the first in line 2"),
     "huge number": (b"5\n" + b"9" * 300_000 + b"\n", "1 infinite, the first in line 2"),
-    "huge header": (b"x" * 300_000 + b"\n5\n6\n", "300000 characters"),
+    "huge header": (b"x" * 300_000 + b"\n5\n6\n", "xxxx..."),
     "out of range": (b"latency_s\n1e308\n5\n", "out of range"),
     "too small": (b"latency_ns\n1e-9\n5\n", "out of range"),
 }
@@ -961,5 +961,5 @@ def test_names_of_an_array_that_are_not_unicode_are_refused(tmp_path):
     array = np.zeros(3, dtype=[("latency_us", "f8"), ("a\ud800", "f8")])
     np.save(tmp_path / "a.npy", array)
     for source in (array, tmp_path / "a.npy"):
-        with pytest.raises(UsageError, match="not Unicode"):
+        with pytest.raises(UsageError, match="surrogates"):
             load(source)

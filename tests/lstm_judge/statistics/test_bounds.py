@@ -83,9 +83,9 @@ def binned(latency_ns: np.ndarray) -> Round:
 )
 def test_no_bound_contradicts_the_verdict_on_planted_latencies(rng, law, until):
     asked = []
-    for rounds, known, percentile in itertools.product((1, 3), (True, False), ("50", "90", "99", "99.9")):
+    for processes, known, percentile in itertools.product((1, 3), (True, False), ("50", "90", "99", "99.9")):
         n = int(rng.integers(100, 1500))
-        latencies_ns = [PLANTED[law](rng, n) for _ in range(rounds)]
+        latencies_ns = [PLANTED[law](rng, n) for _ in range(processes)]
         if known or until:
             rounds = [Round.of(latency_ns, round=place) for place, latency_ns in enumerate(latencies_ns)]
         else:
