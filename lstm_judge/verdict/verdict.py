@@ -77,8 +77,8 @@ class Verdicts(Answers[Verdict]):
         meets it."""
         return registry.load_entry("TEXTS", "Verdicts").conclusion(self)
 
-    def largest(self, places: Iterable[int] | None = None) -> int | None:
-        """The place of the network with the most operations that is MET, of all or of some
+    def largest(self, by: str = "flops", places: Iterable[int] | None = None) -> int | None:
+        """The place of the largest network (`by`: see `size_of`) that is MET, of all or of some
         `places`; or None.
 
         Of networks of equal size it is that with the smallest maximum.
@@ -88,7 +88,7 @@ class Verdicts(Answers[Verdict]):
             answer = self[place]
             configuration = self.runs[place].configuration
             if answer.outcome == Outcome.MET and configuration is not None:
-                size = size_of(configuration.workload, "flops")
+                size = size_of(configuration.workload, by)
                 if size is not None:
                     found.append((size, -(answer.max_us or math.inf), -place))
         return -max(found)[-1] if found else None
