@@ -85,11 +85,9 @@ class FixedTests:
 
     def met(self, misses: int) -> bool:
         """Whether this number of misses proves MET."""
-        effective = self.effective(misses)
-        independent = quantiles.proves_below(
-            effective, self.effective_n, self.allowed, self.confidence
-        )
-        return independent and self._met_in_bursts(misses, self.allowed)
+        return quantiles.proves_below(
+            self.effective(misses), self.effective_n, self.allowed, self.confidence
+        ) and self._met_in_bursts(misses, self.allowed)
 
     def _met_in_bursts(self, misses: int, allowed: Fraction) -> bool:
         return bursts.proves_below_in_bursts(
@@ -109,9 +107,10 @@ class FixedTests:
             return high
         allowed = float(self.allowed)
         first = allowed if allowed > high else (high + 1) / 2
-        return searched(lambda rate: self._met_in_bursts(misses, Fraction(rate)), first, high, 1.0)[
-            1
-        ]
+        _, high = searched(
+            lambda rate: self._met_in_bursts(misses, Fraction(rate)), first, high, 1.0
+        )
+        return high
 
     def rate_low(self, misses: int) -> float:
         """The largest allowed rate for which these misses prove MISSED; 0 without any."""
@@ -134,11 +133,16 @@ class FixedTests:
         )
 
 
+def most_true(met: Callable[[int], bool], n: int) -> int | None:
+    """The largest number below n up to which `met` holds; None if it does not even for 0."""
+    too_many = bisect_left(range(n), True, key=lambda misses: not met(misses))
+    return too_many - 1 if too_many else None
+
+
 @lru_cache(maxsize=4096)
 def most_misses(tests: FixedTests) -> int | None:
     """The largest number of misses that proves MET; None if not even none does."""
-    too_many = bisect_left(range(tests.n), True, key=lambda misses: not tests.met(misses))
-    return too_many - 1 if too_many else None
+    return most_true(tests.met, tests.n)
 
 
 @lru_cache(maxsize=4096)
@@ -191,40 +195,39 @@ class SequentialTests:
     def rate_high(self, seen: Evidence, misses: int) -> float:
         """The smallest allowed rate for which so many misses in a round decide MET; 1 if there is
         none."""
-        allowed = float(self.allowed)
-        _, high = searched(lambda rate: self._met(seen, misses, rate), allowed, 0.0, 1.0)
+        _, high = searched(
+            lambda rate: self._met(seen, misses, rate), float(self.allowed), 0.0, 1.0
+        )
         return high
 
-    def percentile_high_us(self, seen: Evidence, series: Trials) -> float | None:
-        """The latency that as many calls of a round exceed as just decide MET."""
+    def percentile_high_us(self, seen: Evidence, series: Trials) -> float:
+        """The latency that as many calls of a round exceed as just decide MET; infinite if there is
+        none."""
         allowed = float(self.allowed)
-        too_many = bisect_left(
-            range(series.n), True, key=lambda misses: not self._met(seen, misses, allowed)
-        )
-        return exceeded_us(series.bounds[1], too_many - 1) if too_many else None
+        most = most_true(lambda misses: self._met(seen, misses, allowed), series.n)
+        if most is None:
+            return math.inf
+        return float(series.bounds[1].ordered_ns[series.n - most - 1]) / 1e3
 
     def bounds(self, pooled: Trials, timed: Sequence[Trials]) -> Bounds:
         """The bounds of these tests; `timed`: the trials of each round, `pooled`: of all."""
         allowed = float(self.allowed)
         n = pooled.n
         misses = sum(each.misses for each in self.rounds)
-        percentile_us = quantiles.percentile(pooled.ordered_ns, 1 - self.allowed) / 1e3
         low = 0.0
         if misses:
             low, _ = searched(lambda rate: not self._missed(misses, rate), allowed, 0.0, 1.0)
         fewest = bisect_left(range(1, n + 1), True, key=lambda each: self._missed(each, allowed))
-        low_us = exceeded_us(pooled.bounds[0], fewest) if fewest < n else None
         highs_us = [self.percentile_high_us(*each) for each in zip(self.rounds, timed, strict=True)]
-        known_us = [percentile_us, *(high_us for high_us in highs_us if high_us is not None)]
+        percentile_us = quantiles.percentile(pooled.ordered_ns, 1 - self.allowed) / 1e3
         rates_high = [self.rate_high(each, each.misses) for each in self.rounds]
         miss_rate_high = max(misses / n, *rates_high)
         without_misses = [replace(each, until_ok=(each.n, 0), misses=0) for each in self.rounds]
-        exceeds_max_high = max(self.rate_high(each, 0) for each in without_misses)
         return Bounds(
-            percentile_low_us=low_us,
-            percentile_high_us=None if None in highs_us else max(known_us),
+            percentile_low_us=exceeded_us(pooled.bounds[0], fewest) if fewest < n else None,
+            percentile_high_us=quantiles.finite(max(percentile_us, *highs_us)),
             miss_rate_low=min(low, misses / n),
             miss_rate_high=miss_rate_high,
             certifies=100 * (1 - miss_rate_high),
-            max_certifies=100 * (1 - exceeds_max_high),
+            max_certifies=100 * (1 - max(self.rate_high(each, 0) for each in without_misses)),
         )

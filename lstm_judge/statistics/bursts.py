@@ -154,11 +154,8 @@ def slow_calls(timed: Sequence[Trials], pooled_ns: quantiles.Ordered) -> SlowCal
     n = sum(sizes)
     if n < 4 * FEW:
         return None
-    threshold = quantiles.quantile(pooled_ns, SLOW)
+    threshold = min(quantiles.quantile(pooled_ns, SLOW), float(pooled_ns[n - FEW - 1]))
     places = [process.above(threshold)[0] for process in timed]
-    if sum(map(len, places)) < FEW:
-        threshold = float(pooled_ns[n - FEW - 1])
-        places = [process.above(threshold)[0] for process in timed]
     if sum(map(len, places)) < PARTS:
         return None
     time = autocorrelation_time(places, sizes)
@@ -196,8 +193,8 @@ def polya_aeppli(count: int, expected: float, mean: float) -> float:
     most = min(count, math.ceil(bursts + width + 32))
     number = np.arange(fewest, most + 1)
     chance = np.exp(number * math.log(bursts) - bursts - special.gammaln(number + 1))
-    none = math.exp(-bursts)
-    return none + float(chance @ special.betainc(number, count - number + 1.0, 1 / mean))
+    at_most = special.betainc(number, count - number + 1.0, 1 / mean)
+    return math.exp(-bursts) + float(chance @ at_most)
 
 
 def proves_below_in_bursts(
@@ -219,8 +216,12 @@ def proves_below_in_bursts(
 
 def assumption(longest: float) -> str:
     """What MET assumes, in words; `longest`: see `longest_assumed`."""
-    calls = "call" if longest == 1 else "calls"
-    return f"a miss lies, averaged over misses, in a burst of at most {longest:.3g} {calls}"
+    return f"a miss lies, averaged over misses, in a burst of at most {calls(longest)}"
+
+
+def calls(length: float) -> str:
+    """A mean length of bursts: 1 call, 12.5 calls."""
+    return f"{length:.3g} call{'' if length == 1 else 's'}"
 
 
 def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) -> float:
@@ -229,13 +230,15 @@ def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) ->
 
     Without a miss n times the allowed rate over ln(1 / (1 - confidence)).
     """
-    most = max(1.0, n * float(allowed) / -math.log(1 - confidence))
-    means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
     expected = n * float(allowed)
+    most = max(1.0, expected / -math.log(1 - confidence))
+    if not count:
+        return most
+    means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
     place = bisect_left(
         means, True, key=lambda mean: polya_aeppli(count, expected, mean) > 1 - confidence
     )
-    return float(means[max(place - 1, 0)]) if count else most
+    return float(means[max(place - 1, 0)])
 
 
 def trials_for_in_bursts(count: int, allowed: Fraction, confidence: float, longest: float) -> int:
@@ -248,7 +251,8 @@ def trials_for_in_bursts(count: int, allowed: Fraction, confidence: float, longe
     if count > MANY:
         spread = float(special.ndtri(confidence)) * math.sqrt(2 * longest - 1)
         return math.ceil(((spread + math.sqrt(spread**2 + 4 * count)) / 2) ** 2 / float(allowed))
-    lengths = range(quantiles.LONGEST + 1)
     return bisect_left(
-        lengths, True, key=lambda n: proves_below_in_bursts(count, n, allowed, confidence, longest)
+        range(quantiles.LONGEST + 1),
+        True,
+        key=lambda n: proves_below_in_bursts(count, n, allowed, confidence, longest),
     )

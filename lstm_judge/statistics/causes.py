@@ -135,7 +135,8 @@ def _intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """`_intervals` of `count` trials drawn at random, repeated until there are enough."""
-    drawn, total = [], 0
+    drawn = []
+    total = 0
     while total < max(RANDOM, TIMES * count) and len(drawn) < RANDOM // 20:
         places = np.sort(generator.choice(len(starts), count, replace=False, shuffle=False))
         drawn.append(_intervals(starts, places))
@@ -289,8 +290,8 @@ def odds(table: Iterable[int]) -> tuple[float, float, float]:
     """Odds ratio of [a, b, c, d] with one half added to each, and its interval (Woolf 1955)."""
     a, b, c, d = (count + 0.5 for count in table)
     log = math.log(a * d / (b * c))
-    error = math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
-    reach = float(special.ndtri(1 - (1 - ODDS_CONFIDENCE) / 2)) * error
+    z = float(special.ndtri(1 - (1 - ODDS_CONFIDENCE) / 2))
+    reach = z * math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
     return math.exp(log), math.exp(log - reach), math.exp(min(log + reach, 700))
 
 
@@ -517,5 +518,4 @@ def _control(
     # The share is below 1, since `count` is above 0.
     bounds = rate_bounds(stalls, stalls + count, 1 - (1 - ODDS_CONFIDENCE) / 2)
     low, high = (share / (1 - share) * times for share in bounds)
-    found = min(1.0, ratio)
-    return Cause(CONTROL, ratio, low, high, p, found, stalls / calls, CountedBy.CONTROL)
+    return Cause(CONTROL, ratio, low, high, p, min(1.0, ratio), stalls / calls, CountedBy.CONTROL)

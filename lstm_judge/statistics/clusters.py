@@ -211,7 +211,10 @@ class Mixture:
         `within` and `wide` bound the place and width of the cluster; `expected` is its width before
         any trial is seen.
         """
-        self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
+        self.place = place
+        self.width = width
+        self.weight = weight
+        self.decay = 1.0
         self.trials = 0.0
         total = float(self.counts.sum())
         moments = np.stack([np.ones(len(self.values)), self.values, self.coordinates])
@@ -321,10 +324,9 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Bump | 
     far = ordered[ordered > (WELL_BEYOND - 0.25) * spread]
     if len(far) < max(LEAST, least / 2):
         return None
-    window = (BEYOND * spread, 2 * float(ordered[-1]))
-    wide = (0.5 * spread, math.inf)
     weight = 0.7 * len(far) / len(ordered)
-    mixture = Mixture(ordered, window, reference)
+    wide = (0.5 * spread, math.inf)
+    mixture = Mixture(ordered, (BEYOND * spread, 2 * float(ordered[-1])), reference)
     mixtures = []
     for place in np.quantile(far, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist():
         width = max(0.15 * place, 0.6 * spread)
@@ -466,7 +468,9 @@ def _side(away: np.ndarray, reference: Reference, least: float) -> list[Bump]:
 
 def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
     """Add to a cluster the few remaining trials next to it, up to a distance of its width."""
-    low, high, width = members[0], members[-1], np.ptp(members)
+    low = members[0]
+    high = members[-1]
+    width = high - low
     before = left[(left < low) & (left >= low - width)]
     after = left[(left > high) & (left <= high + width)]
     few = max(LEAST - 1, len(members) // 20)

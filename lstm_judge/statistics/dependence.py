@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lstm_judge.read.whole import Bins
 from lstm_judge.statistics.bursts import BY_CHANCE, covariance, initial_positive
@@ -185,8 +186,11 @@ def assess(
     wanted = sorted({min(size, n // 3) for size in (*LARGEST, most)})
 
     def clustering(of_trials: Sequence[Values], size: int) -> Dependence:
-        largest = Exceedances(_largest(of_trials, size), sizes)
-        return _clustering(largest, FALSE_ALARM / len(wanted), rate_only=not late.m)
+        return _clustering(
+            Exceedances(_largest(of_trials, size), sizes),
+            FALSE_ALARM / len(wanted),
+            rate_only=not late.m,
+        )
 
     slow = _slowest(timed, wanted[-1])
     clustered = [size for size in wanted if clustering(slow, size).how]
@@ -216,10 +220,9 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
         return np.full(n, np.median(latency_ns))
     blocks = n // LEVEL_BLOCK
     medians = np.median(latency_ns[: blocks * LEVEL_BLOCK].reshape(blocks, LEVEL_BLOCK), axis=1)
-    half = LEVEL_BLOCKS // 2
-    view = np.lib.stride_tricks.sliding_window_view
-    running = np.median(view(np.pad(medians, half, mode="reflect"), LEVEL_BLOCKS), axis=1)
-    running = view(np.pad(running, 1, mode="edge"), 3).max(axis=1)
+    padded = np.pad(medians, LEVEL_BLOCKS // 2, mode="reflect")
+    running = np.median(sliding_window_view(padded, LEVEL_BLOCKS), axis=1)
+    running = sliding_window_view(np.pad(running, 1, mode="edge"), 3).max(axis=1)
     return np.r_[np.repeat(running, LEVEL_BLOCK), np.full(n - blocks * LEVEL_BLOCK, running[-1])]
 
 
@@ -261,9 +264,12 @@ class Exceedances:
 
     def share_by_chance(self, window: int) -> float:
         """P(gap <= window) for places drawn at random."""
-        pairs = zip(self.places, self.sizes, strict=True)
-        shares = [_short_by_chance(len(place), n, window) for place, n in pairs]
-        return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in self.places]))
+        shares = []
+        gaps = []
+        for place, n in zip(self.places, self.sizes, strict=True):
+            shares.append(_short_by_chance(len(place), n, window))
+            gaps.append(max(len(place) - 1, 0))
+        return float(np.average(shares, weights=gaps))
 
     def chance(self, window: int, short: int, by_chance: float) -> float:
         """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an
@@ -278,7 +284,7 @@ class Exceedances:
         if window == 1 and gaps <= MOST_EXACT:
             law = _law_of_neighbours(tuple(map(len, self.places)), tuple(self.sizes))
             return float(law[short:].sum())
-        return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
+        return float(special.betainc(short, gaps - short + 1, min(by_chance, 1)))
 
     def dispersion(self, window: int) -> float:
         """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs -
@@ -345,10 +351,12 @@ def _clustering(
     index, window, short = min(alarms)
     index = min(index, found.extremal_index())
     dispersion = max(found.dispersion(window) for _, window, _ in alarms)
-    what = "misses" if at_deadline else "largest latencies"
-    comes = "comes" if short == 1 else "come"
-    how = f"{short} of the {m} {what} {comes} within {count(window, 'trial')} of the previous one"
     factor = index if rate_only else min(index, 1 / dispersion)
+    what = "misses" if at_deadline else "largest latencies"
+    how = (
+        f"{short} of the {m} {what} come{'s' if short == 1 else ''} within "
+        f"{count(window, 'trial')} of the previous one"
+    )
     return Dependence(factor, index, dispersion, m, at_deadline, how)
 
 
@@ -356,22 +364,6 @@ def _clustering(
 def _short_by_chance(m: int, n: int, window: int) -> float:
     """The same for m places of n: P(gap > w) = C(n - w, m) / C(n, m)."""
     return float(1 - np.prod(np.clip(1 - m / np.maximum(n - np.arange(window), 1), 0, 1)))
-
-
-def _chance(
-    places: Places, sizes: Sequence[int], window: int, short: int, by_chance: float
-) -> float:
-    """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an upper
-    bound.
-
-    Wider windows than 1: gaps are negatively associated, so the binomial is at least as variable.
-    """
-    if short == 0:
-        return 1.0
-    gaps = sum(max(len(p) - 1, 0) for p in places)
-    if window > 1 or gaps > MOST_EXACT:
-        return float(special.betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
-    return float(_law_of_neighbours(tuple(map(len, places)), tuple(sizes))[short:].sum())
 
 
 @lru_cache(maxsize=1024)
@@ -399,8 +391,9 @@ def _law_of_neighbours(numbers: tuple[int, ...], sizes: tuple[int, ...]) -> np.n
 def _counts(late: Exceedances) -> Iterator[Dependence]:
     """Dispersion of the counts of misses per round and per block of trials, if significant."""
     bounds = np.cumsum([0, *late.sizes])
-    places = [start + place for start, place in zip(bounds, late.places, strict=False)]
-    pooled = np.concatenate(places)
+    pooled = np.concatenate(
+        [start + place for start, place in zip(bounds, late.places, strict=False)]
+    )
     alpha = FALSE_ALARM_COUNTS
     if len(late.sizes) > 1:
         yield _counted(pooled, bounds, alpha, f"{len(late.sizes)} rounds")
@@ -409,8 +402,9 @@ def _counts(late: Exceedances) -> Iterator[Dependence]:
         numbers = [number for number in numbers if number >= 2]
         for number in numbers:
             edges = np.linspace(0, bounds[-1], number + 1).round()
-            parts = f"{number} equal parts of the recording"
-            yield _counted(pooled, edges, alpha / len(numbers), parts)
+            yield _counted(
+                pooled, edges, alpha / len(numbers), f"{number} equal parts of the recording"
+            )
 
 
 def _counted(places: np.ndarray, edges: np.ndarray, alpha: float, parts: str) -> Dependence:

@@ -70,9 +70,10 @@ class Excess(JsonFields):
     @property
     def mostly(self) -> str | None:
         """The part that is more than half of the excess, if there is one."""
-        return next(
-            (kind for kind, time_us in self.parts_us.items() if time_us > self.excess_us / 2), None
-        )
+        for kind, time_us in self.parts_us.items():
+            if time_us > self.excess_us / 2:
+                return kind
+        return None
 
 
 def parts_of(round_: Round, split: bool = True) -> dict[str, np.ndarray]:
@@ -102,14 +103,13 @@ class Spent:
     @classmethod
     def of_control(cls, rounds: Sequence[Round]) -> Self:
         """Of the control runs, an empty step, whose waiting can only be a late wake-up."""
-        runs = []
-        for run in rounds:
-            if run.control_ns is not None:
-                control = Round.of(
-                    run.control_ns, off_core=run.control_off_core, switches=run.switches
-                )
-                runs.append(control)
-        return cls(runs)
+        return cls(
+            [
+                Round.of(run.control_ns, off_core=run.control_off_core, switches=run.switches)
+                for run in rounds
+                if run.control_ns is not None
+            ]
+        )
 
     @cached_property
     def _latency_ns(self) -> np.ndarray:
@@ -134,8 +134,12 @@ class Spent:
         found = {}
         for name in names:
             if all(name in table for table in tables):
-                pairs = zip(self._rounds, tables, strict=True)
-                found[name] = np.concatenate([round_.timed(table[name]) for round_, table in pairs])
+                found[name] = np.concatenate(
+                    [
+                        round_.timed(table[name])
+                        for round_, table in zip(self._rounds, tables, strict=True)
+                    ]
+                )
         return found
 
     def excess(self, slow: np.ndarray, others: np.ndarray) -> Excess | None:

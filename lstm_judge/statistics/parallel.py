@@ -85,8 +85,9 @@ def _answer(child: Connection) -> list:
     try:
         answer = child.recv()
     except (EOFError, OSError):
-        remedy = "if memory ran out, analyze fewer recordings at once"
-        raise MemoryExhausted(f"a process of the analysis ended: {remedy}") from None
+        raise MemoryExhausted(
+            "a process of the analysis ended: if memory ran out, analyze fewer recordings at once"
+        ) from None
     if isinstance(answer, Exception):
         raise answer
     return answer

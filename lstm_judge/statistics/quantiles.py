@@ -73,8 +73,9 @@ def median(values: np.ndarray) -> float:
 def quantile(ordered: Ordered, share: float) -> float:
     """An interpolated quantile (numpy's default), for boxes and thresholds only."""
     place = share * (len(ordered) - 1)
-    low, high = (float(ordered[rank]) for rank in (math.floor(place), math.ceil(place)))
-    return low + (high - low) * (place - math.floor(place))
+    below = math.floor(place)
+    low = float(ordered[below])
+    return low + (float(ordered[math.ceil(place)]) - low) * (place - below)
 
 
 def fences(ordered_ns: Ordered) -> tuple[int, int]:
@@ -102,7 +103,10 @@ def _whole(values_ns: Any) -> np.ndarray:
 
 def is_outlier(values_ns: np.ndarray) -> np.ndarray:
     """Which values, in any order, are outside 1.5 x IQR, on both sides (`fences`)."""
-    low, high = fences(np.sort(values_ns))
+    return _outside(values_ns, *fences(np.sort(values_ns)))
+
+
+def _outside(values_ns: np.ndarray, low: int, high: int) -> np.ndarray:
     whole = _whole(values_ns)
     return (whole < low) | (whole > high)
 
@@ -111,8 +115,7 @@ def count_outliers(values_ns: Ordered) -> int:
     """Number of values, in any order, outside 1.5 x IQR, as in a box plot; see `fences`."""
     if isinstance(values_ns, np.ndarray):
         return int(np.count_nonzero(is_outlier(values_ns)))
-    (low, high), whole = fences(values_ns), _whole(values_ns.values)
-    return int(values_ns.counts[(whole < low) | (whole > high)].sum())
+    return int(values_ns.counts[_outside(values_ns.values, *fences(values_ns))].sum())
 
 
 def mean_and_deviation(values: Ordered) -> tuple[float, float]:
@@ -140,10 +143,12 @@ def share_of(percentile: str | float | Fraction) -> Fraction:
     if Fraction(1, 2) <= share < 1:
         return share
     if Fraction(1, 2) <= 100 * share < 1:
-        meant = f"percentiles are in percent: {float(10000 * share):g}?"
-        raise UsageError(f"{percentile} is a share; {meant}")
-    limits = "they are in percent, at least 50 and below 100"
-    raise UsageError(f"{percentile} is no percentile: {limits}")
+        raise UsageError(
+            f"{percentile} is a share; percentiles are in percent: {float(10000 * share):g}?"
+        )
+    raise UsageError(
+        f"{percentile} is no percentile: they are in percent, at least 50 and below 100"
+    )
 
 
 def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
@@ -153,8 +158,11 @@ def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
 
 def check_confidence(confidence: float) -> float:
     """The confidence; raises `UsageError` if it is not at least 0.5 and below 1."""
-    must = "the confidence must be a share such as 0.95, at least 0.5 and below 1"
-    check_number(must, confidence, lambda share: 0.5 <= share < 1)
+    check_number(
+        "the confidence must be a share such as 0.95, at least 0.5 and below 1",
+        confidence,
+        lambda share: 0.5 <= share < 1,
+    )
     return confidence
 
 
@@ -208,8 +216,8 @@ def interval(
     if low is not None:
         least_value = float(ordered[max(1, low * n // trials) - 1])
     if high is not None:
-        values = ordered if most is None else most
-        most_value = finite(float(values[min(n, -(-high * n // trials)) - 1]))
+        most = ordered if most is None else most
+        most_value = finite(float(most[min(n, -(-high * n // trials)) - 1]))
     return least_value, most_value
 
 

@@ -121,9 +121,8 @@ class Levels(JsonFields):
         as much."""
         kinds = self.kinds[start:]
         coming = np.clip(2 * np.array(self.shares_last) - self.shares_first, 0, 1)
-        return (coming * len(kinds) / np.maximum(np.bincount(kinds, minlength=len(coming)), 1))[
-            kinds
-        ]
+        here = np.bincount(kinds, minlength=len(coming))
+        return (coming * len(kinds) / np.maximum(here, 1))[kinds]
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,10 @@ def not_judged(rounds: Sequence[Round]) -> str | None:
         else:
             step_ns = clock_step(latency_ns[:LOOKED])
         if median(latency_ns) < FEWEST_STEPS * step_ns:
-            step = latency(step_ns / 1e3)
-            return f"the median is below {FEWEST_STEPS} steps of the clock, of {step}"
+            return (
+                f"the median is below {FEWEST_STEPS} steps of the clock, "
+                f"of {latency(step_ns / 1e3)}"
+            )
     return None
 
 
@@ -192,9 +193,15 @@ def segments_of(latency_ns: np.ndarray) -> Segments:
         per_trial = _slope(edges, medians, start, stop) if slope else 0.0
         trials = np.arange(start, stop)
         level[start:stop] = np.median(logs[start:stop]) + per_trial * (trials - trials.mean())
-        median_us = median(latency_ns[start:stop]) / 1e3
-        change = math.expm1(per_trial * (stop - start - 1))
-        segments.append(Segment(start, stop, stop - start, median_us, change))
+        segments.append(
+            Segment(
+                start,
+                stop,
+                trials=stop - start,
+                median_us=median(latency_ns[start:stop]) / 1e3,
+                change=math.expm1(per_trial * (stop - start - 1)),
+            )
+        )
     drift = level[-1] - level[0]
     level = np.exp(level)
     mean = level
@@ -202,8 +209,7 @@ def segments_of(latency_ns: np.ndarray) -> Segments:
         growth = np.subtract(levels.shares_last, levels.shares_first) @ np.log(levels.medians_us)
         mean = level * np.exp(growth * np.linspace(0, 1, len(level)))
         drift += growth
-    steady = _steady_state(mean)
-    return Segments(tuple(segments), steady, math.expm1(drift), level, levels, step_ns)
+    return Segments(tuple(segments), _steady_state(mean), math.expm1(drift), level, levels, step_ns)
 
 
 def _slope(edges: np.ndarray, medians: np.ndarray, start: int, stop: int) -> float:
@@ -234,8 +240,7 @@ def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels 
         return None
     edges = np.linspace(0, n, WINDOWS + 1).astype(np.int64)
     means = np.add.reduceat(kinds, edges[:-1]) / np.diff(edges)
-    between = np.mean(np.diff(means) ** 2) / 2
-    noise = math.sqrt(max(between, kinds.var() * WINDOWS / n))
+    noise = math.sqrt(max(np.mean(np.diff(means) ** 2) / 2, kinds.var() * WINDOWS / n))
     bounds, (changing, *_) = _partition(means, noise)
     medians_ns = [np.median(latency_ns[kinds == kind]) for kind in range(len(dips) + 1)]
     if len(bounds) > 2 or np.diff(medians_ns).min() < FEWEST_STEPS * step_ns:
@@ -246,8 +251,9 @@ def _levels(latency_ns: np.ndarray, logs: np.ndarray, step_ns: float) -> Levels 
         for part in (kinds, kinds[:tenth], kinds[-tenth:])
     )
     main = int(np.argmax(np.array(shares) >= MAIN * max(shares)))
-    medians_us = (np.array(medians_ns) / 1e3).tolist()
-    return Levels(medians_us, shares, first, last, n / (changes + 1), main, kinds)
+    return Levels(
+        (np.array(medians_ns) / 1e3).tolist(), shares, first, last, n / (changes + 1), main, kinds
+    )
 
 
 def _dips(ordered: np.ndarray, least: int) -> list[float]:
@@ -293,14 +299,14 @@ def quantum(values: np.ndarray) -> float:
     steps = size * width / np.maximum(np.arange(len(resonance)), 1e-9)
     widest = min(WIDEST_QUANTUM * spread, LARGEST_QUANTUM * median)
     resonance[(steps > widest) | (steps < spread / 25)] = 0
-    best = int(np.argmax(resonance >= 0.95 * resonance.max())) if resonance.max() > RESONANCE else 0
-    if not best:
+    if resonance.max() <= RESONANCE:
         return 0.0
+    best = int(np.argmax(resonance >= 0.95 * resonance.max()))
     best += int(np.argmax(resonance[best : best + best // 4 + 1]))
     _, on = np.unique(np.round(central / steps[best]), return_counts=True)
-    return (
-        float(steps[best]) if np.count_nonzero(on >= ON_EACH * len(central)) >= MULTIPLES else 0.0
-    )
+    if np.count_nonzero(on >= ON_EACH * len(central)) < MULTIPLES:
+        return 0.0
+    return float(steps[best])
 
 
 def clock_step(values: np.ndarray) -> float:
@@ -360,8 +366,8 @@ def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     spread = max(float(np.median(high - low)) / 1.349, 1e-9)
     noise = 1.2533 * spread / math.sqrt(size)
     if blocks > 4:
-        between = float(np.percentile(np.abs(np.diff(medians)), 25))
-        noise = max(noise, between / (0.3186 * math.sqrt(2)))
+        between = np.percentile(np.abs(np.diff(medians)), 25)
+        noise = max(noise, float(between) / (0.3186 * math.sqrt(2)))
     return edges, medians, noise
 
 
@@ -423,10 +429,8 @@ def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: i
     near = 2 * SHORTEST
     before = np.median(logs[edges[max(first, change - near)] : edges[change]])
     after = np.median(logs[edges[change] : edges[min(last, change + near)]])
-    start, stop = (
-        edges[max(change - 2, (first + change + 1) // 2)],
-        edges[min(change + 2, (change + last) // 2)],
-    )
+    start = edges[max(change - 2, (first + change + 1) // 2)]
+    stop = edges[min(change + 2, (change + last) // 2)]
     gains = np.abs(logs[start : stop - 1] - after) - np.abs(logs[start : stop - 1] - before)
     return int(start + np.argmax(np.r_[0, np.cumsum(gains)]))
 
@@ -436,11 +440,11 @@ def _steady_state(levels: np.ndarray) -> SteadyState:
     if levels.min() == levels.max():
         return SteadyState.FLAT
     last = float(np.median(levels[-max(len(levels) // 10, 1) :]))
-    bounds = np.linspace(0, len(levels), min(WINDOWS, len(levels)) + 1).astype(int)
-    windows = np.array([np.median(part) for part in np.split(levels, bounds[1:-1])])
+    parts = np.array_split(levels, min(WINDOWS, len(levels)))
+    windows = np.array([np.median(part) for part in parts])
     away = np.abs(windows / last - 1) > SAME_LEVEL
-    if away[len(windows) // 2 :].any():
-        return SteadyState.NONE
     if not away.any():
         return SteadyState.FLAT
-    return SteadyState.WARM_UP if windows[np.flatnonzero(away)[-1]] > last else SteadyState.SLOWDOWN
+    if away[len(windows) // 2 :].any():
+        return SteadyState.NONE
+    return SteadyState.WARM_UP if windows[away][-1] > last else SteadyState.SLOWDOWN

@@ -52,15 +52,14 @@ class Trials:
         edges: tuple[Trials, ...] = ()
         if any(round_.edges_ns is not None for round_ in rounds):
             edges = tuple(cls.of(*(round_.edge(end) for round_ in rounds)) for end in (0, 1))
-        if not any(round_.whole for round_ in rounds):
-            return cls(latency_ns, None, edges)
-        if len(rounds) == 1:
-            return cls(latency_ns, rounds[0].whole, edges)
-        pairs = (
-            (each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1)
-            for each in rounds
-        )
-        return cls(latency_ns, AllTrials(*counted(pairs)), edges)
+        whole = rounds[0].whole
+        if len(rounds) > 1 and any(round_.whole for round_ in rounds):
+            pairs = (
+                (each.whole.values, each.whole.counts) if each.whole else (each.timed_ns, 1)
+                for each in rounds
+            )
+            whole = AllTrials(*counted(pairs))
+        return cls(latency_ns, whole, edges)
 
     @property
     def n(self) -> int:
@@ -75,10 +74,9 @@ class Trials:
         return self.whole or np.sort(self.latency_ns)
 
     @property
-    def bounds(self) -> tuple[Trials, Trials]:
+    def bounds(self) -> tuple[Trials, ...]:
         """The least and the most that the latencies may be."""
-        least, most = self.edges or (self, self)
-        return least, most
+        return self.edges or (self, self)
 
     def above(self, limit_ns: float) -> tuple[np.ndarray, np.ndarray]:
         """Places and latencies of the trials above a limit, in order."""
@@ -154,8 +152,10 @@ class Trials:
         """
         least, most = self.bounds
         effective = 1.0 if independent_n is None else independent_n / self.n
-        bounds_ns = interval(least.ordered_ns, share, confidence, effective, most.ordered_ns)
-        low, high = (bound and bound / 1e3 for bound in bounds_ns)
+        low, high = (
+            bound and bound / 1e3
+            for bound in interval(least.ordered_ns, share, confidence, effective, most.ordered_ns)
+        )
         return Percentile(share, finite(percentile(self.ordered_ns, share) / 1e3), low, high)
 
 

@@ -146,5 +146,7 @@ class Verdict(JsonFields):
     def __repr__(self) -> str:
         if not self.n:
             return f"<Verdict: {self.outcome}, {'; '.join(self.reasons)}>"
-        seen = f"{count(self.misses, 'miss')} in {self.n} trials"
-        return f"<Verdict: {self.outcome}, {seen}, max {microseconds(self.max_us)} us>"
+        return (
+            f"<Verdict: {self.outcome}, {count(self.misses, 'miss')} in {self.n} trials, "
+            f"max {microseconds(self.max_us)} us>"
+        )

@@ -37,25 +37,27 @@ def bursts_not_excluded(seen: AtDeadline) -> Iterator[str]:
     question = seen.question
     asked = question.allowed, question.confidence, question.burst_length
     if not bursts.proves_below_in_bursts(seen.misses, seen.n, *asked):
-        length = f"{short_number(question.burst_length)} calls, averaged over misses"
-        misses = f"{count(seen.misses, 'miss')} in {seen.n} trials"
-        yield f"{misses} do not exclude bursts of misses of {length}"
+        yield (
+            f"{count(seen.misses, 'miss')} in {seen.n} trials do not exclude bursts of misses of "
+            f"{short_number(question.burst_length)} calls, averaged over misses"
+        )
 
 
 def dependent_trials(seen: AtDeadline) -> Iterator[str]:
     """Dependence, at whose effective sample size MET is not proven (`dependence.py`)."""
     misses, n = seen.effective
     if not quantiles.proves_below(misses, n, seen.question.allowed, seen.question.confidence):
-        sizes = f"{seen.n} trials, effective sample size {n}"
-        yield f"slow calls come in bursts: {seen.dependence.how}; {sizes}"
+        yield (
+            f"slow calls come in bursts: {seen.dependence.how}; "
+            f"{seen.n} trials, effective sample size {n}"
+        )
 
 
 def slow_rounds(seen: AtDeadline) -> Iterator[str]:
     """Rounds that by themselves miss more than allowed (Bonferroni over the rounds)."""
     for each in seen.rounds:
         if _misses_more(seen, each.misses, each.n, tests=len(seen.rounds)):
-            missed = f"{each.misses} of {each.n}"
-            yield f"round {each.number} alone misses more than allowed: {missed}"
+            yield (f"round {each.number} alone misses more than allowed: {each.misses} of {each.n}")
 
 
 def slow_segments(seen: AtDeadline) -> Iterator[str]:
@@ -70,8 +72,10 @@ def slow_segments(seen: AtDeadline) -> Iterator[str]:
         stop = min(segment.stop * each.trials.step, each.n)
         missed = each.misses_within(start, stop)
         if _misses_more(seen, missed, stop - start, tests=len(later)):
-            trials = f"trials {start + 1} to {stop}{_of_round(seen, each)}"
-            yield f"{trials} alone miss more than allowed: {missed} of {stop - start}"
+            yield (
+                f"trials {start + 1} to {stop}{_of_round(seen, each)} alone miss more than "
+                f"allowed: {missed} of {stop - start}"
+            )
 
 
 def _misses_more(seen: AtDeadline, misses: int, n: int, tests: int) -> bool:
@@ -100,9 +104,10 @@ def drifts(seen: AtDeadline) -> Iterator[str]:
         weights = course.levels.weights(start)[late] if course.levels else late
         missed = round(weights.sum())
         if missed > seen.question.allowed * len(last_ns):
-            drift = f"drift{_of_round(seen, each)} {signed_percent(course.drift)}"
-            would = f"{missed} of the last {len(last_ns)} trials would miss the deadline"
-            yield f"{drift}: if it continues, {would}"
+            yield (
+                f"drift{_of_round(seen, each)} {signed_percent(course.drift)}: if it continues, "
+                f"{missed} of the last {len(last_ns)} trials would miss the deadline"
+            )
 
 
 def _of_round(seen: AtDeadline, each: RoundAtDeadline) -> str:
@@ -115,23 +120,23 @@ def slow_calls(seen: AtDeadline) -> Iterator[str]:
     if slow is None or not slow.longer_than(seen.assumed_length):
         return
     median_us = seen.measured.pooled.median_us
-    to_slow_us = slow.above_us - median_us
-    if seen.question.deadline_us - median_us < FAR_FROM_SLOW * to_slow_us:
-        length = f"at least {slow.length_low:.3g} calls on average"
-        longer = f"longer than the {seen.assumed_length:.3g} for which MET holds"
-        above = f"slow calls, above {microseconds(slow.above_us)} us,"
-        yield f"{above} come in bursts of {length}, {longer}"
+    if seen.question.deadline_us - median_us < FAR_FROM_SLOW * (slow.above_us - median_us):
+        yield (
+            f"slow calls, above {microseconds(slow.above_us)} us, come in bursts of at least "
+            f"{slow.length_low:.3g} calls on average, longer than the "
+            f"{seen.assumed_length:.3g} for which MET holds"
+        )
 
 
 def against_missed(seen: AtDeadline) -> Iterator[str]:
     """So many misses are not MISSED if they come in too few bursts."""
-    misses = seen.certain / seen.tau
     n = seen.n / seen.tau
     asked = seen.question.allowed, seen.question.confidence
-    if not seen.evidence and not quantiles.proves_above(misses, n, *asked):
-        counted = f"{seen.misses / seen.tau:.3g} in {n:.0f} trials"
-        many = f"{seen.misses} in {seen.n} trials"
-        yield f"misses come in bursts: {many} count as {counted}, too few to prove MISSED"
+    if not seen.evidence and not quantiles.proves_above(seen.certain / seen.tau, n, *asked):
+        yield (
+            f"misses come in bursts: {seen.misses} in {seen.n} trials count as "
+            f"{seen.misses / seen.tau:.3g} in {n:.0f} trials, too few to prove MISSED"
+        )
 
 
 def undecided(seen: AtDeadline) -> list[str]:
@@ -140,9 +145,10 @@ def undecided(seen: AtDeadline) -> list[str]:
     alone = []
     for each in seen.rounds:
         if each.evidence is not None and each.evidence.outcome == Outcome.MISSED:
-            missed = f"{count(each.misses, 'miss')} in {count(each.n, 'trial')}"
-            together = "but all rounds together do not prove it"
-            alone.append(f"round {each.number} alone is MISSED ({missed}), {together}")
+            alone.append(
+                f"round {each.number} alone is MISSED ({count(each.misses, 'miss')} in "
+                f"{count(each.n, 'trial')}), but all rounds together do not prove it"
+            )
     return alone or [f"{count(seen.n, 'trial')} did not decide it"]
 
 
@@ -156,11 +162,11 @@ def too_few(seen: AtDeadline, new: NewRecording) -> str:
     if new.trials is None:
         return "more than 1e9 new trials would be needed at the observed miss rate"
     trials = count(seen.n, "trial")
+    few = f"{trials} without a miss are too few"
     if seen.misses:
         few = f"the observed miss rate, {rate}, is too close to the allowed rate for {trials}"
-    else:
-        few = f"{trials} without a miss are too few"
-    needed = f"{few}: {new.trials} are needed"
     if new.trials == new.trials_if_independent:
-        return needed
-    return f"{needed}, because slow calls come in bursts: {seen.dependence.how}"
+        return f"{few}: {new.trials} are needed"
+    return (
+        f"{few}: {new.trials} are needed, because slow calls come in bursts: {seen.dependence.how}"
+    )

@@ -44,11 +44,14 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
         worst_in[window] = (
             int(np.concatenate(counts).max(initial=0)) if max(sizes) >= window else None
         )
-    after = sum(
-        int(np.count_nonzero(late < size - 1)) for late, size in zip(misses, sizes, strict=True)
-    )
-    followed = sum(int(np.count_nonzero(np.diff(late) == 1)) for late in misses)
-    p_miss = sum(map(len, misses)) / sum(sizes)
+    followed = 0
+    again = 0
+    for late, size in zip(misses, sizes, strict=True):
+        followed += np.count_nonzero(late < size - 1)
+        again += np.count_nonzero(np.diff(late) == 1)
     return FirmStatistics(
-        worst_in, max(map(longest_run, misses)), p_miss, followed / after if after else None
+        worst_in,
+        longest_run=max(map(longest_run, misses)),
+        p_miss=sum(map(len, misses)) / sum(sizes),
+        p_miss_after_miss=again / followed if followed else None,
     )

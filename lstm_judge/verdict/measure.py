@@ -40,7 +40,7 @@ class TimedRound:
     def spacing_ns(self) -> float:
         """The mean time from call to call; of latencies without start times the mean latency."""
         if self.round.start_ns is None:
-            return 1e3 * self.trials.statistic("mean_us")
+            return 1e3 * self.trials.mean_us
         return float(np.diff(self.round.start_ns).mean()) / self.trials.step
 
 
@@ -96,7 +96,7 @@ class Measured:
             return None
         return bursts.slow_calls([each.trials for each in self.rounds], self.pooled.ordered_ns)
 
-    @cached_property
+    @property
     def spacing_ns(self) -> float:
         """The mean time from call to call."""
         return float(np.mean([each.spacing_ns for each in self.rounds]))
@@ -104,8 +104,8 @@ class Measured:
     def at(self, question: Question) -> AtDeadline:
         """What they show about this question."""
         if question.burst_ms is not None:
-            in_calls = max(1.0, 1e6 * question.burst_ms / self.spacing_ns)
-            question = replace(question, burst_length=in_calls, burst_ms=None)
+            calls = 1e6 * question.burst_ms / self.spacing_ns
+            question = replace(question, burst_length=max(1.0, calls), burst_ms=None)
         if self.until is not None and question.burst_length == 1:
             question = replace(question, burst_length=self.until)
         late_ns = limit_ns(question.deadline_us)
@@ -114,8 +114,9 @@ class Measured:
             certain, places = (edge.above(late_ns)[0] for edge in each.trials.bounds)
             evidence = None
             if self.until is not None:
-                asked = float(question.allowed), question.burst_length, question.confidence
-                evidence = Evidence(*asked)
+                evidence = Evidence(
+                    float(question.allowed), question.burst_length, question.confidence
+                )
                 evidence.add(np.isin(np.arange(each.n), places))
             rounds.append(
                 RoundAtDeadline(

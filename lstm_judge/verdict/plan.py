@@ -18,16 +18,19 @@ from lstm_judge.verdict.measure import AtDeadline
 from lstm_judge.verdict.question import Question
 from lstm_trt.config.libraries import special
 
-#: Chance of deciding with the length that is recommended. Above this number of misses that may
-#: occur, their law is that of their rate.
-LIKELY, MANY_MISSES = 0.8, 100_000
+#: Chance of deciding with the length that is recommended.
+LIKELY = 0.8
+
+#: Above this number of misses that may occur, their law is that of their rate.
+MANY_MISSES = 100_000
 
 
 def new_recording(seen: AtDeadline, outcome: Outcome) -> NewRecording:
     """The length of a new recording that would prove MET, given the verdict on this one."""
     question = seen.question
-    asked = question.allowed, question.confidence
-    independent = quantiles.trials_for_share(seen.misses, seen.n, *asked)
+    independent = quantiles.trials_for_share(
+        seen.misses, seen.n, question.allowed, question.confidence
+    )
     if seen.evidence:
         trials = sequential.trials_until_met(
             seen.misses, seen.n, float(question.allowed), question.burst_length, question.confidence
@@ -38,7 +41,7 @@ def new_recording(seen: AtDeadline, outcome: Outcome) -> NewRecording:
         return NewRecording(trials, independent)
     like = _Like(question, seen.misses, seen.n, seen.dependence.factor, seen.tau)
     chance = None if trials is None else like.chance(trials)
-    return NewRecording(trials, independent, chance, like.trials_for(LIKELY))
+    return NewRecording(trials, independent, chance, like.likely_trials)
 
 
 def _trials(seen: AtDeadline, independent: int | None) -> int | None:
@@ -137,21 +140,18 @@ class _Like:
         if most > MANY_MISSES:  # their rate is known as well as it is drawn
             return float(special.betainc(seen, others, most / trials))
         count = np.arange(math.floor(most / self.tau) + 1)
-        log_ways = (
-            special.gammaln(drawn + 1)
-            - special.gammaln(count + 1)
-            - special.gammaln(drawn - count + 1)
-        )
         log_chances = (
-            log_ways
-            + special.betaln(seen + count, others + drawn - count)
+            special.betaln(seen + count, others + drawn - count)
             - special.betaln(seen, others)
+            - special.betaln(drawn - count + 1, count + 1)
+            - math.log(drawn + 1)
         )
         return min(1.0, float(np.exp(log_chances).sum()))
 
-    def trials_for(self, chance: float) -> int | None:
-        """The length that proves MET with this chance at the miss rate (misses + 1/2) / n; None
-        above 1e9."""
+    @property
+    def likely_trials(self) -> int | None:
+        """The length that proves MET with the chance `LIKELY` at the miss rate (misses + 1/2) / n;
+        None above 1e9."""
         rate = (self.misses + 0.5) / self.n
         if rate >= float(self.question.allowed):
             return None
@@ -161,11 +161,11 @@ class _Like:
             if trials > quantiles.LONGEST:
                 return True
             if self.tau == 1:
-                return quantiles.at_most(misses, trials, rate) >= chance
-            return bursts.polya_aeppli(misses, trials * rate, self.tau) >= chance
+                return quantiles.at_most(misses, trials, rate) >= LIKELY
+            return bursts.polya_aeppli(misses, trials * rate, self.tau) >= LIKELY
 
-        most = math.ceil(quantiles.LONGEST * rate)
-        trials = self._trials_with(bisect_left(range(most), True, key=enough))
+        misses = range(math.ceil(quantiles.LONGEST * rate))
+        trials = self._trials_with(bisect_left(misses, True, key=enough))
         return trials if trials <= quantiles.LONGEST else None
 
     def _most_misses(self, trials: int) -> int:

@@ -28,16 +28,21 @@ class Question:
     def __post_init__(self) -> None:
         with suppress(TypeError, ValueError):
             object.__setattr__(self, "deadline_us", float(self.deadline_us))
-        deadline = "the deadline must be a positive time in us"
-        check_number(deadline, self.deadline_us, lambda us: us > 0)
+        check_number(
+            "the deadline must be a positive time in us", self.deadline_us, lambda us: us > 0
+        )
         object.__setattr__(self, "percentile", float(100 * quantiles.share_of(self.percentile)))
         quantiles.check_confidence(self.confidence)
-        length = "the length of bursts must be at least 1 call"
-        check_number(length, self.burst_length, lambda calls: calls >= 1)
+        check_number(
+            "the length of bursts must be at least 1 call",
+            self.burst_length,
+            lambda calls: calls >= 1,
+        )
         if self.burst_ms is None:
             return
-        duration = "the length of bursts must be a positive time in ms"
-        check_number(duration, self.burst_ms, lambda ms: ms > 0)
+        check_number(
+            "the length of bursts must be a positive time in ms", self.burst_ms, lambda ms: ms > 0
+        )
         if self.burst_length != 1:
             raise UsageError("give the length of bursts in calls or in ms, not both")
 

@@ -34,16 +34,16 @@ def text(verdicts: Verdicts) -> str:
     """One verdict on several lines, or a line for each, and how many meet the deadline."""
     if len(verdicts) == 1:
         return verdict_text(verdicts[0], verdicts.runs[0].name)
-    first = f"{question(verdicts[0])}:"
-    return "\n".join([first, *verdicts.texts(verdict_line), conclusion(verdicts)])
+    lines = verdicts.texts(verdict_line)
+    return "\n".join([f"{question(verdicts[0])}:", *lines, conclusion(verdicts)])
 
 
 def headline(verdicts: Verdicts) -> str:
     """The answer in one line."""
     if len(verdicts) == 1:
         return str(verdicts).partition("\n")[0]
-    counted, _, _ = conclusion(verdicts).partition("\n")
-    return f"{question(verdicts[0])}: {counted[0].lower()}{counted[1:]}"
+    counted = conclusion(verdicts).splitlines()[0]
+    return f"{question(verdicts[0])}: {counted.replace('Of', 'of', 1)}"
 
 
 def names_text(verdicts: Verdicts) -> str:
@@ -64,8 +64,10 @@ def conclusion(verdicts: Verdicts) -> str:
     largest = verdicts.largest()
     if largest is None:
         return text
-    chosen = f"selected from {len(verdicts)}: confirm it with a new recording"
-    return f"{text}\nLargest network that met it: {verdicts.runs[largest].name} ({chosen})"
+    return (
+        f"{text}\nLargest network that met it: {verdicts.runs[largest].name} "
+        f"(selected from {len(verdicts)}: confirm it with a new recording)"
+    )
 
 
 def _names(verdicts: Verdicts) -> dict[str, list[str]]:
@@ -87,7 +89,7 @@ def _fared(verdict: Verdict) -> str:
     if not verdict.n:
         return "failed"
     undecided = verdict.effective.outcome == Outcome.NOT_ENOUGH_EVIDENCE
-    if undecided and verdict.new_recording.trials is not None:
+    if undecided and verdict.new_recording.trials:
         return "had too few trials to say"
     return "stayed undecided"
 
@@ -118,22 +120,23 @@ def _in_one_line(verdict: Verdict) -> Iterator[str]:
 
 def sentence(verdict: Verdict) -> str:
     """The verdict in one or two sentences, for figures."""
-    asked = verdict.question
-    deadline = f"{short_number(asked.deadline_us)} us"
+    deadline = f"{short_number(verdict.question.deadline_us)} us"
+    percentile = short_number(verdict.question.percentile)
     reasons = "; ".join(verdict.reasons)
-    if verdict.n == 0:
+    if not verdict.n:
         return f"No verdict for the deadline of {deadline}: {reasons}."
-    confidence = f"{_confidence(verdict)} confidence{_these(verdict)}"
+    confidence = f"{_confident(verdict)}{_these(verdict)}"
     observed = f"{_missed(verdict)}, maximum {microseconds(verdict.max_us)} us"
-    within = f"{short_number(asked.percentile)} % of calls finish within {deadline}"
+    within = f"{percentile} % of calls finish within {deadline}"
     if verdict.outcome == Outcome.MET:
-        return f"{within}, at {confidence}, assuming that {_assumed(verdict)}: {observed}."
+        return f"{within}, {confidence}, assuming that {_assumed(verdict)}: {observed}."
     if verdict.outcome == Outcome.MISSED:
-        exceeds = f"The {short_number(asked.percentile)}th percentile exceeds {deadline}"
-        late = f"at least {percent_at_least(verdict.bounds.miss_rate_low)} of calls miss"
-        allowed = f"{_allowed(verdict)} are allowed"
-        return f"{exceeds}, at {confidence}: {observed}; {late} the deadline, {allowed}."
-    text = f"Not proven at {confidence} that {within}: {observed}. Reason: {reasons}."
+        return (
+            f"The {percentile}th percentile exceeds {deadline}, {confidence}: {observed}; "
+            f"at least {percent_at_least(verdict.bounds.miss_rate_low)} of calls miss "
+            f"the deadline, {_allowed(verdict)} are allowed."
+        )
+    text = f"Not proven {confidence} that {within}: {observed}. Reason: {reasons}."
     if verdict.new_recording.trials:
         text += f" A new recording of {_new_trials(verdict)} can prove it."
     return text
@@ -144,30 +147,36 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     first = f"{verdict.outcome}{MEANS[verdict.outcome]} {question(verdict)}{_these(verdict)}"
     if name:
         first += f"  {name}"
-    if verdict.n == 0:
-        return "\n  ".join([first, *verdict.reasons])
-    lines = [first, _maximum(verdict), _percentile(verdict), _misses(verdict)]
-    lines += _margin(verdict)
-    lines += _excess(verdict.miss_excess)
-    lines += _certified(verdict)
-    lines += [_bounds(verdict)]
-    lines += _processes(verdict)
-    lines += _evidence(verdict)
-    lines += _assumption(verdict)
-    lines += [f"because {reason}" for reason in verdict.reasons]
-    lines += _order(verdict)
+    return "\n  ".join([first, *(_lines(verdict) if verdict.n else verdict.reasons)])
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    yield _maximum(verdict)
+    yield _percentile(verdict)
+    yield _misses(verdict)
+    yield from _margin(verdict)
+    yield from _excess(verdict.miss_excess)
+    yield from _certified(verdict)
+    yield _bounds(verdict)
+    yield from _processes(verdict)
+    yield from _evidence(verdict)
+    yield from _assumption(verdict)
+    for reason in verdict.reasons:
+        yield f"because {reason}"
+    yield from _order(verdict)
     if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
-        lines += _new_recording(verdict)
-    return "\n  ".join(lines)
+        yield from _new_recording(verdict)
 
 
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
     asked = verdict.question
-    within = f"within {short_number(asked.deadline_us)} us, at {_confidence(verdict)} confidence"
-    text = f"{short_number(asked.percentile)} % of calls {within}"
+    text = (
+        f"{short_number(asked.percentile)} % of calls within "
+        f"{short_number(asked.deadline_us)} us, {_confident(verdict)}"
+    )
     if asked.burst_length > 1:
-        text += f", bursts of misses up to {_calls(asked.burst_length)}"
+        text += f", bursts of misses up to {bursts.calls(asked.burst_length)}"
     return text
 
 
@@ -176,16 +185,12 @@ def _these(verdict: Verdict) -> str:
     return f", in these {len(verdict.rounds)} processes" if len(verdict.rounds) > 1 else ""
 
 
-def _confidence(verdict: Verdict) -> str:
-    return f"{short_number(100 * verdict.question.confidence)} %"
+def _confident(verdict: Verdict) -> str:
+    return f"at {short_number(100 * verdict.question.confidence)} % confidence"
 
 
 def _allowed(verdict: Verdict) -> str:
     return f"{100 - verdict.question.percentile:.9g} %"
-
-
-def _calls(length: float) -> str:
-    return f"{length:.3g} call{'' if length == 1 else 's'}"
 
 
 def _assumed(verdict: Verdict) -> str:
@@ -197,12 +202,13 @@ def _assumed(verdict: Verdict) -> str:
 
 
 def _maximum(verdict: Verdict) -> str:
-    seen = f"in n = {verdict.n} trials"
     if verdict.max_us is None:
-        return f"max above the last bin {seen}"
+        return f"max above the last bin in n = {verdict.n} trials"
     most = "at most " if verdict.known_to else ""
-    with_warmup = f"(with warm-up {microseconds(verdict.max_with_warmup_us)} us)"
-    text = f"max {most}{microseconds(verdict.max_us)} us {seen} {with_warmup}"
+    text = (
+        f"max {most}{microseconds(verdict.max_us)} us in n = {verdict.n} trials "
+        f"(with warm-up {microseconds(verdict.max_with_warmup_us)} us)"
+    )
     if len(verdict.rounds) > 1:
         text += "; by round " + " ".join(microseconds(each.max_us) for each in verdict.rounds)
     return text
@@ -211,13 +217,16 @@ def _maximum(verdict: Verdict) -> str:
 def _percentile(verdict: Verdict) -> str:
     low_us = verdict.bounds.percentile_low_us
     high_us = verdict.bounds.percentile_high_us
-    none = f"bound at n = {verdict.n}"
-    low = f"no lower {none}" if low_us is None else f"at least {microseconds(low_us)} us"
-    high = f"no upper {none}" if high_us is None else f"at most {microseconds(high_us)} us"
-    name = f"p{short_number(verdict.question.percentile)}"
-    bounds = f"one-sided bounds, {_confidence(verdict)} confidence"
-    deadline = f"deadline {short_number(verdict.question.deadline_us)} us"
-    return f"{name} {microseconds(verdict.percentile_us)} us, {low}, {high} ({bounds}); {deadline}"
+    low = "no lower bound" if low_us is None else f"at least {microseconds(low_us)} us"
+    high = "no upper bound" if high_us is None else f"at most {microseconds(high_us)} us"
+    return (
+        f"{_percentile_name(verdict)} {microseconds(verdict.percentile_us)} us, {low}, {high} "
+        f"(one-sided, {_confident(verdict)})"
+    )
+
+
+def _percentile_name(verdict: Verdict) -> str:
+    return f"p{short_number(verdict.question.percentile)}"
 
 
 def _missed(verdict: Verdict) -> str:
@@ -234,35 +243,39 @@ def _uncertain(verdict: Verdict) -> bool:
 def _misses(verdict: Verdict) -> str:
     bounds = verdict.bounds
     high = f"at most {percent_at_most(bounds.miss_rate_high)}"
-    kind = "one-sided bound"
     if verdict.misses:
         rate = percent(verdict.misses / verdict.n)
         if _uncertain(verdict):
             rate = f"{percent(verdict.certain_misses / verdict.n)} to {rate}"
         high = f"{rate}, at least {percent_at_least(bounds.miss_rate_low)}, {high}"
-        kind = "one-sided bounds"
-    proven = f"({kind}, {_confidence(verdict)} confidence); allowed {_allowed(verdict)}"
-    return f"{_missed(verdict)}: miss rate {high} {proven}"
+    return (
+        f"{_missed(verdict)}: miss rate {high} (one-sided, {_confident(verdict)}); "
+        f"allowed {_allowed(verdict)}"
+    )
 
 
 def _margin(verdict: Verdict) -> Iterator[str]:
     """That a large margin proves nothing, where no call missed and that does not suffice."""
     undecided = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     if undecided and not verdict.misses and verdict.max_us is not None:
-        share = f"{100 * verdict.max_us / verdict.question.deadline_us:.3g} %"
-        no_evidence = "a margin is no evidence of calls that were not seen"
-        yield f"the longest call took {share} of the deadline; {no_evidence}"
+        share = 100 * verdict.max_us / verdict.question.deadline_us
+        yield (
+            f"the longest call took {share:.3g} % of the deadline; "
+            "a margin is no evidence of calls that were not seen"
+        )
 
 
 def _excess(excess: Excess | None) -> Iterator[str]:
     """What the misses spent more time on than the other calls, and what would help."""
     if excess is None:
         return
-    spent = [f"{PARTS[kind][0]} {microseconds(us)} us" for kind, us in excess.parts_us.items()]
     longer = " longer than the other calls" if excess.others else ""
-    text = f"the misses took {microseconds(excess.excess_us)} us{longer} on average"
+    spent = [f"{PARTS[kind][0]} {microseconds(us)} us" for kind, us in excess.parts_us.items()]
     helps = f"; {PARTS[excess.mostly][1]}" if excess.mostly else ""
-    yield f"{text}: {', '.join(spent)}{helps}"
+    yield (
+        f"the misses took {microseconds(excess.excess_us)} us{longer} on average: "
+        f"{', '.join(spent)}{helps}"
+    )
 
 
 def _certified(verdict: Verdict) -> Iterator[str]:
@@ -270,7 +283,7 @@ def _certified(verdict: Verdict) -> Iterator[str]:
 
     There is no such chance if the level changed: then later trials may be longer for certain.
     """
-    proven = f"proven at {_confidence(verdict)} confidence"
+    proven = f"proven {_confident(verdict)}"
     met = percent_certified(verdict.bounds.certifies)
     yield f"at least {met} % of calls meet the deadline, {proven}"
     shorter = percent_certified(verdict.bounds.max_certifies)
@@ -285,17 +298,14 @@ def _bounds(verdict: Verdict) -> str:
     all."""
     text = "all bounds hold if misses come singly"
     if verdict.question.burst_length > 1:
-        burst = f"a burst of at most {_calls(verdict.question.burst_length)}"
-        text = f"all bounds hold if a miss lies, averaged over misses, in {burst}"
+        text = f"all bounds hold if {bursts.assumption(verdict.question.burst_length)}"
     if verdict.evidence:
-        looked = "however often the recording was looked at: beyond them the e-value decides"
-        return f"{text}, {looked}"
+        return f"{text}, however often the recording was looked at: beyond them the e-value decides"
     upper = verdict.effective.n
     lower = verdict.n / verdict.bursts.tau
     if upper == verdict.n == lower:
         return text
-    counted = f"the upper bounds count {verdict.n} trials as {upper}, the lower as {lower:.0f}"
-    return f"{text}; {counted}"
+    return f"{text}; the upper bounds count {verdict.n} trials as {upper}, the lower as {lower:.0f}"
 
 
 def _processes(verdict: Verdict) -> Iterator[str]:
@@ -303,29 +313,30 @@ def _processes(verdict: Verdict) -> Iterator[str]:
     found = verdict.processes
     if found is None:
         return
-    name = f"p{short_number(verdict.question.percentile)}"
-    low_us = microseconds(found.percentile_low_us)
-    high_us = microseconds(found.percentile_high_us)
-    another = f"another process of {found.trials} calls has a larger maximum"
-    chance = f"with a chance of at most 1/{found.count + 1}"
-    proven = f"at {_confidence(verdict)} confidence"
-    share = percent_at_least(found.no_more_misses_share)
-    worst = f"the worst of these ({found.worst_misses} of {found.trials})"
-    no_more = f"{proven} at least {share} of processes have no more misses than {worst}"
-    yield f"processes: {name} {low_us} to {high_us} us; {another} {chance}; {no_more}"
+    name = _percentile_name(verdict)
+    proven = _confident(verdict)
+    yield (
+        f"processes: {name} {microseconds(found.percentile_low_us)} to "
+        f"{microseconds(found.percentile_high_us)} us; another process of {found.trials} calls "
+        f"has a larger maximum with a chance of at most 1/{found.count + 1}; "
+        f"{proven} at least {percent_at_least(found.no_more_misses_share)} of processes have "
+        f"no more misses than the worst of these ({found.worst_misses} of {found.trials})"
+    )
     if found.percentile_bound_us is not None:
-        at_most = f"a {name} of at most {microseconds(found.percentile_bound_us)} us"
-        share = f"{100 * SHARE:.0f} %"
-        yield f"processes, if log-normal: {share} of them have {at_most}, {proven}"
+        yield (
+            f"processes, if log-normal: {100 * SHARE:.0f} % of them have a {name} of at most "
+            f"{microseconds(found.percentile_bound_us)} us, {proven}"
+        )
 
 
 def _evidence(verdict: Verdict) -> Iterator[str]:
     """What decides a recording that ended when it was decided."""
     if verdict.evidence:
-        met = _e_value(verdict.evidence.log_met)
-        missed = _e_value(verdict.evidence.log_missed)
-        needed = f"{1 / (1 - verdict.question.confidence):.3g} decides"
-        yield f"evidence (e-value) for MET {met}, for MISSED {missed}; {needed}"
+        yield (
+            f"evidence (e-value) for MET {_e_value(verdict.evidence.log_met)}, "
+            f"for MISSED {_e_value(verdict.evidence.log_missed)}; "
+            f"{1 / (1 - verdict.question.confidence):.3g} decides"
+        )
 
 
 def _e_value(log: float) -> str:
@@ -335,19 +346,20 @@ def _e_value(log: float) -> str:
 def _assumption(verdict: Verdict) -> Iterator[str]:
     if verdict.outcome != Outcome.MET:
         return
-    text = f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"
-    yield text if verdict.misses else f"{text}; no miss was seen"
+    yield f"assumes that {_assumed(verdict)} (E[L^2] / E[L] of the lengths L of bursts)"
     slow = verdict.bursts.slow
     if slow is None:
         return
     come = "come singly"
     if slow.length >= bursts.BY_CHANCE:
-        come = f"come in bursts that count as {_calls(slow.length)} each"
-    above = f"calls above {microseconds(slow.above_us)} us, most of which meet the deadline"
-    text = f"for comparison: {above}, {come}"
+        come = f"come in bursts that count as {bursts.calls(slow.length)} each"
+    text = (
+        f"for comparison: calls above {microseconds(slow.above_us)} us, "
+        f"most of which meet the deadline, {come}"
+    )
     if verdict.bursts.slow_longer:
-        held = _calls(verdict.bursts.assumed_length or 1)
-        text += f", longer than the {held} for which MET holds"
+        length = bursts.calls(verdict.bursts.assumed_length or 1)
+        text += f", longer than the {length} for which MET holds"
     yield text
 
 
@@ -371,14 +383,14 @@ def _dependence(verdict: Verdict) -> str:
     found = verdict.dependence
     effective = verdict.effective
     if not found.how:
-        alone = "slow calls do not cluster more than by chance"
-        return f"dependence: {alone}; effective sample size {verdict.n}"
+        return (
+            "dependence: slow calls do not cluster more than by chance; "
+            f"effective sample size {verdict.n}"
+        )
     text = f"dependence: {found.how}"
     if found.extremal_index < 1:
         text += f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)"
     text += f"; {count(verdict.n, 'trial')}, effective sample size {effective.n}"
-    if verdict.misses:
-        text += f" ({count(verdict.misses, 'miss')}, effectively {effective.misses})"
     if effective.outcome == effective.outcome_if_independent:
         return f"{text}: this does not change the verdict"
     return f"{text}: {effective.outcome} instead of {effective.outcome_if_independent}"
@@ -389,8 +401,7 @@ def _drifts(verdict: Verdict) -> Iterator[str]:
         flat = each.steady_state == SteadyState.FLAT and each.segments == 1
         if each.drift is not None and not flat:
             place = f" in round {each.round}" if len(verdict.rounds) > 1 else ""
-            drift = signed_percent(each.drift)
-            yield f"drift of the bulk {drift}{place} ({each.steady_state})"
+            yield f"drift of the bulk {signed_percent(each.drift)}{place} ({each.steady_state})"
 
 
 def _firm(firm: FirmStatistics) -> str:

@@ -52,8 +52,8 @@ from lstm_trt import registry
 from lstm_trt.config.format import short_number
 from lstm_trt.config.libraries import pd
 
-#: Exit status of the command for each verdict.
-EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}
+#: Exit status of the command for each verdict, the worst first.
+EXIT_STATUS = {Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3, Outcome.MET: 0}
 
 #: A ratio of median to deadline outside these bounds suggests a wrong deadline or unit.
 FAR_ABOVE, FAR_BELOW = 100, 2e-3
@@ -66,10 +66,10 @@ class Verdicts(Answers[Verdict]):
     @property
     def exit_status(self) -> int:
         outcomes = {each.outcome for each in self.answers}
-        for worst in (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE):
-            if worst in outcomes:
-                return EXIT_STATUS[worst]
-        return EXIT_STATUS[Outcome.MET]
+        for outcome, status in EXIT_STATUS.items():
+            if outcome in outcomes:
+                return status
+        return 0
 
     @property
     def conclusion(self) -> str:
@@ -136,9 +136,8 @@ def verdict(
     `UsageError` if an argument is out of range, or a configuration has fewer than 2 trials after
     warm-up.
     """
-    question = Question(
-        deadline_us, percentile, confidence, burst_length, burst_ms
-    )  # refused before reading files
+    # What is asked is checked before files are read.
+    question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)
     runs = runs_to_judge(runs, bounds=True)
     measured = [group for group in runs if group.failure is None]
     asked = [(group.plain.rounds, question, group.until) for group in measured]
@@ -160,10 +159,10 @@ def provable(runs: RunsSource, deadline_us: float) -> Verdicts | None:
     """
     runs = as_runs(runs)
     judged = tuple(group for group in runs if group.failure or group.n > 1)
+    if not judged:
+        return None
     percentile = evidence_percentile(min((group.n for group in judged if group.n), default=0))
-    return (
-        verdict(replace(runs, groups=judged), deadline_us, percentile or "99") if judged else None
-    )
+    return verdict(replace(runs, groups=judged), deadline_us, percentile or "99")
 
 
 def _far_deadline(runs: Runs, deadline_us: float) -> list[str]:
@@ -173,19 +172,18 @@ def _far_deadline(runs: Runs, deadline_us: float) -> list[str]:
     Networks of a grid can differ by more than that: the nearest median decides. There is no warning
     if reading a table gave one about the unit already.
     """
-    ratios = []
+    far = []
     for group in runs:
         if group.failure is None:
-            median_ns = group.median_ns
-            if not runs.own and not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS:
+            ratio = group.median_ns / 1e3 / deadline_us
+            if FAR_BELOW <= ratio <= FAR_ABOVE:
                 return []
-            ratios.append((median_ns / 1e3 / deadline_us, group.name))
-    if ratios and min(ratios)[0] > FAR_ABOVE:
-        ratio, name = min(ratios)
-    elif ratios and max(ratios)[0] < FAR_BELOW:
-        ratio, name = max(ratios)
-    else:
+            if not runs.own and not ABSURD_BELOW_NS <= group.median_ns <= ABSURD_ABOVE_NS:
+                return []
+            far.append((abs(math.log(ratio)), ratio, group.name))
+    if not far:
         return []
+    _, ratio, name = min(far)
     doubt = f"{runs.how.get('unit', 'us')} the right unit"
     if runs.own:
         doubt = f"{short_number(deadline_us)} us the right deadline"
@@ -234,11 +232,10 @@ def outcomes_at(asked: tuple[Asked, Sequence[float]]) -> list[Outcome]:
     measured once."""
     (rounds, question, until), deadlines_us = asked
     measured = measure(rounds, until)
-    outcomes = []
-    for deadline_us in deadlines_us:
-        seen = measured.at(replace(question, deadline_us=deadline_us))
-        outcomes.append(decide(seen).outcome)
-    return outcomes
+    return [
+        decide(measured.at(replace(question, deadline_us=deadline_us))).outcome
+        for deadline_us in deadlines_us
+    ]
 
 
 def verdict_of(seen: AtDeadline) -> Verdict:
@@ -250,12 +247,12 @@ def verdict_of(seen: AtDeadline) -> Verdict:
     if decision.outcome == Outcome.NOT_ENOUGH_EVIDENCE:
         reasons += lacking(seen, decision, new)
     misses, n = seen.effective
-    most = measured.pooled.bounds[1]
     slow = measured.slow if decision.proven == Outcome.MET else None
     evidence = processes = firm = None
     if seen.evidence:
-        least = min(each.log_met for each in seen.evidence)
-        evidence = EValues(least, sequential.log_missed(seen.evidence))
+        evidence = EValues(
+            min(each.log_met for each in seen.evidence), sequential.log_missed(seen.evidence)
+        )
     else:
         processes = processes_of(seen.timed, seen.places, question.share, question.confidence)
     if measured.ordered and seen.certain == seen.misses:
@@ -270,7 +267,7 @@ def verdict_of(seen: AtDeadline) -> Verdict:
         n=seen.n,
         misses=seen.misses,
         certain_misses=seen.certain,
-        max_us=quantiles.finite(most.max_us),
+        max_us=quantiles.finite(measured.pooled.bounds[1].max_us),
         max_with_warmup_us=quantiles.finite(
             max(each.round.edge(1).most_ns for each in seen.rounds) / 1e3
         ),
@@ -308,8 +305,9 @@ def lacking(seen: AtDeadline, decision: Decision, new: NewRecording) -> list[str
 
 def stated(each: RoundAtDeadline) -> VerdictRound:
     """What the verdict states of a round."""
-    max_us = quantiles.finite(each.trials.bounds[1].max_us)
-    counted = VerdictRound(each.number, each.n, each.misses, max_us)
+    counted = VerdictRound(
+        each.number, each.n, each.misses, quantiles.finite(each.trials.bounds[1].max_us)
+    )
     course = each.segments
     if course is None:
         return counted

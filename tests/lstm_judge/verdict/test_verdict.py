@@ -47,7 +47,7 @@ from tests.support import planted_latencies
 from tests.support.golden import VERDICT
 from tests.support.planted_latencies import check_rate, even, judge
 
-MET, MISSED, NOT_ENOUGH = EXIT_STATUS
+MISSED, NOT_ENOUGH, MET = EXIT_STATUS
 
 
 def lognormal(rng, n: int, sigma: float = 0.05) -> np.ndarray:
@@ -180,7 +180,7 @@ def test_the_measured_percentile_stands_between_its_bounds():
         met = judge(of(latency_ns), float(deadline_us), "99").effective.outcome_if_independent == MET
         assert met == (deadline_us == verdict.bounds.percentile_high_us)
     short = judge(of(latency_ns[:100]), 200, "99.9")
-    assert short.bounds.percentile_high_us is None and "no upper bound at n = 100" in verdict_text(short)
+    assert short.bounds.percentile_high_us is None and "no upper bound" in verdict_text(short)
 
 
 def test_what_the_trials_certify():
