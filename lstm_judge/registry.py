@@ -25,7 +25,8 @@ COMMANDS = {
         80,
         "lstm_judge.cli.summarize",
         "answers",
-        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
+        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers,"
+        " clusters",
     ),
     "verdict": Command(
         90,
@@ -55,7 +56,8 @@ COMMANDS = {
         130,
         "lstm_judge.cli.scaling",
         "answers",
-        "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
+        "show how latency grows with network size: linearity, breaks, batching, larger networks"
+        " that are faster",
     ),
     "report": Command(
         140,

@@ -724,15 +724,20 @@ def _parsed(content: bytes, separator: str, heading: bool, ragged: list) -> pa.T
     from pyarrow import csv
 
     # One block: types are inferred from the whole file, not from its beginning.
-    return csv.read_csv(
-        pa.BufferReader(content),
-        csv.ReadOptions(
-            block_size=min(len(content) + 1, 2**30),
-            use_threads=False,
-            autogenerate_column_names=not heading,
-        ),
-        csv.ParseOptions(
-            delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
-        ),
-        csv.ConvertOptions(strings_can_be_null=True),
+    read = csv.ReadOptions(
+        block_size=min(len(content) + 1, 2**30),
+        use_threads=False,
+        autogenerate_column_names=not heading,
     )
+    parse = csv.ParseOptions(
+        delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
+    )
+    convert = csv.ConvertOptions(strings_can_be_null=True)
+    data = csv.read_csv(pa.BufferReader(content), read, parse, convert)
+    if b"0x" in content.lower():  # pyarrow takes hexadecimal numbers for numbers; they are texts
+        convert.column_types = dict.fromkeys(data.column_names, pa.string())
+        texts = csv.read_csv(pa.BufferReader(content), read, parse, convert)
+        for place, column in enumerate(texts.columns):
+            if any("0x" in (cell or "").lower() for cell in column.to_pylist()):
+                data = data.set_column(place, data.column_names[place], column)
+    return data

@@ -1,1 +1,1 @@
-"""Statistics that several answers use: percentiles, bursts, dependence, segments, clusters, causes."""
+"""What several answers use: percentiles, bursts, dependence, segments, clusters, causes."""
