@@ -25,6 +25,7 @@ from lstm_judge.compare.compare import compare_groups
 from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.compare.text import comparison_text
 from lstm_judge.environments import Environment, Tell, described, normal
+from lstm_judge.read.frames import numeric
 from lstm_judge.read.labels import versions_command
 from lstm_judge.read.rounds import Group, groups_of
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
@@ -118,7 +119,8 @@ class Answer:
             rows.append(
                 {**shared, **row, "against": self.first if comparison else None, **compared}
             )
-        return pd.DataFrame(rows, dtype=object).drop(columns=["kind", "config_id", "environment"])
+        frame = pd.DataFrame(rows, dtype=object)  # whole numbers stay so
+        return numeric(frame.drop(columns=["kind", "config_id", "environment"]))
 
     @property
     def warnings(self) -> list[str]:

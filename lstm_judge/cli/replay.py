@@ -26,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `replay`; returns the exit status."""
-    runs = common.load_runs(arguments, arguments.path)
-    answers = replay(runs, arguments.period_us, arguments.deadline_us, arguments.percentiles)
+    answers = replay(
+        common.load_runs(arguments, arguments.path),
+        arguments.period_us,
+        arguments.deadline_us,
+        arguments.percentiles,
+    )
     return common.print_answers(arguments, answers)

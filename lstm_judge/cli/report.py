@@ -40,10 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `report`; returns the exit status of the verdicts, with a baseline that of the
     comparison."""
-    runs = common.load_runs(arguments, arguments.path)
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
     found = report(
-        runs,
+        common.load_runs(arguments, arguments.path),
         baseline=baseline,
         **common.values(arguments, (*QUESTION, "out", "anonymous", "undecided", "percentiles")),
     )

@@ -266,8 +266,11 @@ def later_recording(group: Group, others: Iterable[Group]) -> Group | None:
     ended = max(_started(group), default=0)
     later = []
     for other in others:
-        again = _but_for_trials(other) == _but_for_trials(group)
-        if again and other.n and min(_started(other), default=0) > ended:
+        if (
+            _but_for_trials(other) == _but_for_trials(group)
+            and other.n
+            and min(_started(other), default=0) > ended
+        ):
             later.append(other)
     return min(later, key=_started, default=None)
 

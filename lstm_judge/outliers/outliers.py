@@ -7,6 +7,7 @@ from lstm_judge.outliers.answer import Outliers
 from lstm_judge.outliers.explain import explain_outliers
 from lstm_judge.outliers.search import search_outliers
 from lstm_judge.outliers.text import causes_text, clusters_text
+from lstm_judge.read.frames import numeric
 from lstm_judge.read.runs import RunsSource
 from lstm_judge.statistics.parallel import computed
 from lstm_trt.config.libraries import pd
@@ -78,4 +79,4 @@ class OutlierAnswers(Answers[Outliers]):
             "period_ms",
             "causes",
         ]
-        return pd.DataFrame(rows, columns=columns)
+        return numeric(pd.DataFrame(rows, columns=columns))

@@ -80,10 +80,10 @@ def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) 
     `verdict` is an element of `lab.verdict(runs, ...)`, `outliers` one of `lab.outliers(runs)`. A
     group without trials gives a page with verdict and reason only.
     """
-    name = data.one_group(runs).name or "this recording"
     return _page(
         as_runs(runs),
-        f"Does {name} meet a deadline of {number(verdict.question.deadline_us)} µs?",
+        f"Does {data.one_group(runs).name or 'this recording'} meet a deadline of"
+        f" {number(verdict.question.deadline_us)} µs?",
         verdict_rows(verdict),
         outliers,
         verdict,
@@ -147,8 +147,10 @@ def facts(group: Group) -> list[str]:
     notes = [_counts(group, rounds)] if rounds else []
     known = {"machine": rounds[0].machine, **rounds[0].versions} if rounds else {}
     if configuration is not None:
-        systems = data.describe_systems(data.points_of(group))
-        notes.append(f"{systems}; arrivals: {configuration.protocol.arrival_text}")
+        notes.append(
+            f"{data.describe_systems(data.points_of(group))}; arrivals:"
+            f" {configuration.protocol.arrival_text}"
+        )
         known.pop(configuration.runtime, None)  # its version is in the line above
     else:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))

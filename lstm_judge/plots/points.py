@@ -410,8 +410,9 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
             if name in told:
                 values = dict.fromkeys(field_text(name, each[name]) for each in systems)
                 options.append(" / ".join(filter(None, values)))
-        listed = with_micro(", ".join(filter(None, options)))
-        texts.append(f"{', '.join(runtimes)} ({listed}) on {device}")
+        texts.append(
+            f"{', '.join(runtimes)} ({with_micro(', '.join(filter(None, options)))}) on {device}"
+        )
     return " · ".join(texts)
 
 

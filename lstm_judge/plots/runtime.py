@@ -116,8 +116,15 @@ def _lane(
         )
         best_us = min(other.statistic(kind) for other in others if other.ok)
         weight = "bold" if value_us == best_us else "normal"
-        ratio = style.multiple(value_us / best_us)
-        style.beside(ax, ratio, (1, height), (right, 0), ha="right", weight=weight, **text)
+        style.beside(
+            ax,
+            style.multiple(value_us / best_us),
+            (1, height),
+            (right, 0),
+            ha="right",
+            weight=weight,
+            **text,
+        )
         each_us = point.each_round(kind)
         if len(each_us) > 1:
             small = {"marker": "|", "linestyle": "none", "zorder": 2.5}

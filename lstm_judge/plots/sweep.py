@@ -35,8 +35,11 @@ def draw_sweep(
     folder are not touched. Raises `UsageError` if the folder cannot be written.
     """
     data.check_deadline(deadline_us)
-    plan = _plan(as_runs(runs), deadline_us)
-    return write_pictures({f"sweep-{name}": draw for name, draw in plan.items()}, folder, formats)
+    return write_pictures(
+        {f"sweep-{name}": draw for name, draw in _plan(as_runs(runs), deadline_us).items()},
+        folder,
+        formats,
+    )
 
 
 def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Draw]:

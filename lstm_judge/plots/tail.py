@@ -447,8 +447,10 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
     )
     low, high = ax.get_xlim()
     if not low < deadline_us < high:
-        side = "left" if deadline_us <= low else "right"
-        return style.deadline(deadline_us, name=f"beyond the {side}: deadline ")
+        return style.deadline(
+            deadline_us,
+            name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline ",
+        )
     style.deadline(deadline_us, ax.axvline)
     ax.fill_between(
         [deadline_us, high],

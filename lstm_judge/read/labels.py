@@ -99,8 +99,9 @@ def record_command(
     if line is not None or configuration.workload.flags is None:
         return line
     command = "sweep" if rounds else "record"
-    words = [configuration.workload.PROGRAM, command, *_flags(configuration)]
-    return command_line(words, out, rounds)
+    return command_line(
+        [configuration.workload.PROGRAM, command, *_flags(configuration)], out, rounds
+    )
 
 
 def can_alternate(a: Configuration, b: Configuration) -> bool:
@@ -140,9 +141,9 @@ def versions_command(
 ) -> str:
     """The shell command that records alternating rounds of one configuration under versions of a
     library."""
+    words = [configuration.workload.PROGRAM, "versions", library, *versions]
     # The default of --warmup depends on the workload.
-    flags = _flags(configuration, ("trials", "warmup"))
-    words = [configuration.workload.PROGRAM, "versions", library, *versions, *flags]
+    words += _flags(configuration, ("trials", "warmup"))
     return command_line(words, out, rounds)
 
 

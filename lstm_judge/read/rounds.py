@@ -398,13 +398,12 @@ def _place(group: Group) -> tuple:
     """
     configuration = group.configuration
     named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
-    sizes = map(in_order, configuration.workload.axes.values())
     every = flat(configuration)
     others = [every.get(name, known.default) for name, known in FIELDS.items()]
     others += [*configuration.workload.label_fields.values(), configuration.id]
     return (
         named,
-        *sizes,
+        *map(in_order, configuration.workload.axes.values()),
         configuration.runtime,
         PRECISIONS.index(configuration.options.precision),
         *map(in_order, others),

@@ -212,8 +212,9 @@ def other_versions(groups: Iterable[Group]) -> Iterator[str]:
         if not others and len(versions) == 1:
             continue
         first, *rest = sorted(versions, key=in_order)
-        more = [version_text(runtime, version) for version in rest]
-        text = ", ".join([with_version(runtime, first), *more])
+        text = with_version(runtime, first)
+        for version in rest:
+            text += f", {version_text(runtime, version)}"
         if others:
             here = ", ".join(version_text(runtime, version) for version in sorted(map(str, others)))
             text += f" (here {here})"

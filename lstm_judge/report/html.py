@@ -232,8 +232,7 @@ def _pictures(report: Report) -> Iterator[Picture]:
         if group.n:
             chosen[group.name] = Group(report.cut(group.name), group.rounds)
     if chosen:
-        first = list(chosen.values())[:MOST_CURVES]
-        yield tails(first, deadline_us=deadline_us, relative=False)
+        yield tails(list(chosen.values())[:MOST_CURVES], deadline_us=deadline_us, relative=False)
     checked = {
         row.configuration["precision"]
         for row in report.rows

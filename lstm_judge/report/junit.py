@@ -30,8 +30,9 @@ def page(report: Report) -> str:
         suite.set(attribute, str(len(suite.findall(path))))
     ElementTree.SubElement(suite, "system-out").text = "\n".join(map(report.shown, basis(report)))
     if report.runs.remarks:
-        error = ElementTree.SubElement(suite, "system-err")
-        error.text = "\n".join(map(report.shown, report.runs.remarks))
+        ElementTree.SubElement(suite, "system-err").text = "\n".join(
+            map(report.shown, report.runs.remarks)
+        )
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -337,5 +337,6 @@ def _labels(systems: Sequence[dict]) -> list[str]:
     for system in systems:
         heads.append(str(system.get("runtime") or system.get("framework") or ""))
         rest.append({**system, "runtime": None, "framework": None})
-    both = zip(heads, labels(rest), strict=True)
-    return [", ".join(filter(None, pair)) or "all" for pair in both]
+    return [
+        ", ".join(filter(None, pair)) or "all" for pair in zip(heads, labels(rest), strict=True)
+    ]

@@ -42,8 +42,7 @@ def headline(verdicts: Verdicts) -> str:
     """The answer in one line."""
     if len(verdicts) == 1:
         return str(verdicts).partition("\n")[0]
-    counted = conclusion(verdicts).splitlines()[0]
-    return f"{question(verdicts[0])}: {counted.replace('Of', 'of', 1)}"
+    return f"{question(verdicts[0])}: {conclusion(verdicts).splitlines()[0].replace('Of', 'of', 1)}"
 
 
 def names_text(verdicts: Verdicts) -> str:

@@ -48,7 +48,6 @@ from lstm_judge.verdict.firm import firm_statistics
 from lstm_judge.verdict.measure import AtDeadline, RoundAtDeadline, measure
 from lstm_judge.verdict.plan import new_recording
 from lstm_judge.verdict.question import Question
-from lstm_trt import registry
 from lstm_trt.config.format import short_number
 from lstm_trt.config.libraries import pd
 
@@ -75,7 +74,7 @@ class Verdicts(Answers[Verdict]):
     def conclusion(self) -> str:
         """How many configurations meet the deadline, what others lack, and the largest network that
         meets it."""
-        return registry.load_entry("TEXTS", "Verdicts").conclusion(self)
+        return self._texts.conclusion(self)
 
     def largest(self, by: str = "flops", places: Iterable[int] | None = None) -> int | None:
         """The place of the largest network (`by`: see `size_of`) that is MET, of all or of some

@@ -145,6 +145,16 @@ def test_the_sentence_of_several_configurations_says_their_results():
     assert "median 3 AMBIGUOUS; tail 3 AMBIGUOUS" in compare(groups, groups).sentence
 
 
+def test_no_frame_has_numbers_as_objects():
+    """What is not known is NaN or <NA>, also in a column of which nothing is known, and beside a failure."""
+    groups = [group("a", *[5.0] * 50, 7.0), Group("b", (), {"model": "b"}, failure=NoTrials("memory", "too large"))]
+    answers = [verdict(groups, 4, "90"), verdict(groups, 100), outliers(groups), summarize(groups), replay(groups, 100)]
+    frames = [found.frame for found in (as_runs(groups), *answers, compare(groups, groups, deadline_us=100))]
+    for frame in (*frames, outliers(groups).clusters, scaling(LAYERS).frame, outliers(CONFIRM).clusters):
+        for name in frame.columns[[kind == object for kind in frame.dtypes]]:
+            assert any(not isinstance(cell, int | float) and cell is not None for cell in frame[name]), name
+
+
 @pytest.mark.parametrize("latencies_us", [(), (5.0,)])
 def test_fewer_than_two_trials_are_refused(latencies_us):
     with pytest.raises(UsageError):
