@@ -151,7 +151,7 @@ def test_no_frame_has_numbers_as_objects():
     answers = [verdict(groups, 4, "90"), verdict(groups, 100), outliers(groups), summarize(groups), replay(groups, 100)]
     frames = [found.frame for found in (as_runs(groups), *answers, compare(groups, groups, deadline_us=100))]
     for frame in (*frames, outliers(groups).clusters, scaling(LAYERS).frame, outliers(CONFIRM).clusters):
-        for name in frame.columns[[kind == object for kind in frame.dtypes]]:
+        for name in frame.select_dtypes(object):
             assert any(not isinstance(cell, int | float) and cell is not None for cell in frame[name]), name
 
 
