@@ -36,8 +36,8 @@ import numpy as np
 from recorder import bare_loop
 
 import lstm_trt as lab
-from lstm_judge.analysis.quantiles import percentile, share_of
 from lstm_judge.read.numbers import table
+from lstm_judge.statistics.quantiles import percentile, share_of
 from lstm_trt import runtimes
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.libraries import OPENVINO_MODULE, turn_telemetry_off

@@ -48,7 +48,6 @@ COMMANDS = {
     "summarize {many} --clusters no": (4, 1000),
     "summarize {many}": (40, 1500),
     "summarize {many} # again": (6, 1500),
-    "compare {a} {b} --clusters no": (6, 1000),
     "compare {a} {b}": (6, 1000),
     "compare {a} {b} # again": (6, 1000),
     "summarize {long}": (20, 500),

@@ -18,14 +18,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_judge.analysis import causes, compare, quantiles, scaling
-from lstm_judge.analysis.deadline import Question, judge
-from lstm_judge.analysis.outcomes import Change, Outcome, SteadyState
-from lstm_judge.analysis.outliers import explain_of
-from lstm_judge.read.samples import Group, Latencies
+from lstm_judge.compare.answer import Question as ComparisonQuestion
+from lstm_judge.compare.compare import compare_groups
+from lstm_judge.outcomes import Change, Outcome, SteadyState
+from lstm_judge.read.rounds import Group, Round
+from lstm_judge.scaling import scaling
+from lstm_judge.statistics import causes, quantiles
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import judge
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.shape import LstmShape
-from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, moving, plant, quick
+from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, explain, moving, plant, quick
 
 #: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.
 COMPARED = 3000
@@ -46,13 +49,13 @@ def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread:
     for rate in rates:
         each = rate * rng.lognormal(-(spread**2) / 2, spread, rounds)
         late = rng.random((rounds, COMPARED)) < each[:, None]
-        sides.append(Group("one", tuple(Latencies.of(np.where(missed, 2e6, 1e5)) for missed in late)))
+        sides.append(Group("one", tuple(Round.of(np.where(missed, 2e6, 1e5)) for missed in late)))
     return sides
 
 
 def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table for comparisons of miss rates."""
-    question = compare.Question(deadline_us=1000)
+    question = ComparisonQuestion(deadline_us=1000)
     yield (
         "| processes a side, miss rate of A, spread of processes | "
         + " | ".join(f"B / A {times:g}" for times in TIMES)
@@ -62,8 +65,8 @@ def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     for rounds, rate, spread in itertools.product((5, 10), (0.001, 0.01), (0.0, 0.3, 1.0)):
         cells = []
         for times in TIMES:
-            asked = [(*missing_groups(rng, (rate, times * rate), spread, rounds), question) for _ in range(recordings)]
-            found = Counter(each.misses.change for each in compare.compared(asked, clusters=False))
+            pairs = [missing_groups(rng, (rate, times * rate), spread, rounds) for _ in range(recordings)]
+            found = Counter(compare_groups(a, b, question).misses.change for a, b in pairs)
             cells.append(" / ".join(f"{100 * found[change] / recordings:.1f}" for change in MISSES))
         yield f"| {rounds}, {100 * rate:g} %, {100 * spread:g} % | " + " | ".join(cells) + " |"
 
@@ -82,13 +85,13 @@ def in_turns(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             groups = []
             for configuration, starts in zip(sides, places, strict=True):
                 levels = 1e5 * (1 + 0.1 * starts / (2 * rounds)) * rng.lognormal(0, 0.005, rounds)
-                samples = [
-                    Latencies.of(level * rng.lognormal(0, 0.01, 200), started_unix_ns=int(start))
+                recorded = [
+                    Round.of(level * rng.lognormal(0, 0.01, 200), started_unix_ns=int(start))
                     for level, start in zip(levels, starts, strict=True)
                 ]
-                groups.append(Group("one", tuple(samples), configuration=configuration))
-            (found,) = compare.compared([(*groups, compare.Question())], clusters=False)
-            differs = found.median in (Change.FASTER, Change.SLOWER)
+                groups.append(Group("one", tuple(recorded), configuration=configuration))
+            found = compare_groups(*groups, ComparisonQuestion())
+            differs = found.median.change in (Change.FASTER, Change.SLOWER)
             wrong[number % 2] += differs
             told += differs and number % 2 and "order" in str(found.differences) and found.command is not None
         share = f"{100 * told / wrong[1]:.0f} %" if wrong[1] else "-"
@@ -143,13 +146,13 @@ def cause_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         for rounds in (1, 3):
             named = 0
             for _ in range(recordings):
-                samples, labels = [], []
+                recorded, labels = [], []
                 for _ in range(rounds):
                     slow = slow_of(rng)
                     counts = events_of(rng, slow).astype(np.int64)
-                    samples.append(Latencies.of(np.where(slow, 1.25e5, 1e5), causes={"minor_faults": counts}))
+                    recorded.append(Round.of(np.where(slow, 1.25e5, 1e5), causes={"minor_faults": counts}))
                     labels.append(np.where(slow, 0, causes.BULK))
-                named += bool(causes.find_causes(samples, labels, {0: (2e4, 3e4)})[0])
+                named += bool(causes.find_causes(recorded, labels, {0: (2e4, 3e4)})[0])
             cells.append(f"{100 * named / recordings:.1f}")
         yield f"| {slow_text} | {events_text} | " + " | ".join(cells) + " |"
 
@@ -203,12 +206,12 @@ def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         for _ in range(recordings):
             kinds = ALTERNATIONS[kind](rng, n)
             latency_ns = moving(at_levels(rng, kinds), drift=rising, step=0)
-            found = quick([Latencies.of(latency_ns)])
+            found = quick([Round.of(latency_ns)])
             flat += found.steady_state == SteadyState.FLAT
             multiples = [round(cluster.multiplier, 1) for cluster in found.clusters]
             right += multiples == [1 + level for level in range(1, kinds.max() + 1)]
             deadline_us = 1.025 * MEDIAN_NS / 1e3 * (1 + int(kinds.max()))
-            met += judge([Latencies.of(latency_ns)], Question(deadline_us, "99.5")).verdict == Outcome.MET
+            met += judge([Round.of(latency_ns)], Question(deadline_us, "99.5")).outcome == Outcome.MET
         name = f"{kind}, rising by 5 %" if rising else kind
         yield f"| {name} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in (flat, right, met)) + " |"
 
@@ -224,7 +227,7 @@ def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             latency_us = BODIES[body](rng, n) * call_us / MEDIAN_NS
             slow_us, _ = plant(rng, latency_us, ((2.0, 0.02),))
             read_ns = [np.round(each / step_us) * step_us * 1e3 for each in (latency_us, slow_us)]
-            plain, planted = explain_of([[Latencies.of(each)] for each in read_ns])
+            plain, planted = (explain([Round.of(each)]) for each in read_ns)
             wrong += bool(plain.clusters) or (plain.tail is not None and plain.tail.period_ms is not None)
             right += [round(cluster.multiplier, 1) for cluster in planted.clusters] in ([1.9], [2.0], [2.1])
         rates = " | ".join(f"{100 * each / recordings:.1f}" for each in (wrong, right))

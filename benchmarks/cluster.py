@@ -47,7 +47,7 @@ def compare(pairs: int, trials: int, nanny: bool) -> None:
                 print(f"{name} {pair}: {report.recorded} recorded in {report.wall_s:.1f} s", file=sys.stderr)
                 for group in lab.load(out):
                     taken.setdefault(group.configuration.name, {}).setdefault(name, []).append(
-                        np.concatenate([sample.timed_ns for sample in group.samples])
+                        np.concatenate([round_.timed_ns for round_ in group.rounds])
                     )
     print(f"{'network':16} {'':8}" + "".join(f"{name:>12}" for name in names) + f"{'ratio':>10}")
     for network, ways in sorted(taken.items()):

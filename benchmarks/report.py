@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.analysis import ROOT, shapes
 from lstm_trt.config.shape import PUBLISHED_003
 from lstm_trt.store.consolidated import consolidate
-from tests.lstm_judge.reports.test_browser import browser
+from tests.lstm_judge.report.test_browser import browser
 
 LIMIT_S, LIMIT_BYTES, LIMIT_PAINT_MS = 60, 2_000_000, 300
 

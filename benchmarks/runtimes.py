@@ -28,8 +28,8 @@ from types import SimpleNamespace
 import numpy as np
 
 import lstm_trt as lab
-from lstm_judge.analysis.quantiles import interval
 from lstm_judge.read.numbers import multiple, table
+from lstm_judge.statistics.quantiles import interval
 from lstm_onnx.c.compile import find_compiler
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.recorder.sweep import run_sweep
@@ -61,7 +61,7 @@ def compared(rounds: Mapping[str, Mapping[int, object]]) -> list[dict]:
                 "runtime_version": next(iter(rows.values())).runtime_version,
                 "rounds": len(rows),
                 "median_us": medians[runtime],
-                "to_bound": ratio([row.median_us / row.floor_us for row in rows.values() if row.floor_us]),
+                "to_bound": ratio([row.median_us / row.floor_us for row in rows.values() if row.floor_us > 0]),
                 "to_fastest": ratio(to_fastest),
             }
         )
@@ -144,7 +144,7 @@ def main() -> int:
                 alone[name][number] = program()
         rows = {
             (row.config_id, row.round): row
-            for row in lab.summarize(lab.load(out), by_round=True, clusters=False)
+            for row in lab.summarize(lab.load(out), by_round=True, clusters=False).frame.itertuples()
             if row.status == "ok"
         }
     missing += [

@@ -28,14 +28,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from lstm_judge.analysis import bursts, processes, quantiles
-from lstm_judge.analysis.deadline import Question, judge, judged_of
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.sequential import Evidence, outcome_of
-from lstm_judge.analysis.series import Series
-from lstm_judge.analysis.summary import statistics_of
-from lstm_judge.analysis.text.verdict import verdict_text
-from lstm_judge.read.samples import Latencies
+from lstm_judge.outcomes import Outcome
+from lstm_judge.read.rounds import Round
+from lstm_judge.statistics import bursts, processes, quantiles
+from lstm_judge.statistics.sequential import Evidence, outcome_of
+from lstm_judge.statistics.trials import Trials
+from lstm_judge.summarize.summarize import percentiles_of
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.text import verdict_text
+from lstm_judge.verdict.verdict import judge, judged_of
 from lstm_trt.config.format import count
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import (
@@ -89,7 +90,7 @@ def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             shares = [f"{100 * each / recordings:.1f}" for each in (found[0], found[1], found[3])]
             cells.append(" / ".join(shares))
         met = sum(
-            bursts.proves_below(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
+            bursts.proves_below_in_bursts(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
             for _ in range(recordings)
         )
         yield f"| {kind} | " + " | ".join([*cells, f"{100 * met / recordings:.1f}"]) + " |"
@@ -130,11 +131,11 @@ def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
-def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Latencies]:
+def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Round]:
     """Latencies of about 100 us, with misses of more than 1 ms at these places."""
     latency_ns = rng.gamma(50, 2e3, n)
     latency_ns[places] = 1e6 * (1.01 + rng.exponential(0.1, len(places)))
-    return [Latencies.of(latency_ns)]
+    return [Round.of(latency_ns)]
 
 
 def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
@@ -147,10 +148,10 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         cells = []
         for length in (1.0, 20.0):
             question = Question(1000, "99.9", burst_length=length)
-            samples = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
-            found = judged_of([(each, question, None) for each in samples])
-            high = sum(each.miss_rate_high >= float(ALLOWED) for each in found)
-            low = sum(each.miss_rate_low <= float(ALLOWED) for each in found)
+            rounds = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
+            found = [judged_of((each, question, None)) for each in rounds]
+            high = sum(each.bounds.miss_rate_high >= float(ALLOWED) for each in found)
+            low = sum(each.bounds.miss_rate_low <= float(ALLOWED) for each in found)
             wrong = sum(bool(list(contradictions(each))) for each in found)
             cells += [f"{100 * each / recordings:.1f}" for each in (high, low, wrong)]
         yield f"| {kind} | " + " | ".join(cells) + " |"
@@ -172,8 +173,8 @@ def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str
             clusters.append((latency_ns, 1000.0))
         cells = []
         for kind in (slow, rare, clusters):
-            asked = [([Latencies.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
-            met = sum(each.verdict == Outcome.MET for each in judged_of(asked))
+            asked = [([Round.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
+            met = sum(each.outcome == Outcome.MET for each in map(judged_of, asked))
             cells.append(f"{100 * met / recordings:.1f}")
         yield f"| {n} | " + " | ".join(cells) + " |"
 
@@ -189,12 +190,13 @@ def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         inside = dict.fromkeys(heads, 0)
         for _ in range(recordings):
             latency_ns = 1e5 * np.exp(0.05 * autoregressive(rng, n, rho))
-            row = statistics_of(Series(latency_ns))
+            trials = Trials(latency_ns)
+            row = percentiles_of(trials, [trials])
             for percentile, name, at in asked:
                 true_us = 100 * math.exp(0.05 * at)
-                answer = judge([Latencies.of(latency_ns)], Question(true_us, percentile))
-                found = {"summarize": (row[f"{name}_low"], row[f"{name}_high"])}
-                found["verdict"] = answer.percentile_low_us, answer.percentile_high_us
+                answer = judge([Round.of(latency_ns)], Question(true_us, percentile))
+                found = {"summarize": (row[name[:-3]].low_us, row[name[:-3]].high_us)}
+                found["verdict"] = answer.bounds.percentile_low_us, answer.bounds.percentile_high_us
                 for kind, (low_us, high_us) in found.items():
                     inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)
         yield f"| {rho:g} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in inside.values()) + " |"
@@ -217,7 +219,7 @@ def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         stated = said = longer = 0
         for _ in range(recordings):
             latency_ns = draw_ns()
-            says = "the next n trials" in verdict_text(judge([Latencies.of(latency_ns[:n])], Question(1000, "99")))
+            says = "the next n trials" in verdict_text(judge([Round.of(latency_ns[:n])], Question(1000, "99")))
             more = latency_ns[n:].max() > latency_ns[:n].max()
             stated += says
             said += says and more
@@ -251,7 +253,9 @@ def lengths_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     heads = ("mean", "averaged over misses", "MET, fixed number of trials, the worst", "MET, until decided")
     yield "| lengths of bursts of misses | " + " | ".join(heads) + " |"
     yield "| --- |" + " --- |" * len(heads)
-    needed = {misses: bursts.trials_for(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)}
+    needed = {
+        misses: bursts.trials_for_in_bursts(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)
+    }
     for name, law in (LENGTHS_20 | OUTSIDE_20).items():
         mean, of_misses = means(law)
         worst = max(chance_of_at_most(misses, n * float(ALLOWED), law) for misses, n in needed.items())
@@ -273,13 +277,13 @@ def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         percentiles_us = others[:, math.ceil(0.99 * PROCESS_TRIALS) - 1] / 1e3
         found = []
         for latency_ns in process_latencies(rng, (recordings, number, PROCESS_TRIALS), differ):
-            samples = [Latencies.of(each, round=place) for place, each in enumerate(latency_ns)]
-            timed = [Series(each) for each in latency_ns]
+            rounds = [Round.of(each, round=place) for place, each in enumerate(latency_ns)]
+            timed = [Trials(each) for each in latency_ns]
             places = [process.above(late_ns)[0] for process in timed]
             another = processes.processes_of(timed, places, quantiles.share_of(99), CONFIDENCE)
             found.append(
                 [
-                    judge(samples, Question(late_ns / 1e3)).verdict == Outcome.MET,
+                    judge(rounds, Question(late_ns / 1e3)).outcome == Outcome.MET,
                     np.mean(others[:, -1] > latency_ns.max()),
                     np.mean(misses <= another.worst_misses) < another.no_more_misses_share,
                     np.mean(percentiles_us <= another.percentile_bound_us) < processes.SHARE,
@@ -323,24 +327,23 @@ def draw(rng: np.random.Generator, path: Path) -> None:
 
 def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
     """Lines of the table of new recordings, of the lengths that a verdict without enough evidence states."""
-    yield "| miss rate / allowed | decided by `trials_needed` | chance stated | decided by `trials_for_80_percent` |"
+    yield "| miss rate / allowed | decided by `trials` | chance stated | decided by `trials_for_80_percent` |"
     yield "| --- | --- | --- | --- |"
     for times in (0.1, 0.3, 0.5, 0.7, 0.9):
         rate = times * float(ALLOWED)
-        stated, decided = [], {"trials_needed": [], "trials_for_80_percent": []}
+        stated, decided = [], {"trials": [], "trials_for_80_percent": []}
         while len(stated) < recordings:
             latency_ns = np.where(rng.random(5000) < rate, 3e5, 1e5)
-            verdict = judge([Latencies.of(latency_ns)], QUESTION)
-            if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_for_80_percent is None:
+            verdict = judge([Round.of(latency_ns)], QUESTION)
+            if verdict.outcome != Outcome.NOT_ENOUGH_EVIDENCE or verdict.new_recording.trials_for_80_percent is None:
                 continue
-            stated.append(verdict.trials_needed_chance)
+            stated.append(verdict.new_recording.chance)
             for name, outcomes in decided.items():
-                trials = getattr(verdict, name)
+                trials = getattr(verdict.new_recording, name)
                 misses = int(rng.binomial(trials, rate))
-                outcomes.append(QUESTION.decide(misses, trials) == Outcome.MET)
+                outcomes.append(quantiles.proves_below(misses, trials, QUESTION.allowed))
         shares = [
-            f"{100 * np.mean(each):.0f} %"
-            for each in (decided["trials_needed"], stated, decided["trials_for_80_percent"])
+            f"{100 * np.mean(each):.0f} %" for each in (decided["trials"], stated, decided["trials_for_80_percent"])
         ]
         yield f"| {times:g} | " + " | ".join(shares) + " |"
 

@@ -1,1 +1,2 @@
-"""Judges latencies of recordings, or of tables from anywhere: summary, verdict, tail, comparison, growth, figures."""
+"""Judges latencies of recordings, or of tables from anywhere: summary, verdict, tail, comparison,
+growth, figures."""

@@ -1,28 +1,31 @@
-"""Data for notebooks, and the largest network that meets a deadline with its confirmation by a new recording.
+"""Data for notebooks, and the largest network that meets a deadline with its confirmation by a new
+recording.
 
-A notebook states its shapes and runtimes; `load_or_record` returns their runs, from folders of recordings or, with
-`record=True`, from this machine, where missing configurations are recorded first.
+A notebook states its shapes and runtimes; `load_or_record` returns their runs, from folders of
+recordings or, with `record=True`, from this machine, where missing configurations are recorded
+first.
 
-`largest_that_meets` selects the best of many networks. Each MET is wrong with a probability of at most 1 - confidence,
-but selection among many networks near the deadline favours those that met it by chance. `confirm` therefore tests a
-recording that was not used for the selection. Only the first confirmation counts; repeating until one passes biases
-the result.
+`largest_that_meets` selects the best of many networks. Each MET is wrong with a probability of at
+most 1 - confidence, but selection among many networks near the deadline favours those that met it
+by chance. `confirm` therefore tests a recording that was not used for the selection. Only the first
+confirmation counts; repeating until one passes biases the result.
 """
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lstm_judge.analysis.deadline import Verdicts, verdict
-from lstm_judge.analysis.pairing import later_recording
+from lstm_judge.compare.pairing import later_recording
 from lstm_judge.read.labels import record_command, telling, with_version
+from lstm_judge.read.rounds import Group, groups_of
 from lstm_judge.read.runs import MOST_MISSING, Incomplete, Runs, as_runs, load
-from lstm_judge.read.samples import Group, groups_of
+from lstm_judge.verdict.verdict import Verdicts, verdict
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
@@ -42,12 +45,19 @@ from lstm_trt.store.schema import Failure, Recording
 #: What the protocol of recordings must share with one that is asked for: trials and arrivals.
 _TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
 
+#: What the options of recordings must share with those that are asked for, beside a device.
+_PRECISION = attrgetter("precision", "graph")
+
 #: Characters of a line in a notebook.
 PAGE = 110
 
 
 def largest_that_meets(
-    runs: Runs, deadline_us: float, percentile: str | float = "99.9", confidence: float = 0.95, by: str = "flops"
+    runs: Runs,
+    deadline_us: float,
+    percentile: str | float = "99.9",
+    confidence: float = 0.95,
+    by: str = "flops",
 ) -> Group | None:
     """The group with the largest network (`by`: see `size_of`) that has the verdict MET; or None.
 
@@ -73,12 +83,15 @@ def confirm(
 ) -> Verdicts:
     """The verdict of the first recording of this configuration that is newer than those of `group`.
 
-    It is looked up in `data`, or with `record` in `out`. With `record` it is recorded if there is none, with as many
-    trials as the group. Raises `UsageError` if there is none, with the command that records it, for a group from
-    elsewhere, or if this machine or version differs from that of the group.
+    It is looked up in `data`, or with `record` in `out`. With `record` it is recorded if there is
+    none, with as many trials as the group. Raises `UsageError` if there is none, with the command
+    that records it, for a group from elsewhere, or if this machine or version differs from that of
+    the group.
     """
     if group.configuration is None or not group.n:
-        raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
+        raise UsageError(
+            f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again"
+        )
     configuration = _of_length(group.configuration, group.n)
     folder = project_folder(out) if record else None
     if data is not None and not record:
@@ -89,42 +102,56 @@ def confirm(
         _record(configuration, folder)
         fresh = _first_fresh(group, folder)
     if fresh is None:
-        command = record_command(configuration, out)
-        raise UsageError(f"not confirmed yet: record the selected network again, with as many trials: {command}")
+        raise UsageError(
+            "not confirmed yet: record the selected network again, with as many trials:"
+            f" {record_command(configuration, out)}"
+        )
     return verdict([fresh], deadline_us, percentile, confidence)
 
 
 def _of_length(configuration: Configuration, trials: int = 1) -> Configuration:
-    """With this number of trials: two recordings must share everything else, but their lengths may differ."""
-    return replace(configuration, protocol=replace(configuration.protocol, trials=trials, for_s=None))
+    """With this number of trials: two recordings must share everything else, but their lengths may
+    differ."""
+    protocol = replace(configuration.protocol, trials=trials, for_s=None)
+    return replace(configuration, protocol=protocol)
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
-    """The oldest matching recording in `folder` from the same machine that started after all of the group."""
+    """The oldest matching recording in `folder` from the same machine that started after all of the
+    group."""
     if folder is None or not folder.exists():
         return None
-    recorded = (item for item in read_many(folder) if isinstance(item, Recording))
-    return later_recording(group, (each for item in recorded for each in groups_of([item])))
+    recorded = [item for item in read_many(folder) if isinstance(item, Recording)]
+    return later_recording(group, (groups_of([item])[0] for item in recorded))
 
 
 def _record(configuration: Configuration, folder: Path) -> None:
     own = configuration.workload.command(configuration, folder)
     if own is not None:
         raise UsageError(f"{configuration.name} is recorded with another command: {own}")
-    workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
-    options = replace(configuration.options, cores=())
-    here = describe(workload, runtime, protocol, options, configuration.mode)
+    asked = (
+        configuration.workload,
+        configuration.runtime,
+        configuration.protocol,
+        replace(configuration.options, cores=()),
+    )
+    here = describe(*asked, configuration.mode)
     if _of_length(here).id != _of_length(configuration).id:
-        recorded_with = with_version(configuration.runtime, configuration.runtime_version)
-        there = f"{configuration.device_name} with {recorded_with}"
-        found_here = with_version(here.runtime, here.runtime_version)
-        machine = f"{here.device_name} with {found_here} on cores {list(here.options.cores)}"
-        differ = f"{configuration.name} was recorded on {there}, but this machine has {machine}"
-        raise UsageError(f"{differ}: record the sweep here first")
-    pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
+        raise UsageError(
+            f"{configuration.name} was recorded {_place(configuration)}, but this machine records"
+            f" {_place(here)}: record the sweep here first"
+        )
+    pool.record(*asked, mode=configuration.mode, out=folder)
 
 
-def load_or_record(
+def _place(configuration: Configuration) -> str:
+    """The device, version and cores of a configuration as text."""
+    version = with_version(configuration.runtime, configuration.runtime_version)
+    cores = list(configuration.options.cores)
+    return f"on {configuration.device_name} with {version} on cores {cores}"
+
+
+def load_or_record(  # noqa: PLR0913
     data: str | Path | Sequence[str | Path],
     *,
     grids: Sequence[Mapping[str, Sequence[int]]] = (),
@@ -140,68 +167,137 @@ def load_or_record(
     show_progress: bool = True,
     **table: Any,
 ) -> Runs:
-    """The runs of `grids` (each: axis -> values, as `Grid` has them) and of other `workloads` on `runtimes`.
+    """The runs of `grids` (each: axis -> values, as `Grid` has them) and of other `workloads` on
+    `runtimes`.
 
-    `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
-    of `protocols`, and the precision, graph and device of one of `options` (`Options.each`), if any are given; without
-    `runtimes` they can be of any. `mode` is by default the first of each workload. With `record` all of this is
-    recorded here first, into `out`, which resumes if interrupted; `control` adds a control run of an empty step to
-    each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it.
-    What is asked for and not recorded is in `missing` of the runs, and a warning names it. Where a list belongs, a
-    single value is a list of one. Raises `UsageError` for unknown names, invalid sizes, and if there are no such
-    recordings.
+    `data` is a folder or file of recordings, or several of them. Recordings must match the trials
+    and arrivals of one of `protocols`, and the precision, graph and device of one of `options`
+    (`Options.each`), if any are given; without `runtimes` they can be of any. `mode` is by default
+    the first of each workload. With `record` all of this is recorded here first, into `out`, which
+    resumes if interrupted; `control` adds a control run of an empty step to each. If `data` is a
+    table, all of it is loaded; `table` has the arguments of `load` for it. What is asked for and
+    not recorded is in `missing` of the runs, and a warning names it. Where a list belongs, a single
+    value is a list of one. Raises `UsageError` for unknown names, invalid sizes, and if there are
+    no such recordings.
     """
-    sources, runtimes, protocols = as_list(data), as_list(runtimes), as_list(protocols)
-    if not sources:
-        raise UsageError("data is empty: give a folder of recordings")
-    shapes = dict.fromkeys(itertools.chain(*(Grid(**grid) for grid in as_list(grids)), as_list(workloads)))
-    wanted = as_list(options or ())
+    sources = as_list(data)
+    of_grids = [Grid(**grid) for grid in as_list(grids)]
+    networks = list(dict.fromkeys(itertools.chain(*of_grids, as_list(workloads))))
+    choices = [as_list(choice) or [None] for choice in (runtimes, protocols, options or ())]
     if record:
-        found, skipped = plan_configurations(list(shapes), runtimes, protocols or None, wanted or None, mode)
-        how = {"rounds": rounds, "control": control, "show_progress": show_progress}
-        return record_missing(found, out, **how, warnings=skipped)
-    runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
+        planned, skipped = plan_configurations(networks, *choices, mode=mode)
+        return record_missing(
+            planned,
+            out,
+            rounds=rounds,
+            control=control,
+            show_progress=show_progress,
+            warnings=skipped,
+        )
+    given = {name: value for name, value in table.items() if value}
+    runs = load([find_folder(path) for path in sources], **given)
     if not runs.own:
         return runs
-    systems: list[Any] = list(itertools.product(runtimes or [None], protocols or [None], wanted or [None]))
-    items, found = [], set()
+    systems = [System(*each) for each in itertools.product(*choices)]
+    return _selected(replace(runs, source=listed(sources, 3)), networks, systems, mode)
+
+
+class System(NamedTuple):
+    """What networks are asked for on; None: on any."""
+
+    runtime: str | None
+    protocol: Protocol | None
+    options: Options | None
+
+    def has(self, configuration: Configuration) -> bool:
+        """Whether it is of this runtime, with these trials and arrivals, precision, graph and
+        device."""
+        protocol, options = self.protocol, self.options
+        if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
+            return False
+        if options and _PRECISION(configuration.options) != _PRECISION(options):
+            return False
+        if options and options.device not in (None, configuration.options.device):
+            return False
+        return self.runtime in (None, configuration.runtime)
+
+    @property
+    def texts(self) -> list[str]:
+        """The runtime, the trials and arrivals, and the precision, where they are asked for."""
+        texts = [f"on {self.runtime or 'any runtime'}"]
+        if self.protocol:
+            texts.append(
+                f"with {self.protocol.trials} trials, arrival {self.protocol.arrival_text}"
+            )
+        if self.options:
+            text = f"in {self.options.precision}"
+            texts.append(f"{text} with a graph" if self.options.graph else text)
+        return texts
+
+
+def _selected(
+    runs: Runs, networks: Sequence[Workload], systems: Sequence[System], mode: str | None
+) -> Runs:
+    """What of the runs is of these networks on one of the systems; what is missing is named.
+
+    Raises `UsageError` if there is nothing.
+    """
+    items = []
+    asked = set(itertools.product(networks, systems))
+    found = set()
     for item in runs.recordings:
-        configuration, workload = item.configuration, item.configuration.workload
-        if workload in shapes and configuration.mode == (mode or workload.modes[0]):
-            of_item = [(workload, system) for system in systems if _is_on(configuration, *system)]
-            if of_item:
-                items.append(item)
-                found.update(of_item)
-    for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
+        network = item.configuration.workload
+        on = {(network, system) for system in systems if system.has(item.configuration)} & asked
+        if on and item.configuration.mode == (mode or network.modes[0]):
+            items.append(item)
+            found |= on
+    for runtime in dict.fromkeys(system.runtime for system in systems if system.runtime):
         load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
-        lacking = f"none of these networks on {listed(runtimes) if runtimes else 'any runtime'}"
-        asked = (f"{count(each.trials, 'trial')}, arrival {each.arrival_text}" for each in protocols)
-        lacking += f" with {' or '.join(asked)}" if protocols else ""
-        precisions = dict.fromkeys(each.precision for each in wanted)
-        lacking += f" in {listed(precisions)}{' with a graph' * wanted[0].graph}" if wanted else ""
-        raise UsageError(f"{runs.source} has {lacking}: set record = True to record them here")
-    source, warnings = listed(sources, 3), list(runs.warnings)
-    asked = list(itertools.product(shapes, systems))
-    lacking = [pair for pair in asked if pair not in found]
-    missing: dict[str, dict] = {}
-    for workload, (runtime, _, of_system) in lacking:
-        name = workload.label
-        if len(runtimes) > 1:
-            name += f" on {runtime}"
-        if len(wanted) > 1:
-            name += f" in {of_system.precision}"
-        missing[name] = workload.axes | ({"runtime": runtime} if runtime else {})
+        texts = zip(*(system.texts for system in systems), strict=True)
+        lacking = " ".join(" or ".join(dict.fromkeys(of_kind)) for of_kind in texts)
+        raise UsageError(
+            f"{runs.source} has none of these networks {lacking}:"
+            " set record = True to record them here"
+        )
+    missing = _missing(networks, systems, found)
+    warnings = list(runs.warnings)
     if missing:
-        named = f"{len(lacking)} of {len(asked)} are not in {source}: {listed(missing, MOST_MISSING)}"
-        warnings.append(Incomplete(f"{named}; record = True records them"))
-    return replace(as_runs(items), source=source, warnings=tuple(warnings), unfinished=runs.unfinished, missing=missing)
+        lacking = (
+            f"{len(missing)} of {len(asked)} are not in {runs.source}:"
+            f" {listed(missing, MOST_MISSING)}; record = True records them"
+        )
+        warnings.append(Incomplete(lacking))
+    return replace(
+        as_runs(items),
+        source=runs.source,
+        warnings=tuple(warnings),
+        unfinished=runs.unfinished,
+        missing=missing,
+    )
+
+
+def _missing(
+    networks: Sequence[Workload], systems: Sequence[System], found: Collection[tuple]
+) -> dict[str, dict]:
+    """Name of each network that was not found on a system -> its sizes, and the runtime."""
+    shared = set.intersection(*(set(system.texts) for system in systems))
+    missing = {}
+    for network, system in itertools.product(networks, systems):
+        if (network, system) not in found:
+            name = " ".join([network.label, *(text for text in system.texts if text not in shared)])
+            missing[name] = dict(network.axes)
+            if system.runtime:
+                missing[name]["runtime"] = system.runtime
+    return missing
 
 
 def gpu_runs(topic: str, **where: Any) -> Runs:
-    """The recordings in `data/CARD/TOPIC` for each GPU that was recorded on (`make gpu-session`), selected by `where`.
+    """The recordings in `data/CARD/TOPIC` for each GPU that was recorded on (`make gpu-session`),
+    selected by `where`.
 
-    If there are none, an empty `Runs`, and a line is printed that says how to record them. Raises what `load` raises.
+    If there are none, an empty `Runs`, and a line is printed that says how to record them. Raises
+    what `load` raises.
     """
     with suppress(UsageError):
         pairs = sorted(find_folder("data").glob(f"*/{topic}/{CONFIGS_FILE}"))
@@ -219,32 +315,25 @@ def _on_gpu(folder: Path) -> bool:
 
 
 def own_networks(
-    path: str | Path, sizes: Mapping[str, int], *, states: Mapping[str, str] | None = None, lengths: Sequence[int] = ()
+    path: str | Path,
+    sizes: Mapping[str, int],
+    *,
+    states: Mapping[str, str] | None = None,
+    lengths: Sequence[int] = (),
 ) -> list[Workload]:
-    """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the size of its sequence.
+    """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the
+    size of its sequence.
 
-    `path` is looked up as data is (`find_folder`). If the file fixes the length of the sequence, there is one network
-    only. Raises `UsageError` for a missing or invalid file, and for unknown or missing sizes and states.
+    `path` is looked up as data is (`find_folder`). If the file fixes the length of the sequence,
+    there is one network only. Raises `UsageError` for a missing or invalid file, and for unknown or
+    missing sizes and states.
     """
     path = find_folder(path)
-    network_of = registry.load_entry("API", "OnnxNetwork")
-    network = network_of(path, sizes=sizes, states=states or None)
+    network_of = partial(registry.load_entry("API", "OnnxNetwork"), path, states=states or None)
+    network = network_of(sizes=sizes)
     symbol = network.facts.time_symbol
     every = [{**sizes, symbol: length} for length in as_list(lengths) if symbol]
-    return [network, *(network_of(path, sizes=each, states=states or None) for each in every)]
-
-
-def _is_on(
-    configuration: Configuration, runtime: str | None, protocol: Protocol | None, options: Options | None
-) -> bool:
-    """Whether it is of this runtime, with these trials and arrivals, precision, graph and device; None: any."""
-    if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
-        return False
-    if options:
-        same = (configuration.options.precision, configuration.options.graph) == (options.precision, options.graph)
-        if not same or options.device not in (None, configuration.options.device):
-            return False
-    return runtime in (None, configuration.runtime)
+    return [network, *(network_of(sizes=each) for each in every)]
 
 
 def record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
@@ -263,29 +352,25 @@ def record_missing(configurations: Sequence[Configuration], out: str | Path, **h
 
 
 def show(answer: Any) -> None:
-    """Print an answer or a text in a notebook, with lines broken at words: JupyterLab breaks long ones anywhere."""
+    """Print an answer or a text in a notebook, with lines broken at words: JupyterLab breaks long
+    ones anywhere."""
     print(wrapped(str(answer), PAGE))
 
 
 def describe_runs(runs: Runs) -> str:
-    """One line about the runs: number of trials, what was read, and source; then the warnings and other versions."""
-    return "\n".join([_described(runs), *warning_lines(runs.remarks)])
-
-
-def _described(runs: Runs) -> str:
-    if not runs.own:
-        lengths, times = listed(sorted({group.n for group in runs}), 3), runs.how.get("column", "times")
-        return f"{count(len(runs), 'configuration')} of {lengths} trials; {times} in {runs.how['unit']}; {runs.source}"
-    items = runs.recordings
-    recordings = [item for item in items if isinstance(item, Recording)]
-    failures = sum(isinstance(item, Failure) for item in items)
-    lengths = sorted({len(recording.timed_ns) for recording in recordings})
-    configurations = [item.configuration for item in items]
-    systems = sorted({with_version(each.runtime, each.runtime_version) for each in configurations})
-    devices = sorted({each.device_name for each in configurations})
-    parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
-    parts += [count(failures, "failure")] if failures else []
-    return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"
+    """One line about the runs: what was read, and on what it was recorded; then the warnings and
+    other versions."""
+    if runs.own:
+        each = [item.configuration for item in runs.recordings]
+        systems = sorted({with_version(one.runtime, one.runtime_version) for one in each})
+        devices = sorted({one.device_name for one in each})
+        line = f"{runs.sentence}; {listed(systems, 6)}; on {', '.join(devices)}"
+        failures = sum(isinstance(item, Failure) for item in runs.recordings)
+        if failures:
+            line += f"; {count(failures, 'failure')}"
+    else:
+        line = f"{runs.sentence}; {runs.how.get('column', 'times')} in {runs.how['unit']}"
+    return "\n".join([line, *warning_lines(runs.remarks)])
 
 
 def find_folder(path: str | Path) -> Path:
@@ -298,12 +383,15 @@ def find_folder(path: str | Path) -> Path:
     for folder in [Path(), *Path.cwd().parents]:
         if (folder / path).exists():
             return folder / path
-    remedy = "give the path of an existing file or folder"
-    raise UsageError(f"{path} is not in the working folder or its parents: {remedy}")
+    raise UsageError(
+        f"{path} is not in the working folder or its parents: give the path of an existing file or"
+        " folder"
+    )
 
 
 def project_folder(path: str | Path) -> Path:
-    """`path` for new files of a notebook: in the project folder if it runs in one, else in the working folder."""
+    """`path` for new files of a notebook: in the project folder if it runs in one, else in the
+    working folder."""
     path = Path(path).expanduser()
     for folder in [Path.cwd(), *Path.cwd().parents]:
         if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():

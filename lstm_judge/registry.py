@@ -2,7 +2,7 @@
 
 from lstm_trt.registry import Command, defined
 
-STOPPING = {"decided": "lstm_judge.analysis.sequential:Evidence"}
+STOPPING = {"decided": "lstm_judge.statistics.sequential:Evidence"}
 
 CACHES = {"environments": "lstm_judge.environments:CACHE"}
 
@@ -25,7 +25,8 @@ COMMANDS = {
         80,
         "lstm_judge.cli.summarize",
         "answers",
-        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
+        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers,"
+        " clusters",
     ),
     "verdict": Command(
         90,
@@ -55,7 +56,8 @@ COMMANDS = {
         130,
         "lstm_judge.cli.scaling",
         "answers",
-        "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
+        "show how latency grows with network size: linearity, breaks, batching, larger networks"
+        " that are faster",
     ),
     "report": Command(
         140,
@@ -74,19 +76,19 @@ COMMANDS = {
 API = defined(
     "lstm_judge",
     {
-        "analysis.compare": ("compare",),
-        "analysis.deadline": ("verdict",),
-        "analysis.outliers": ("outliers",),
-        "analysis.replay": ("replay",),
-        "analysis.scaling": ("scaling",),
-        "analysis.summary": ("summarize",),
+        "compare.compare": ("compare",),
+        "verdict.verdict": ("verdict",),
+        "outliers.outliers": ("outliers",),
+        "replay": ("replay",),
+        "scaling.scaling": ("scaling",),
+        "summarize.summarize": ("summarize",),
         "campaign": (
             *("confirm", "describe_runs", "gpu_runs", "largest_that_meets"),
             *("load_or_record", "own_networks", "show"),
         ),
         "read.labels": ("size_of",),
         "read.runs": ("Runs", "load"),
-        "reports.facts": ("report",),
+        "report.report": ("report",),
     },
 )
 API |= {
@@ -108,7 +110,7 @@ PICTURES = defined(
         "precision": ("precisions",),
         "runtime": ("runtimes",),
         "scaling": ("batching", "draw_scaling", "fits", "growth", "inversions"),
-        "sweep": ("draw_sweep", "failures"),
+        "sweep": ("draw_sweep",),
         "tail": ("arrival_tails", "choose_tails", "replay_tails", "tails"),
         "trials": ("trials_in_order",),
         "version": ("versions",),
@@ -116,11 +118,12 @@ PICTURES = defined(
 )
 
 TEXTS = {
-    "Comparisons": "lstm_judge.analysis.text.comparison",
-    "ComparisonSeries": "lstm_judge.analysis.text.comparison",
-    "OutlierAnswers": "lstm_judge.analysis.text.outliers",
-    "Replays": "lstm_judge.analysis.text.replay",
-    "ScalingAnswers": "lstm_judge.analysis.text.scaling",
-    "Summary": "lstm_judge.analysis.text.summary",
-    "Verdicts": "lstm_judge.analysis.text.verdict",
+    "Comparisons": "lstm_judge.compare.text",
+    "ComparisonSeries": "lstm_judge.compare.text",
+    "OutlierAnswers": "lstm_judge.outliers.text",
+    "Replays": "lstm_judge.replay",
+    "Report": "lstm_judge.report.text",
+    "ScalingAnswers": "lstm_judge.scaling.text",
+    "Summary": "lstm_judge.summarize.text",
+    "Verdicts": "lstm_judge.verdict.text",
 }

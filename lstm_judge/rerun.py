@@ -1,11 +1,13 @@
-"""Run notebooks with parameters, strictly: a notebook that does not complete all cells is reported as failed.
+"""Run notebooks with parameters, strictly: a notebook that does not complete all cells is reported
+as failed.
 
-Papermill accepts an unknown parameter with a warning, treats `sys.exit(0)` in a cell as success although the following
-cells never ran, and treats a skipped cell as completed. Here the parameters are checked before the first notebook runs,
-and a notebook succeeds only if its kernel replied "ok" to every cell with code.
+Papermill accepts an unknown parameter with a warning, treats `sys.exit(0)` in a cell as success
+although the following cells never ran, and treats a skipped cell as completed. Here the parameters
+are checked before the first notebook runs, and a notebook succeeds only if its kernel replied "ok"
+to every cell with code.
 
-Notebooks run one after the other, since they would disturb each other's timings. Each has its own kernel in the folder
-of the notebook, as in JupyterLab.
+Notebooks run one after the other, since they would disturb each other's timings. Each has its own
+kernel in the folder of the notebook, as in JupyterLab.
 
 Papermill and Jupyter are an extra: they are imported when notebooks are run, not with this module.
 """
@@ -15,13 +17,12 @@ import gc
 import logging
 import re
 import subprocess
-import symtable
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,20 @@ KINDS: dict[type, tuple[Any, str]] = {
     dict: (dict, "an object, such as {hidden: [64, 128]}"),
 }
 
-_COLOUR = re.compile("\033\\[[0-9;]*m")
-
 #: Tags of the cell with the defaults, and of the one that papermill adds after it.
-TAG, INJECTED = "parameters", "injected-parameters"
+TAG = "parameters"
+INJECTED = "injected-parameters"
+
+#: Seconds that a kernel may take to start.
+START_LIMIT_S = 120
+
+_COLOUR = re.compile("\033\\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
 class Run(JsonFields):
-    """Result of one notebook: `failure` is None or one line of text, `cell` the number of the cell that failed.
+    """Result of one notebook: `failure` is None or one line of text, `cell` the number of the cell
+    that failed.
 
     All cells of the given notebook are counted, from 1, including text cells.
     """
@@ -66,7 +72,10 @@ class Run(JsonFields):
 
     def __str__(self) -> str:
         if self.failure is None:
-            return f"{self.notebook}: {count(self.cells, 'cell')} in {duration(self.seconds)} -> {self.output}"
+            return (
+                f"{self.notebook}: {count(self.cells, 'cell')} in {duration(self.seconds)}"
+                f" -> {self.output}"
+            )
         place = f"cell {self.cell}: " if self.cell is not None else ""
         return f"{self.notebook}: {place}{self.failure}; the executed cells are in {self.output}"
 
@@ -83,26 +92,44 @@ def rerun(
 ) -> list[Run]:
     """Run notebooks one after the other; the next one runs even if one fails.
 
-    The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure; existing files are never
-    overwritten. Raises `UsageError`, before anything runs, for the errors of
-    `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
+    The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure;
+    existing files are never overwritten. Raises `UsageError`, before anything runs, for the errors
+    of `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises
+    KeyboardInterrupt.
     """
     check_papermill()
     checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None:
-        check_number("--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1)
-    folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and terminal_width(sys.stderr))
+        check_number(
+            "--cell-limit must be at least 1 s", cell_limit_s, lambda seconds: seconds >= 1
+        )
+    folder = make_folder(Path(out))
+    hidden = not (show_progress and terminal_width(sys.stderr))
+    runs = []
     for number, (path, (cells, values)) in enumerate(checked.items(), 1):
-        bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
-        how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
-        runs.append(_run(path, cells, folder, parameters=values, **how))
-        listener(runs[-1])
+        run = _run(
+            path,
+            cells,
+            folder,
+            parameters=values,
+            kernel_name=kernel,
+            execution_timeout=cell_limit_s,
+            progress_bar={
+                "desc": f"[{number}/{len(checked)}] {path.name}",
+                "leave": False,
+                "disable": hidden,
+            },
+        )
+        runs.append(run)
+        listener(run)
     return runs
 
 
 def check_papermill() -> None:
     """Raise `UsageError` where the packages that run notebooks are not installed."""
-    with refused("rerun needs papermill", ImportError, hint=f"; install it with {how_to_install('lab')}"):
+    with refused(
+        "rerun needs papermill", ImportError, hint=f"; install it with {how_to_install('lab')}"
+    ):
         import papermill  # noqa: F401
 
 
@@ -118,75 +145,78 @@ def check_notebooks(
 ) -> dict[Path, tuple[int, dict[str, object]]]:
     """The number of cells of each notebook, and the values of its parameters, see `fitted`.
 
-    Raises one `UsageError` that names each file that is not a notebook, or has no kernel, or not exactly one cell
-    tagged `parameters`, by its author and not by an earlier run; each parameter that this cell does not assign; and
-    each value of another kind than the one it replaces.
+    Raises one `UsageError` that names each file that is not a notebook, or has no kernel, or not
+    exactly one cell tagged `parameters`, by its author and not by an earlier run; each parameter
+    that this cell does not assign; and each value of another kind than the one it replaces.
     """
-    import nbformat
-
-    checked, wrong = {}, []
+    checked = {}
+    wrong = []
     for path in map(Path, as_list(paths)):
         try:
-            with warnings.catch_warnings(action="ignore"):  # about cells without an id
-                refuse_named_pipe(path)
-                notebook = nbformat.read(path, as_version=4)
-                nbformat.validate(notebook)
-                tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]
-                if len(tagged) != 1:
-                    raise UsageError(f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one")
-                if not (kernel or notebook.metadata.get("kernelspec", {}).get("name")):
-                    raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
-                known = assigned(tagged[0])
+            cells, known = _read(path, kernel)
         except Exception as error:  # nbformat raises errors of many classes
             wrong.append(f"{path} is not a valid notebook: {first_line(error)}")
             continue
         of_notebook = {}
         for name, value in values.items():
-            if name not in known:
-                wrong.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}")
-                continue
             try:
+                if name not in known:
+                    raise UsageError(
+                        f"unknown parameter {name!r}; its {TAG} cell assigns {listed(known)}"
+                    )
                 of_notebook[name] = fitted(name, known[name], value)
             except UsageError as error:
                 wrong.append(f"{path}: {error}")
-        checked[path] = len(notebook.cells), of_notebook
+        checked[path] = cells, of_notebook
     if wrong or not checked:
         raise UsageError("; ".join(wrong) or "give at least one notebook")
     return checked
 
 
-def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
-    """The names that a cell assigns, with the values of those that are literals, None for the others."""
-    source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
-    try:
-        tree = _WithoutComprehensions().visit(ast.parse(source))
-        symbols = symtable.symtable(ast.unparse(tree), TAG, "exec").get_symbols()
-    except SyntaxError:  # another language
-        from papermill.translators import PythonTranslator
+def _read(path: Path, kernel: str | None) -> tuple[int, dict[str, object]]:
+    """The number of cells of a notebook, and what its parameters cell assigns; raises errors of
+    many classes."""
+    import nbformat
 
-        return {found.name: None for found in PythonTranslator.inspect(cell)}
-    known: dict[str, object] = {symbol.get_name(): None for symbol in symbols if symbol.is_assigned()}
+    refuse_named_pipe(path)
+    with warnings.catch_warnings(action="ignore"):  # about cells without an id
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    tagged = [
+        cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))
+    ]
+    if len(tagged) != 1:
+        raise UsageError(f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one")
+    if not (kernel or notebook.metadata.get("kernelspec", {}).get("name")):
+        raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
+    return len(notebook.cells), assigned(tagged[0])
+
+
+def assigned(cell: Mapping[str, Any]) -> dict[str, object]:
+    """The names that a cell assigns anywhere, with the values of those that are literals, None for
+    the others."""
+    source = re.sub(r"(?m)^\s*[%!].*", "", cell["source"])  # magics and shell commands of IPython
+    tree = ast.parse(source)
+    known: dict[str, object] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            known[node.id] = None
     for line in tree.body:
         match line:
-            case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(ast.Name(name), value=value):
+            case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(
+                ast.Name(name), value=value
+            ):
                 with suppress(ValueError, TypeError):
                     known[name] = ast.literal_eval(value or "None")
     return known
 
 
-class _WithoutComprehensions(ast.NodeTransformer):
-    """Puts None in place of comprehensions: since Python 3.12 `symtable` takes their variables for the module's own."""
-
-    def visit_ListComp(self, node: ast.AST) -> ast.AST:
-        return ast.Constant(None)
-
-    visit_SetComp = visit_DictComp = visit_ListComp
-
-
 def fitted(name: str, default: object, value: object) -> object:
-    """The value of a parameter in place of `default`: a single value in place of a list is a list of one.
+    """The value of a parameter in place of `default`: a single value in place of a list is a list
+    of one.
 
-    None replaces anything, and anything replaces None. Raises `UsageError` for a value of another kind.
+    None replaces anything, and anything replaces None. Raises `UsageError` for a value of another
+    kind.
     """
     if isinstance(default, list) and value is not None:
         return [fitted(name, default[0] if default else None, item) for item in as_list(value)]
@@ -196,69 +226,98 @@ def fitted(name: str, default: object, value: object) -> object:
     return value
 
 
-def _quiet_kernels() -> Any:
-    """A class of managers of kernels that print nothing; `program` is that of the kernel that was started last."""
-    from jupyter_client.manager import AsyncKernelManager
-
-    class Quiet(AsyncKernelManager):
-        program = ""
-
-        async def start_kernel(self, **options) -> None:
-            await super().start_kernel(**{"stderr": subprocess.DEVNULL, **options})
-            Quiet.program = self.format_kernel_cmd()[0]
-
-    return Quiet
-
-
-def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
-    """Run one notebook; `how` has arguments of papermill."""
+def _run(path: Path, cells: int, folder: Path, **options: Any) -> Run:
+    """Run one notebook; `options` are those of papermill."""
     import papermill
 
-    kernels = _quiet_kernels()
-    began, failure, started = time.monotonic(), None, []  # the cells of the given notebook
-    line = 1
-
-    def start(cell: Any, cell_index: int) -> None:
-        if INJECTED not in cell.metadata.tags:
-            started.append(cell)
-        if "skip-execution" in cell.metadata.tags:
-            raise RunFailed("did not complete")
-
-    def end(cell: Any, cell_index: int, execute_reply: dict) -> None:
-        nonlocal line
-        reply = execute_reply["content"]
-        if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
-            raise RunFailed("called exit()")
-        if reply["status"] != "ok":
-            text = _COLOUR.sub("", "\n".join(reply["traceback"]))
-            # As IPython states the line of this cell, and `LabError`.
-            if found := re.search(rf"(?:In ?\[{reply['execution_count']}\], |^)line (\d+)", text):
-                line = int(found[1])
-            raised = f"raised {reply['ename']}: {first_line(reply['evalue'])}"
-            if reply["ename"] == "ModuleNotFoundError":
-                raised += f" in {kernels.program}: install it there, or choose another kernel with --kernel"
-            raise RunFailed(raised)
-
-    hooks = {"kernel_manager_class": kernels, "on_cell_start": start, "on_cell_executed": end}
+    hooks = _Hooks()
     output = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
     output.touch(exist_ok=False)
     # Papermill replaces names in braces.
     source, target = (str(each).replace("{", "{{").replace("}", "}}") for each in (path, output))
+    began = time.monotonic()
+    failure = cell = None
     logging.disable()  # what papermill and its dependencies log is in the failure
     try:
         with warnings.catch_warnings(action="ignore"):
-            papermill.execute_notebook(source, target, cwd=path.parent, start_timeout=120, **hooks, **how)
+            papermill.execute_notebook(
+                source,
+                target,
+                cwd=path.parent,
+                start_timeout=START_LIMIT_S,
+                kernel_manager_class=_quiet_kernels(hooks),
+                on_cell_start=hooks.start,
+                on_cell_executed=hooks.end,
+                **options,
+            )
     except BaseException as error:
-        output = output.rename(output.with_suffix(".failed.ipynb"))  # it contains the cells executed so far
+        # It contains the cells executed so far.
+        output = output.rename(output.with_suffix(".failed.ipynb"))
         if not isinstance(error, Exception):
             gc.collect()  # otherwise asyncio prints a warning about a stopped task at exit
             raise
-        place = "the kernel did not start:"
-        if started:
-            lines = started[-1].source.strip().splitlines()
-            place = f'"{lines[min(line, len(lines)) - 1].strip()}"'
-        failure = f"{place} {'' if isinstance(error, RunFailed) else f'{type(error).__name__}: '}{first_line(error)}"
+        kind = "" if isinstance(error, RunFailed) else f"{type(error).__name__}: "
+        failure = f"{hooks.place} {kind}{first_line(error)}"
+        cell = len(hooks.started) or None
     finally:
         logging.disable(logging.NOTSET)
-    cell = len(started) if failure and started else None
     return Run(path, output, time.monotonic() - began, cells, failure, cell)
+
+
+@dataclass
+class _Hooks:
+    """What papermill calls for each cell: raises for what it takes for success.
+
+    `started`: the cells of the given notebook that were started; `line`: where the last one failed;
+    `program`: that of the kernel.
+    """
+
+    started: list[Any] = field(default_factory=list)
+    line: int = 1
+    program: str = ""
+
+    def start(self, cell: Any, cell_index: int) -> None:
+        if INJECTED not in cell.metadata.tags:
+            self.started.append(cell)
+        if "skip-execution" in cell.metadata.tags:
+            raise RunFailed("did not complete")
+
+    def end(self, cell: Any, cell_index: int, execute_reply: dict) -> None:
+        reply = execute_reply["content"]
+        if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
+            raise RunFailed("called exit()")
+        if reply["status"] == "ok":
+            return
+        # As IPython states the line of this cell, and `LabError`.
+        found = re.search(
+            rf"(?:In ?\[{reply['execution_count']}\], |^)line (\d+)",
+            _COLOUR.sub("", "\n".join(reply["traceback"])),
+        )
+        if found:
+            self.line = int(found[1])
+        raised = f"raised {reply['ename']}: {first_line(reply['evalue'])}"
+        if reply["ename"] == "ModuleNotFoundError":
+            raised += (
+                f" in {self.program}: install it there, or choose another kernel with --kernel"
+            )
+        raise RunFailed(raised)
+
+    @property
+    def place(self) -> str:
+        """The line that failed, in quotes."""
+        if not self.started:
+            return "the kernel did not start:"
+        lines = self.started[-1].source.strip().splitlines()
+        return f'"{lines[min(self.line, len(lines)) - 1].strip()}"'
+
+
+def _quiet_kernels(hooks: _Hooks) -> Any:
+    """A class of managers of kernels that print nothing, and tell their program."""
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Quiet(AsyncKernelManager):
+        async def start_kernel(self, **options) -> None:
+            await super().start_kernel(**{"stderr": subprocess.DEVNULL, **options})
+            hooks.program = self.format_kernel_cmd()[0]
+
+    return Quiet

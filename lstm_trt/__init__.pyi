@@ -1,17 +1,17 @@
 from lstm_judge import plots as plots
-from lstm_judge.analysis.compare import compare as compare
-from lstm_judge.analysis.deadline import verdict as verdict
-from lstm_judge.analysis.outliers import outliers as outliers
-from lstm_judge.analysis.replay import replay as replay
-from lstm_judge.analysis.scaling import scaling as scaling
-from lstm_judge.analysis.summary import summarize as summarize
 from lstm_judge.campaign import confirm as confirm, describe_runs as describe_runs, gpu_runs as gpu_runs
 from lstm_judge.campaign import largest_that_meets as largest_that_meets, load_or_record as load_or_record
 from lstm_judge.campaign import own_networks as own_networks, show as show
+from lstm_judge.compare.compare import compare as compare
+from lstm_judge.outliers.outliers import outliers as outliers
 from lstm_judge.read.labels import size_of as size_of
 from lstm_judge.read.runs import Runs as Runs, load as load
-from lstm_judge.reports.facts import report as report
+from lstm_judge.replay import replay as replay
+from lstm_judge.report.report import report as report
 from lstm_judge.rerun import rerun as rerun_notebooks
+from lstm_judge.scaling.scaling import scaling as scaling
+from lstm_judge.summarize.summarize import summarize as summarize
+from lstm_judge.verdict.verdict import verdict as verdict
 from lstm_judge.versions import record_versions as versions
 from lstm_judge.watch import follow as watch
 from lstm_onnx.c.export import export_c as export_c

@@ -381,7 +381,7 @@ SPLIT = (
     "test_notebooks",
     "test_readme",
     "lstm_judge/plots/test_make_figures",
-    "lstm_judge/reports/test_browser",
+    "lstm_judge/report/test_browser",
 )
 
 

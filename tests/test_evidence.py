@@ -20,8 +20,8 @@ from scipy.stats import binom
 
 import lstm_literature as literature
 import lstm_trt as lab
-from lstm_judge.analysis.quantiles import MEDIAN
-from lstm_judge.analysis.series import Series
+from lstm_judge.statistics.quantiles import MEDIAN
+from lstm_judge.statistics.trials import Trials
 from lstm_literature import published, schedule
 from lstm_trt.config.configuration import Configuration
 from tests.conftest import ROOT
@@ -149,7 +149,7 @@ def three_recordings(statement: Statement) -> None:
     medians, widths = [], []
     for name in re.findall(r"`([^`]+)`", statement.rests_on):
         runs = lab.load(ROOT / name, runtime="onnxruntime", layers=[2], hidden=[64], sequence=[64], batch=[1])
-        median = Series.of(*runs[0].samples).percentile(MEDIAN)  # of independent trials
+        median = Trials.of(*runs[0].rounds).percentile(MEDIAN)  # of independent trials
         medians.append(round(median.us, 1))
         widths.append(100 * (median.high_us - median.low_us) / median.us)
     assert [*medians, 1.0] == statement.numbers and max(widths) < 1
@@ -158,7 +158,7 @@ def three_recordings(statement: Statement) -> None:
 def roofline_bound(statement: Statement) -> None:
     for name in re.findall(r"`([^`]+)`", statement.rests_on):
         for group in lab.load(ROOT / name):
-            assert all(sample.timed_ns.min() > 1e3 * sample.floor_us for sample in group.samples)
+            assert all(round_.timed_ns.min() > 1e3 * round_.floor_us for round_ in group.rounds)
 
 
 def c_is_fastest(statement: Statement) -> None:
@@ -261,7 +261,7 @@ def page_faults_at_264(statement: Statement) -> None:
     for hidden in (smaller, larger):
         where = {"runtime": "pytorch", "layers": 3, "sequence": 256, "hidden": hidden}
         (group,) = small_steps(statement.rests_on).where(**where)
-        faulty[hidden] = sum(np.median(sample.timed(sample.causes["minor_faults"])) > 1000 for sample in group.samples)
+        faulty[hidden] = sum(np.median(round_.timed(round_.causes["minor_faults"])) > 1000 for round_ in group.rounds)
     assert faulty[smaller] > faulty[larger]
 
 
@@ -280,10 +280,10 @@ def page_faults(statement: Statement) -> None:
     (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
     slow, fast = [], []
     for group in lab.load(ROOT / name, runtime="pytorch"):
-        medians = [np.median(sample.timed_ns) for sample in group.samples]
-        for sample, median in zip(group.samples, medians, strict=True):
+        medians = [np.median(round_.timed_ns) for round_ in group.rounds]
+        for round_, median in zip(group.rounds, medians, strict=True):
             kind = slow if median > 1.1 * min(medians) else fast
-            kind.append(sample.timed(sample.causes["minor_faults"]))
+            kind.append(round_.timed(round_.causes["minor_faults"]))
     assert len(slow) > 5 and len(fast) > 50
     assert min(faults.min() for faults in slow) > 1000 and max(np.median(faults) for faults in fast) == 0
 
@@ -324,7 +324,7 @@ def parts_at(statement: Statement) -> dict[str, float]:
 def planted_program(statement: Statement) -> None:
     assert parts_at(statement)["preempted"] > 0.75
     (found,) = lab.outliers(ROOT / "data/xeon/interrupted")
-    turns = {name: each["total_ns"] for name, each in found.switches[0]["ran"].items()}
+    turns = {name: each["total_ns"] for name, each in found.events.switches[0]["ran"].items()}
     assert max(turns, key=turns.get) == "sleeper" and turns["sleeper"] > 0.9 * sum(turns.values())
 
 
@@ -336,7 +336,7 @@ def began_late(statement: Statement) -> None:
     late = [
         found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name
     ]
-    excesses = [excess for found in late for excess in (found.slowest, found.tail.excess)]
+    excesses = [excess for found in late for excess in (found.events.slowest, found.tail.excess)]
     assert len(late) == 2
     for excess in excesses:
         assert excess.parts_us["late"] + excess.parts_us["behind"] > 0.7 * excess.excess_us

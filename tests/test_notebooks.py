@@ -30,7 +30,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
 from lstm_trt.store import files
 from tests.conftest import ROOT, sampled
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 from tests.support.planted_latencies import even
 
@@ -218,7 +218,7 @@ def test_a_table_as_data(name, table, capsys, monkeypatch):
         if "parameters" in cell.metadata.get("tags", ()):
             names |= {"data": str(table), **OF_TABLES}
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith(f"2 configurations of 300 trials; took in ms; {table} ") and len(shown) >= 1
+    assert printed.startswith(f"2 configurations, 600 trials, {table}; took in ms") and len(shown) >= 1
     assert all(text in printed for text in LEFT_OUT[name])
     assert [group.name for group in names["selected" if name == "05_outliers" else "shown"]] == ["model=a"]
 
@@ -411,4 +411,5 @@ def test_a_kink_at_256_units_is_found_and_only_there(factor, tmp_path, monkeypat
     else:
         assert inverted == [(248, {"layers": 3, "hidden": 256, "sequence": 256, "batch": 1}, True)]
         assert breaks[256] == 256 and breaks.isna()[128]
-        assert "0.906  hidden 248 -> 256 at layers 3, sequence 256, batch 1  significant" in text
+        row = r"hidden 248 -> 256 +1 +1 +0\.906  layers 3, sequence 256, batch 1"
+        assert re.search(row, text)

@@ -77,7 +77,7 @@ def test_a_package_adds_to_tables_that_there_are_and_no_name_twice():
 def test_names_of_other_packages_are_names_of_the_lab():
     for module in registry.packages():
         assert set(getattr(module, "API", ())) <= set(dir(lab))
-    assert (lab.summarize.__module__, lab.plots.__name__) == ("lstm_judge.analysis.summary", "lstm_judge.plots")
+    assert (lab.summarize.__module__, lab.plots.__name__) == ("lstm_judge.summarize.summarize", "lstm_judge.plots")
 
 
 def test_each_command_has_a_place_of_its_own_and_they_are_in_this_order():

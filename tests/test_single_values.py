@@ -20,7 +20,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.recorder.sweep import plan_configurations
 from lstm_trt.store import files
 from tests.conftest import ROOT, rest_is_heavy
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 SHAPE = lab.LstmShape(1, 8, 4)
@@ -44,7 +44,7 @@ class Place:
 
     def load(self, **given: Any) -> list[tuple]:
         runs = lab.load(self.table, **given)
-        return [(group.name, [sorted(sample.causes) for sample in group.samples]) for group in runs]
+        return [(group.name, [sorted(round_.causes) for round_ in group.rounds]) for group in runs]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,21 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
             for network in lab.own_networks("data/networks/streaming_gru.onnx", {"time": 4}, lengths=value)
         ],
     ),
+    **{
+        name: ("recordings", lambda place, value, answer=answer: answer(_in(place, value), place.recordings))
+        for name, answer in {
+            "compare.a": lambda runs, others: str(lab.compare(runs, others)),
+            "compare.b": lambda runs, others: str(lab.compare(others, runs)),
+            "compare.others": lambda runs, others: str(lab.compare(others, others, runs)),
+            "outliers.runs": lambda runs, others: str(lab.outliers(runs)),
+            "replay.runs": lambda runs, others: str(lab.replay(runs, 1e6)),
+            "report.runs": lambda runs, others: lab.report(runs, 1e6).as_dict(),
+            "report.baseline": lambda runs, others: lab.report(others, 1e6, baseline=runs).as_dict(),
+            "scaling.source": lambda runs, others: str(lab.scaling(runs)),
+            "summarize.runs": lambda runs, others: str(lab.summarize(runs)),
+            "verdict.runs": lambda runs, others: str(lab.verdict(runs, 1e3)),
+        }.items()
+    },
     "replay.percentiles": ("99", lambda place, value: str(lab.replay(place.recordings, 1e6, percentiles=value))),
     "report.out": (
         "report.md",
@@ -121,8 +136,6 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
         "1.20.1",
         lambda place, value: refusal(lab.versions, "onnxruntime", value, SHAPE, out=place.folder / "versions"),
     ),
-    "heat_map.facets": ("layers", lambda place, value: plots.heat_map(place.recordings, facets=value).alt),
-    "tails.names": ("mine", lambda place, value: plots.tails(lab.load(place.recordings)[:1], names=value).alt),
     **{
         f"{name}.formats": ("svg", lambda place, value, name=name: _drawn(place, name, value))
         for name in ("draw_outliers", "draw_scaling", "draw_sweep", "draw_verdicts")
@@ -175,7 +188,7 @@ def taking_several() -> list[str]:
         if callable(function) and not (isinstance(function, type) and issubclass(function, Exception)):
             for parameter in inspect.signature(function).parameters.values():
                 annotation = re.sub(r"Mapping\[.*\]|Callable\[.*\]|dict\b.*", "", str(parameter.annotation))
-                if re.search(r"\b(Sequence|Iterable|Collection|list|tuple)\b", annotation):
+                if re.search(r"\b(Sequence|Iterable|Collection|list|tuple|RunsSource|Readable)\b", annotation):
                     found.append(f"{name}.{parameter.name}")
     return found
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lstm_judge import plots
-from lstm_judge.analysis.deadline import Question
 from lstm_judge.cli.common import conclude as print_conclusion
 from lstm_judge.read.runs import load
+from lstm_judge.verdict.question import Question
 from lstm_trt.cli.common import print_files, verdict_status
 from lstm_trt.config.configuration import Protocol
 
@@ -19,12 +19,18 @@ def check(deadline_us: float | None) -> None:
 
 
 def conclude(
-    arguments: argparse.Namespace, folders: Sequence[Path], protocol: Protocol, deadline_us: float | None
+    arguments: argparse.Namespace,
+    folders: Sequence[Path],
+    protocol: Protocol,
+    deadline_us: float | None,
 ) -> int:
-    """Draw the figures, and print the verdicts, or which networks meet the deadline; returns the verdicts' status."""
+    """Draw the figures, and print the verdicts, or which networks meet the deadline; returns the
+    verdicts' status."""
     runs = load(folders)
     if arguments.figures:
-        print_files(plots.draw_sweep(runs, arguments.figures, deadline_us, formats=arguments.formats))
+        print_files(
+            plots.draw_sweep(runs, arguments.figures, deadline_us, formats=arguments.formats)
+        )
     if protocol.until:
         return verdict_status(runs.where(until=protocol.until, deadline_us=deadline_us), protocol)
     print_conclusion(runs, deadline_us, arguments.format)

@@ -3,16 +3,18 @@
 import argparse
 from pathlib import Path
 
-from lstm_judge.analysis.compare import Question, compare
-from lstm_judge.analysis.quantiles import EFFECT
 from lstm_judge.cli import common
+from lstm_judge.compare.answer import Question
+from lstm_judge.compare.compare import compare
 from lstm_judge.read.runs import NotATable, Runs, load
+from lstm_judge.statistics.quantiles import EFFECT
 from lstm_trt.cli.common import deadline_argument
 
 EXAMPLE = """lstm-trt compare before after another
   lstm-trt compare before after --deadline-us 1000 --percentile 99.9
   lstm-trt compare before.csv after.csv --column latency --unit us
-exit status: 0 SAME, FASTER or FEWER misses, 1 SLOWER or MORE misses, 3 AMBIGUOUS (the worst of all), 2 invalid input"""
+exit status: 0 SAME, FASTER or FEWER misses, 1 SLOWER or MORE misses, 3 AMBIGUOUS (the worst of\
+ all), 2 invalid input"""
 
 QUESTION = ("effect", "confidence", "deadline_us", "percentile")
 
@@ -20,26 +22,37 @@ QUESTION = ("effect", "confidence", "deadline_us", "percentile")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `compare`."""
     parser.add_argument("a", type=Path, metavar="A", help=common.PATH_HELP)
-    others = "recordings or tables that are compared with A, each by itself"
-    parser.add_argument("b", type=Path, nargs="+", metavar="B", help=others)
+    parser.add_argument(
+        "b",
+        type=Path,
+        nargs="+",
+        metavar="B",
+        help="recordings or tables that are compared with A, each by itself",
+    )
     comparison_arguments(parser)
-    deadline_argument(parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25")
-    percentile = "percentile of the tail (default: the highest that all processes have enough trials for)"
-    parser.add_argument("--percentile", metavar="P", help=percentile)
-    common.clusters_argument(parser, "compare clusters")
+    deadline_argument(
+        parser, "also compare the miss rates at this deadline: they differ by a ratio above 1.25"
+    )
+    parser.add_argument(
+        "--percentile",
+        metavar="P",
+        help="percentile of the tail (default: the highest that all processes have enough trials"
+        " for)",
+    )
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `compare`; returns 1 SLOWER or MORE misses, 3 AMBIGUOUS, else 0; of several the worst, 1 first."""
-    question = {name: getattr(arguments, name) for name in QUESTION}
+    """Run `compare`; returns 1 SLOWER or MORE misses, 3 AMBIGUOUS, else 0; of several the worst, 1
+    first."""
+    question = common.values(arguments, QUESTION)
     Question(**question)  # refused before the recordings are loaded, which may take long
-    answers = compare(*_sides(arguments), **question, clusters=arguments.clusters == "yes")
-    return common.print_answers(arguments, answers)
+    return common.print_answers(arguments, compare(*_sides(arguments), **question))
 
 
 def _sides(arguments: argparse.Namespace) -> list[Runs]:
-    """Load the runs of A and of the others; the options of `table_arguments` are for those that are tables."""
+    """Load the runs of A and of the others; the options of `table_arguments` are for those that are
+    tables."""
     sides, refused = [], []
     for path in (arguments.a, *arguments.b):
         try:
@@ -54,6 +67,11 @@ def _sides(arguments: argparse.Namespace) -> list[Runs]:
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the smallest relevant difference and the confidence of a comparison."""
-    effect = "smallest relative difference that is relevant (default %(default)s)"
-    parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
+    parser.add_argument(
+        "--effect",
+        type=float,
+        default=EFFECT,
+        metavar="E",
+        help="smallest relative difference that is relevant (default %(default)s)",
+    )
     common.confidence_argument(parser, "confidence of each comparison")

@@ -2,12 +2,13 @@
 
 import argparse
 
-from lstm_judge.analysis.outliers import outliers
-from lstm_judge.analysis.text.outliers import AT_LENGTH
 from lstm_judge.cli import common
+from lstm_judge.outliers.outliers import outliers
+from lstm_judge.outliers.text import AT_LENGTH
 from lstm_trt.cli.common import figure_arguments
 
-EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
+EXAMPLE = """lstm-trt outliers recordings
+  lstm-trt outliers times.csv --column latency_us --group-by hidden"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

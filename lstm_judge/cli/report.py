@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lstm_judge.cli import common
 from lstm_judge.cli.verdict import QUESTION, question_arguments
-from lstm_judge.reports.facts import report
+from lstm_judge.report.report import report
 from lstm_trt.cli.common import print_answer, print_files
 
 EXAMPLE = """lstm-trt report recordings --deadline-us 1000 --percentile 99 --out report.html
@@ -17,22 +17,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     common.path_argument(parser)
     question_arguments(parser)
-    out = "file, or several: .html (everything in one file), .md (a short form), .xml (JUnit)"
-    add("--out", type=Path, nargs="+", required=True, metavar="FILE", help=out)
+    add(
+        "--out",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="file, or several: .html (everything in one file), .md (a short form), .xml (JUnit)",
+    )
     add("--baseline", type=Path, metavar="A", help="recordings that these are compared with")
     add("--anonymous", action="store_true", help="leave out host name, user and paths")
-    undecided = "what NOT ENOUGH EVIDENCE is in JUnit (default failure)"
-    add("--undecided", choices=("failure", "skipped"), default="failure", help=undecided)
+    add(
+        "--undecided",
+        choices=("failure", "skipped"),
+        default="failure",
+        help="what NOT ENOUGH EVIDENCE is in JUnit (default failure)",
+    )
     common.percentiles_argument(parser)
     common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `report`; returns the exit status of the verdicts, with a baseline that of the comparison."""
-    given = {name: getattr(arguments, name) for name in (*QUESTION, "out", "anonymous", "undecided", "percentiles")}
-    runs = common.load_runs(arguments, arguments.path)
+    """Run `report`; returns the exit status of the verdicts, with a baseline that of the
+    comparison."""
     baseline = arguments.baseline and common.load_runs(arguments, arguments.baseline)
-    found = report(runs, **given, baseline=baseline)
+    found = report(
+        common.load_runs(arguments, arguments.path),
+        baseline=baseline,
+        **common.values(arguments, (*QUESTION, "out", "anonymous", "undecided", "percentiles")),
+    )
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
     print_answer(found, arguments.format, warnings)
     print_files(arguments.out)

@@ -9,25 +9,47 @@ from lstm_judge.rerun import Run, check_papermill, parse_value, rerun
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 
-EXAMPLE = "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"
+EXAMPLE = (
+    "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `rerun`."""
     add = parser.add_argument
-    add("notebooks", type=Path, nargs="+", metavar="NOTEBOOK", help="notebooks, run one after the other")
-    pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
+    add(
+        "notebooks",
+        type=Path,
+        nargs="+",
+        metavar="NOTEBOOK",
+        help="notebooks, run one after the other",
+    )
     add(
         "-p",
         "--parameter",
-        **pair,
-        help="set a parameter to a number, True, False, None or text; one value in place of a list is a list of one",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="set a parameter to a number, True, False, None or text; one value in place of a list"
+        " is a list of one",
     )
-    add("-r", "--raw", **pair, help="set a parameter to this text, without conversion")
-    add("-y", "--yaml", action="append", default=[], help="set parameters, for example 'hidden: [64, 128]'")
+    add(
+        "-y",
+        "--yaml",
+        action="append",
+        default=[],
+        help="set parameters, for example 'hidden: [64, 128]'",
+    )
     add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")
     add("--cell-limit", type=int, metavar="S", help="time limit per cell in seconds")
-    add("--out", type=Path, default="runs", metavar="DIR", help="folder for the executed notebooks (default runs)")
+    add(
+        "--out",
+        type=Path,
+        default="runs",
+        metavar="DIR",
+        help="folder for the executed notebooks (default runs)",
+    )
     add("--quiet", action="store_true", help="do not print progress")
 
 
@@ -36,14 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     check_papermill()
     import yaml
 
-    values = [(name, parse_value(text)) for name, text in arguments.parameter] + arguments.raw
+    values = [(name, parse_value(text)) for name, text in arguments.parameter]
     for text in arguments.yaml:
         try:
             values += dict(yaml.safe_load(text)).items()
         except (yaml.YAMLError, TypeError, ValueError):
             raise UsageError(f"-y {text!r} is not YAML of the form 'name: value'") from None
-    for name, _ in values:
-        if [each for each, _ in values].count(name) > 1:
+    names = [name for name, _ in values]
+    for name in names:
+        if names.count(name) > 1:
             raise UsageError(f"the parameter {name} is given twice")
 
     def print_run(done: Run) -> None:
@@ -52,8 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.format != "json":
             show(done)
 
-    how = {"out": arguments.out, "kernel": arguments.kernel, "cell_limit_s": arguments.cell_limit}
-    runs = rerun(arguments.notebooks, dict(values), show_progress=not arguments.quiet, listener=print_run, **how)
+    runs = rerun(
+        arguments.notebooks,
+        dict(values),
+        out=arguments.out,
+        kernel=arguments.kernel,
+        cell_limit_s=arguments.cell_limit,
+        show_progress=not arguments.quiet,
+        listener=print_run,
+    )
     if arguments.format == "json":
         print(json.dumps([done.as_dict() for done in runs], indent=1))  # parameters may be NaN
     return int(any(done.failure is not None for done in runs))

@@ -2,8 +2,9 @@
 
 import argparse
 
-from lstm_judge.analysis.deadline import Question, verdict
 from lstm_judge.cli import common
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import verdict
 from lstm_trt.cli.common import deadline_argument, figure_arguments
 
 EXAMPLE = """lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95
@@ -25,17 +26,33 @@ def question_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is tested, the arguments `QUESTION`."""
     add = parser.add_argument
     deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
-    percentile = "percentile that must meet the deadline (default %(default)s)"
-    add("--percentile", default="99.9", metavar="P", help=percentile)
+    add(
+        "--percentile",
+        default="99.9",
+        metavar="P",
+        help="percentile that must meet the deadline (default %(default)s)",
+    )
     common.confidence_argument(parser, "confidence of the verdict")
     bursts = "MET must hold if a miss lies, averaged over misses, in a burst of up to this length"
-    add("--burst-length", type=float, default=1.0, metavar="B", help=f"{bursts}, in calls (default 1)")
-    add("--burst-ms", type=float, metavar="T", help=f"{bursts}, in ms: divided by the time of a call")
+    add(
+        "--burst-length",
+        type=float,
+        default=1.0,
+        metavar="B",
+        help=f"{bursts}, in calls (default 1)",
+    )
+    add(
+        "--burst-ms",
+        type=float,
+        metavar="T",
+        help=f"{bursts}, in ms: divided by the time of a call",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
-    question = {name: getattr(arguments, name) for name in QUESTION}
+    """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED
+    first."""
+    question = common.values(arguments, QUESTION)
     Question(**question)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), **question)
     return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)

@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
-from lstm_judge.analysis.quantiles import ROUNDS
+from lstm_judge.cli.common import values
 from lstm_judge.cli.compare import comparison_arguments
+from lstm_judge.statistics.quantiles import ROUNDS
 from lstm_judge.versions import record_versions
 from lstm_trt import registry
 from lstm_trt.cli import common
@@ -16,7 +17,8 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.step import Step
 from lstm_trt.config.workload import Workload
 
-EXAMPLE = """lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
+EXAMPLE = """\
+lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions
 each version is installed into its own virtual environment, which is kept in the cache"""
 
 
@@ -37,12 +39,35 @@ def _kinds() -> list[str]:
 def recording_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the library and its versions, and how a workload is recorded and compared."""
     add = parser.add_argument
-    add("library", metavar="LIBRARY", help="name of the package on PyPI, such as onnxruntime, torch, tensorrt")
-    add("versions", nargs="+", metavar="VERSION", help="two or more versions; the first is the baseline")
-    add("--mode", metavar="MODE", help="forward, stream or training, if the workload has it (default: its first)")
-    add("--runtime", metavar="NAME", help="runtime, if the library has several; lstm-trt doctor lists them")
+    add(
+        "library",
+        metavar="LIBRARY",
+        help="name of the package on PyPI, such as onnxruntime, torch, tensorrt",
+    )
+    add(
+        "versions",
+        nargs="+",
+        metavar="VERSION",
+        help="two or more versions; the first is the baseline",
+    )
+    add(
+        "--mode",
+        metavar="MODE",
+        help="forward, stream or training, if the workload has it (default: its first)",
+    )
+    add(
+        "--runtime",
+        metavar="NAME",
+        help="runtime, if the library has several; lstm-trt doctor lists them",
+    )
     common.runtime_arguments(parser)
-    add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
+    add(
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        metavar="N",
+        help="rounds, each in new processes (default %(default)s)",
+    )
     add("--control", action="store_true", help=CONTROL_HELP)
     comparison_arguments(parser)
     sweep_arguments(parser)
@@ -56,10 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol) -> int:
     """Record a workload with the arguments of `recording_arguments`, and print the answer."""
-    given = {name: getattr(arguments, name) for name in ("out", "mode", "runtime", "control", "effect", "confidence")}
-    given |= {"protocol": protocol, "options": common.options_of(arguments), **sweep_options(arguments)}
-    tell = common.print_progress if arguments.show_progress else lambda line: None
-    answer = record_versions(arguments.library, arguments.versions, workload, tell=tell, **given)
+    answer = record_versions(
+        arguments.library,
+        arguments.versions,
+        workload,
+        protocol=protocol,
+        options=common.options_of(arguments),
+        tell=common.print_progress if arguments.show_progress else lambda line: None,
+        **values(arguments, ("out", "mode", "runtime", "control", "effect", "confidence")),
+        **sweep_options(arguments),
+    )
     common.print_progress(str(answer.report))
     if answer.report.stopped:
         return common.stopped(arguments.given)

@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         for snapshot in follow(arguments.path, arguments.deadline_us):
             if rewrite:
-                width = shutil.get_terminal_size().columns - 1
-                print(f"\r{str(snapshot)[:width]}\x1b[K", end="", flush=True)
+                line = str(snapshot)[: shutil.get_terminal_size().columns - 1]
+                print(f"\r{line}\x1b[K", end="", flush=True)
             elif shown != (snapshot.state, snapshot.files):
                 print(json.dumps(snapshot.as_dict()), flush=True) if as_json else show(snapshot)
             shown = (snapshot.state, snapshot.files)

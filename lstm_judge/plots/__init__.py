@@ -1,8 +1,9 @@
 """Figures of runs, one function per figure: `lab.plots.heat_map(runs, deadline_us=1000)`.
 
-Each function takes `runs`, the result of `load` (or a path, recordings or groups), and keyword options, and returns a
-`style.Picture`, which Jupyter displays. Names are loaded when they are first used (`registry.PICTURES`), and
-matplotlib with them.
+Each function takes `runs`, the result of `load` (or a path, recordings or groups), and keyword
+options, and returns a `style.Picture`, which Jupyter displays. A figure of one panel is also drawn
+into axes of one's own, `ax=`; then their figure is returned. Names are loaded when they are first
+used (`registry.PICTURES`), and matplotlib with them.
 """
 
 from lstm_judge.registry import PICTURES

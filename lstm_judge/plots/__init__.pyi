@@ -8,7 +8,7 @@ from lstm_judge.plots.precision import precisions as precisions
 from lstm_judge.plots.runtime import runtimes as runtimes
 from lstm_judge.plots.scaling import batching as batching, draw_scaling as draw_scaling, fits as fits, growth as growth
 from lstm_judge.plots.scaling import inversions as inversions
-from lstm_judge.plots.sweep import draw_sweep as draw_sweep, failures as failures
+from lstm_judge.plots.sweep import draw_sweep as draw_sweep
 from lstm_judge.plots.tail import arrival_tails as arrival_tails, choose_tails as choose_tails
 from lstm_judge.plots.tail import replay_tails as replay_tails, tails as tails
 from lstm_judge.plots.trials import trials_in_order as trials_in_order
@@ -24,7 +24,6 @@ __all__ = [
     "draw_scaling",
     "draw_sweep",
     "draw_verdicts",
-    "failures",
     "fits",
     "growth",
     "heat_map",

@@ -1,12 +1,18 @@
-"""Curves of a sweep: latency against one axis, with one panel and one line for each value of two others.
+"""Curves of a sweep: latency against one axis, with one panel and one line for each value of two
+others.
 
-Rounds are never averaged: lines show the middle round, maxima are the largest of all rounds, and small marks show the
-single rounds.
+Rounds are never averaged: lines show the middle round, maxima are the largest of all rounds, and
+small marks show the single rounds.
+
+What has a line is a list of `Series`, which `in_blocks` puts into panels; `by_size` draws the axes
+of any figure of latencies against a size.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -23,17 +29,117 @@ LINES_PER_PANEL = 8
 #: Characters that the titles of a row of panels have room for.
 ROW_CHARACTERS = 95
 
-#: Height of one row of failure marks, and of all rows at most, as shares of the panel height.
-LANE, LANES = 0.045, 0.22
+#: Height of the strip for the marks of failures, as a share of the panel height.
+STRIP = 0.14
 
 THICK = {"linewidth": 1.5, "markersize": 3.4, "zorder": 3}
 
-THIN = {"linewidth": 0.8, "markersize": 2.8, "zorder": 2, "alpha": 0.6}
-THIN |= {"markerfacecolor": "white", "markeredgewidth": 0.8}
+THIN = {
+    "linewidth": 0.8,
+    "markersize": 2.8,
+    "zorder": 2,
+    "alpha": 0.6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.8,
+}
 
 FLOOR = {"linestyle": ":", "linewidth": 1.0, "alpha": 0.6, "zorder": 1.8}
 
 EACH_ROUND = {"linestyle": "none", "marker": ".", "markersize": 3.5, "alpha": 0.6, "zorder": 1.9}
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one line shows: its system, its sizes on the axes of the panels and of the colours, and
+    `found`, the points or what was fitted to them."""
+
+    system: str
+    facet: int
+    line: int
+    found: Any
+
+
+#: Panels that begin a row, by title.
+Block = dict[str, list[Series]]
+
+
+def in_blocks(series: Sequence[Series], facet: str, apart: bool = False) -> list[Block]:
+    """Panels for each size on the axis `facet`, and for each system if they are `apart`.
+
+    At most four rows of panels are made.
+    """
+    several = len({each.facet for each in series}) > 1
+    systems = sorted({each.system for each in series})[: style.MOST_ROWS] if apart else [None]
+    blocks: list[Block] = []
+    for system in systems:
+        here = [each for each in series if system in (None, each.system)]
+        block: Block = {}
+        for size in style.spread(
+            sorted({each.facet for each in here}), 3 * (style.MOST_ROWS // len(systems))
+        ):
+            value = data.axis_value(facet, size) if several else None
+            title = "\n".join(filter(None, [None if block else system, value]))
+            block[title] = [each for each in here if each.facet == size]
+        blocks.append(block)
+    if max(map(len, blocks)) > 1:
+        return blocks
+    return [{title: here for block in blocks for title, here in block.items()}]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Title, notes and main result of a figure."""
+
+    title: str
+    notes: list[str]
+    summary: str
+
+
+@contextmanager
+def by_size(
+    head: Head,
+    blocks: Sequence[Block],
+    names: tuple[str, str],
+    handles: Sequence[Line2D],
+    numbers: Sequence[float],
+    sizes: Sequence[int],
+    strip: float = 0.0,
+    ax: Axes | None = None,
+) -> Iterator[tuple[Picture, Iterable[tuple[Axes, list[Series]]]]]:
+    """Panels for latencies against `sizes`; yields the axes of each with its series.
+
+    They share a latency axis for the `numbers`, which is logarithmic if these span more than a
+    factor of 20; `strip` is the share of the height below it that is free.
+    """
+    columns = style.columns_of(max(map(len, blocks)))
+    width = ROW_CHARACTERS // columns
+    panels: list[list[Series]] = []
+    titles = []
+    for block in blocks:
+        panels += block.values()
+        lines = [title.split("\n") for title in block]
+        titles.append(["\n".join(style.folded(line, width) for line in each) for each in lines])
+    with style.facets(
+        head.title,
+        head.notes,
+        titles,
+        names,
+        handles,
+        ax=ax,
+        columns=columns,
+        summary=head.summary,
+    ) as (picture, axes):
+        style.latency_axis(axes, numbers, room_below=strip)
+        far = sizes[-1] / sizes[0] >= 4 and axes[0].get_yscale() == "log"
+        for panel in axes:
+            style.size_axis(panel, sizes, log2=far or names[0] == AXIS_NAMES["batch"])
+        yield picture, zip(axes, panels, strict=True)
+
+
+def line_colors(series: Iterable[Series]) -> dict[int, Any]:
+    """Colours of the lines, by size."""
+    sizes = sorted({each.line for each in series})
+    return dict(zip(sizes, style.size_colors(len(sizes)), strict=True))
 
 
 def curves(
@@ -42,167 +148,220 @@ def curves(
     *,
     statistic: str = "median_us",
     deadline_us: float | None = None,
-    fixed: dict[str, int] | None = None,
-    facet: str | None = None,
     line: str | None = None,
     beside: Any = None,
+    ax: Axes | None = None,
 ) -> Picture:
-    """Latency in µs against `axis`, with one panel per value of `facet` and one line per value of `line`.
+    """Latency in µs against `axis`, with one panel per value of a second axis and one line per
+    value of `line`.
 
-    `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of `STATISTIC_NAMES`) is drawn
-    thick, the maximum thin in the same colour, the roofline bound dotted. Axes that are not drawn are held at one
-    value: that in `fixed`, else a chosen one, which the notes state. Systems share a panel, with different markers and
-    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom. At
-    most four rows of panels are drawn; the notes state what is left out.
+    `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of
+    `STATISTIC_NAMES`) is drawn thick, the maximum thin in the same colour, the roofline bound
+    dotted. Axes that are not drawn are held at one value, which is chosen and which the notes
+    state. Systems share a panel, with different markers and dashes, or get their own panels if a
+    panel would have more than 8 lines. Failures are marked x at the bottom. At most four rows of
+    panels are drawn; the notes state what is left out. A single panel is drawn into `ax` if given.
 
-    `beside` is a DataFrame of numbers from elsewhere, such as means that were published: a row per network, with the
-    columns `label`, the axes (`hidden`, ...) and `latency_us`. Each label is drawn as a further system with open
-    markers, in the panels and lines of the recordings; rows of other networks are left out. It has no maximum, because
-    one number has no spread.
+    `beside` is a DataFrame of numbers from elsewhere, such as means that were published: a row per
+    network, with the columns `label`, the axes (`hidden`, ...) and `latency_us`. Each label is
+    drawn as a further system with open markers, in the panels and lines of the recordings; rows of
+    other networks are left out. It has no maximum, because one number has no spread.
 
-    Raises `UsageError` for an unknown axis, statistic or value, and for a table `beside` that lacks a column or has two
-    numbers for one network.
+    Raises `UsageError` for an unknown axis, statistic or value, and for a table `beside` that lacks
+    a column or has two numbers for one network.
     """
     data.check_deadline(deadline_us)
     one_of("statistic", statistic, data.STATISTIC_NAMES)
     every = data.points_of(runs)
     one_of("axis", axis, data.ARRANGEMENT)
-    facet, line = facet or data.ARRANGEMENT[axis][0], line or data.ARRANGEMENT[axis][1]
-    if len({axis, facet, line}) < 3:
-        raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
-    held = data.hold_fixed(every, (axis, facet, line), fixed)
-    others = [] if beside is None else data.elsewhere(beside, held, (axis, facet, line))
-    plan = CurvePlan([*held, *others], (axis, facet, line), statistic, data.system_looks([*every, *others]))
-    points = [point for point in plan.points if isinstance(point, data.Point)]
-    varied = [name for name in (axis, facet, line) if len(data.values(points, name)) > 1]
-    title = f"Latency against {AXIS_NAMES[axis]}: {' and '.join(data.STATISTIC_NAMES[name] for name in plan.kinds)}"
-    notes = [
-        f"{data.describe_counts(points)}. {data.describe_fixed(points, varied)}",
-        data.describe_systems(points),
-        data.describe_rounds(points),
-        f"Open markers: one number each, from elsewhere: {'; '.join(plan.elsewhere)}." if others else "",
-        data.describe_shown("systems", len(plan.systems), len(data.systems([*held, *others]))),
-        data.describe_shown(f"values of {AXIS_NAMES[facet]}", *(len(data.values(of, facet)) for of in (points, held))),
-        *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
-    ]
-    names, summary = (AXIS_NAMES[axis], "latency [µs]"), data.describe_extremes(points, statistic)
-    more: dict[str, Any] = {"columns": plan.columns, "summary": summary}
-    with style.facets(title, notes, plan.titles, names, plan.handles(deadline_us), **more) as (picture, axes):
-        failed: list[Failed] = []
-        for ax, (systems, value) in zip(axes, itertools.chain(*plan.blocks), strict=True):
-            failed += plan.draw_panel(ax, systems, value)
-            style.deadline(deadline_us, ax.axhline)
-        rows = 2 + max((row for *_, row, _ in failed), default=-2)  # including a margin
-        strip = min(LANE * rows, LANES)
-        for ax, size, row, color in failed:
-            look = {"color": color, "transform": ax.get_xaxis_transform(), **style.FAILED}
-            ax.plot([size], [strip / rows * (0.75 + row)], **look)
-        style.latency_axis(axes, [*plan.latencies_us, *([deadline_us] if deadline_us else [])], room_below=strip)
-        log2 = axis == "batch" or (axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4)
-        for ax in axes:
-            style.size_axis(ax, plan.sizes, log2)
+    facet, usual = data.ARRANGEMENT[axis]
+    line = line or usual
+    if line in (axis, facet):
+        raise UsageError(f"line must not be {line}, which is drawn already")
+    drawn = (axis, facet, line)
+    held = data.hold_fixed(every, drawn)
+    others = [] if beside is None else data.elsewhere(beside, held, drawn)
+    kinds = {statistic: THICK}
+    kinds.setdefault("max_us", THIN)
+    curves = _arranged([*held, *others], drawn, data.system_looks([*every, *others]))
+    points = curves.points
+    numbers = list(_numbers(points, kinds))
+    if deadline_us:
+        numbers.append(deadline_us)
+    with by_size(
+        Head(
+            f"Latency against {AXIS_NAMES[axis]}: "
+            + " and ".join(data.STATISTIC_NAMES[name] for name in kinds),
+            _notes(curves, drawn),
+            data.describe_extremes(_recorded(points), statistic),
+        ),
+        curves.blocks,
+        (AXIS_NAMES[axis], "latency [µs]"),
+        _handles(curves, AXIS_NAMES[line], kinds, deadline_us),
+        numbers,
+        data.values(points, axis),
+        STRIP if any(point.failed for point in points) else 0.0,
+        ax,
+    ) as (picture, panels):
+        for panel, here in panels:
+            _draw_panel(panel, here, axis, curves, kinds)
+            style.deadline(deadline_us, panel.axhline)
     return picture
 
 
-#: The mark of a failure, in the strip at the bottom: panel, size, row (if several lines failed there), colour.
-Failed = tuple[Axes, int, int, Any]
+@dataclass(frozen=True)
+class Curves:
+    """All points of a figure, the panels with those that are drawn, whether systems are `apart`,
+    colours by the size of a line, and the looks of the systems."""
 
-
-class CurvePlan:
-    """Layout of the figure. `blocks` are lists of panels (systems, value of the facet), each of which begins a row.
-
-    `points` are those that are drawn. `titles` have the value of the facet, and above the first panel of each system
-    its name. `kinds` are the looks of the statistics.
-    """
-
-    def __init__(
-        self, points: Sequence[AnyPoint], drawn: tuple[str, str, str], statistic: str, looks: Mapping[str, dict]
-    ) -> None:
-        (self.axis, self.facet, self.line), self.looks = drawn, looks
-        self.lines = data.values(points, self.line)
-        self.colors = dict(zip(self.lines, style.size_colors(len(self.lines)), strict=True))
-        self.kinds = {statistic: THICK} if statistic == "max_us" else {statistic: THICK, "max_us": THIN}
-        systems = [name for name in looks if name in data.systems(points)]
-        self.apart = len(systems) > 1 and len(self.lines) * len(systems) > LINES_PER_PANEL
-        self.systems = systems[: style.MOST_ROWS] if self.apart else systems
-        groups = [[name] for name in self.systems] if self.apart else [self.systems]
-        rows = style.MOST_ROWS // len(groups)
-        self.blocks = []
-        for group in groups:
-            facets = data.values([point for point in points if point.system in group], self.facet)
-            self.blocks.append([(group, value) for value in style.spread(facets, 3 * rows)])
-        if max(map(len, self.blocks)) == 1:
-            self.blocks = [[panel for block in self.blocks for panel in block]]
-        places = {(system, value) for group, value in itertools.chain(*self.blocks) for system in group}
-        here = [point for point in points if (point.system, point.sizes[self.facet]) in places]
-        self.points = sorted(here, key=lambda point: point.sizes[self.axis])
-        self.elsewhere = data.systems(point for point in here if isinstance(point, Elsewhere))
-        self.sizes, several = data.values(here, self.axis), len(data.values(here, self.facet)) > 1
-        self.columns = style.columns_of(max(map(len, self.blocks)))
-        self.titles = []
-        for block in self.blocks:
-            named = [style.folded(group[0], ROW_CHARACTERS // self.columns) if self.apart else "" for group, _ in block]
-            first = [name if place == 0 or name != named[place - 1] else "" for place, name in enumerate(named)]
-            values = [data.axis_value(self.facet, value) * several for _, value in block]
-            self.titles.append(["\n".join(filter(None, pair)) for pair in zip(first, values, strict=True)])
-
-    def look(self, system: str, color: Any) -> dict:
-        """The look of a line; its colour is that of the system if each system has only one."""
-        alike = self.apart and system not in self.elsewhere
-        dashes = style.DASHES[self.systems.index(system) % len(style.DASHES)]
-        look = {"linestyle": "-", "marker": "o"} if alike else self.looks[system] | {"linestyle": dashes}
-        look |= {"markerfacecolor": "white"} if system in self.elsewhere else {}
-        look["color"] = self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
-        return look | ({"marker": ""} if len(self.sizes) > style.MOST_MARKED else {})
+    every: list[AnyPoint]
+    blocks: list[Block]
+    apart: bool
+    colors: dict[int, Any]
+    looks: dict[str, dict]
 
     @property
-    def latencies_us(self) -> list[float]:
-        """All that the panels show: statistics of each round, and roofline bounds."""
-        floors_us = [point.floor_us for point in self.points if point.floor_us is not None]
-        every = [each for point in self.points for each in point.rounds or [point]]
-        return floors_us + [each.statistic(statistic) for each in every for statistic in self.kinds]
+    def points(self) -> list[AnyPoint]:
+        """Those that are drawn."""
+        panels = [panel for block in self.blocks for panel in block.values()]
+        return [point for panel in panels for series in panel for point in series.found]
 
-    def draw_panel(self, ax: Axes, systems: Sequence[str], value: int) -> list[Failed]:
-        """Draw all lines of a panel; returns the marks of the failures, for which there is no room yet."""
-        failed: list[Failed] = []
-        rows: Counter[int] = Counter()
-        here = [point for point in self.points if point.sizes[self.facet] == value and point.system in systems]
-        for system, (line, color) in itertools.product(systems, self.colors.items()):
-            part = [point for point in here if point.system == system and point.sizes[self.line] == line]
-            look = self.look(system, color)
-            self.draw_line(ax, part, look)
-            for size in (point.sizes[self.axis] for point in part if point.failed):
-                failed.append((ax, size, rows[size], look["color"]))
-                rows[size] += 1
-        return failed
 
-    def draw_line(self, ax: Axes, part: Sequence[AnyPoint], look: dict) -> None:
-        """Draw statistic, maximum and roofline bound of one line."""
-        good = [point for point in part if point.ok]
-        for statistic, kind in self.kinds.items() if good else ():
-            places = [point.sizes[self.axis] for point in good]
-            ax.plot(places, [point.statistic(statistic) for point in good], **look | kind)
-            each = [(point.sizes[self.axis], each.statistic(statistic)) for point in good for each in point.rounds]
-            if len(each) > len(good):
-                ax.plot(*zip(*each, strict=True), color=look["color"], **EACH_ROUND)
-        floors = [(point.sizes[self.axis], point.floor_us) for point in part if point.floor_us is not None]
-        if floors:
-            ax.plot(*zip(*floors, strict=True), color=look["color"], **FLOOR)
+def _arranged(
+    points: list[AnyPoint], drawn: tuple[str, str, str], of_systems: Mapping[str, dict]
+) -> Curves:
+    """Points in their panels. If a panel had too many lines, systems are apart."""
+    axis, facet, _ = drawn
+    series = _series(points, drawn)
+    colors = line_colors(series)
+    systems = data.systems(points)
+    apart = len(systems) > 1 and len(colors) * len(systems) > LINES_PER_PANEL
+    elsewhere = {point.system for point in points if isinstance(point, Elsewhere)}
+    looks = {}
+    for system, dashes in zip(systems, itertools.cycle(style.DASHES)):
+        look = {**of_systems[system], "linestyle": dashes}
+        if system in elsewhere:
+            look["markerfacecolor"] = "white"
+        elif apart:
+            look |= {"linestyle": "-", "marker": "o"}
+        if len(colors) > 1 or len(systems) == 1:
+            del look["color"]  # it is that of the size
+        if len(data.values(points, axis)) > style.MOST_MARKED:
+            look["marker"] = ""
+        looks[system] = look
+    return Curves(points, in_blocks(series, facet, apart), apart, colors, looks)
 
-    def handles(self, deadline_us: float | None) -> list[Line2D]:
-        """The legend: sizes, systems, kinds of line, the deadline, failures by stage."""
-        handles = style.size_handles(AXIS_NAMES[self.line], self.colors) if len(self.lines) > 1 else []
-        if len(self.systems) > 1 and not self.apart:
-            looks = {name: self.look(name, GREY) for name in self.systems}
-            entries = [style.entry(style.folded(name), markersize=4.5, **look) for name, look in looks.items()]
-            handles += [style.heading("runtime"), *entries, style.heading(" ")]
-        for statistic, kind in self.kinds.items():
-            handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))
-        if any(point.floor_us is not None for point in self.points):
-            handles.append(style.entry("roofline bound", color=GREY, **FLOOR))
-        handles += style.deadline(deadline_us, name="deadline\n")
-        stages = Counter(stage for point in self.points if point.failed for stage in point.stages)
-        if stages:
-            text = "\n".join(f"  {stage}: {total}" for stage, total in stages.most_common())
-            handles.append(style.entry(f"failed at stage\n{text}", color=GREY, **style.FAILED))
-        return handles
+
+def _numbers(points: Iterable[AnyPoint], kinds: Iterable[str]) -> Iterator[float]:
+    """All latencies that are drawn: statistics of each round, and roofline bounds."""
+    for point in points:
+        if point.floor_us is not None:
+            yield point.floor_us
+        for each in point.rounds or [point]:
+            yield from map(each.statistic, kinds)
+
+
+def _series(points: Iterable[AnyPoint], drawn: tuple[str, str, str]) -> list[Series]:
+    """The points that a line joins, by size on the first of the axes `drawn`."""
+    axis, facet, line = drawn
+    found: dict[tuple[str, int, int], list[AnyPoint]] = {}
+    for point in sorted(points, key=lambda point: point.sizes[axis]):
+        key = (point.system, point.sizes[facet], point.sizes[line])
+        found.setdefault(key, []).append(point)
+    return [Series(*key, found[key]) for key in sorted(found)]
+
+
+def _recorded(points: Iterable[AnyPoint]) -> list[data.Point]:
+    return [point for point in points if isinstance(point, data.Point)]
+
+
+def _notes(curves: Curves, drawn: tuple[str, str, str]) -> list[str]:
+    """What the points are, and what is left out, for the head of the figure."""
+    own = _recorded(curves.points)
+    every = _recorded(curves.every)
+    varied = [axis for axis in drawn if len(data.values(own, axis)) > 1]
+    notes = [
+        f"{data.describe_counts(own)}. {data.describe_fixed(own, varied)}",
+        data.describe_systems(own),
+        data.describe_rounds(own),
+    ]
+    elsewhere = data.systems(point for point in curves.points if isinstance(point, Elsewhere))
+    if elsewhere:
+        notes.append(f"Open markers: one number each, from elsewhere: {'; '.join(elsewhere)}.")
+    facet = drawn[1]
+    notes.append(data.describe_shown("systems", data.systems(own), data.systems(every)))
+    notes.append(
+        data.describe_shown(
+            f"values of {AXIS_NAMES[facet]}", data.values(own, facet), data.values(every, facet)
+        )
+    )
+    missing = dict.fromkeys(point.group.floor_missing for point in own)
+    return notes + [f"No roofline bound: {reason}." for reason in missing if reason]
+
+
+def _handles(
+    curves: Curves, of_lines: str, kinds: Mapping[str, dict], deadline_us: float | None
+) -> list[Line2D]:
+    """The legend: sizes, systems that share a panel, statistics, bound, deadline, and failures by
+    stage."""
+    points = curves.points
+    handles = style.size_handles(of_lines, curves.colors) if len(curves.colors) > 1 else []
+    if len(curves.looks) > 1 and not curves.apart:
+        handles.append(style.heading("runtime"))
+        for system, look in curves.looks.items():
+            shown = {"color": GREY, "markersize": 4.5, **look}
+            handles.append(style.entry(style.folded(system), **shown))
+        handles.append(style.heading(" "))
+    for statistic, kind in kinds.items():
+        handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))
+    if any(point.floor_us is not None for point in points):
+        handles.append(style.entry("roofline bound", color=GREY, **FLOOR))
+    handles += style.deadline(deadline_us, name="deadline\n")
+    stages = Counter(stage for point in points if point.failed for stage in point.stages)
+    if stages:
+        lines = [f"\n  {stage}: {total}" for stage, total in stages.most_common()]
+        handles.append(style.entry(f"failed at stage{''.join(lines)}", color=GREY, **style.FAILED))
+    return handles
+
+
+def _draw_panel(
+    ax: Axes,
+    series: Iterable[Series],
+    axis: str,
+    curves: Curves,
+    kinds: Mapping[str, dict],
+) -> None:
+    """Draw the lines of a panel, and mark what failed at a size, evenly over the height of the
+    strip at the bottom."""
+    failed: dict[int, list] = {}  # size -> colours of the lines that failed there
+    for each in series:
+        look = {"color": curves.colors[each.line], **curves.looks[each.system]}
+        points = {point.sizes[axis]: point for point in each.found}
+        _draw_line(ax, points, look, kinds)
+        for size, point in points.items():
+            if point.failed:
+                failed.setdefault(size, []).append(look["color"])
+    for size, of_lines in failed.items():
+        for row, color in enumerate(of_lines, 1):
+            ax.plot(
+                [size],
+                [(STRIP * row / (len(of_lines) + 1))],
+                color=color,
+                transform=ax.get_xaxis_transform(),
+                **style.FAILED,
+            )
+
+
+def _draw_line(
+    ax: Axes, points: Mapping[int, AnyPoint], look: dict, kinds: Mapping[str, dict]
+) -> None:
+    """Draw statistic, maximum and roofline bound of one line."""
+    good = {size: point for size, point in points.items() if point.ok}
+    for statistic, kind in kinds.items() if good else ():
+        ax.plot([*good], [point.statistic(statistic) for point in good.values()], **look | kind)
+        for size, point in good.items():
+            if len(point.rounds) > 1:
+                rounds = [each.statistic(statistic) for each in point.rounds]
+                ax.plot([size] * len(rounds), rounds, color=look["color"], **EACH_ROUND)
+    floors = {size: point.floor_us for size, point in points.items() if point.floor_us is not None}
+    ax.plot([*floors], [*floors.values()], color=look["color"], **FLOOR)

@@ -1,48 +1,58 @@
-"""Heat maps of a sweep: one cell with a latency per configuration, one panel per system and further size.
+"""Heat maps of a sweep: one cell with a latency per configuration, one panel per system and further
+size.
 
-Cells show a statistic of the measured latencies, or its proven upper bound. With a deadline the colour is the margin
-to it. Failures are hatched cells that name the stage.
+Cells show a statistic of the measured latencies, or its proven upper bound. With a deadline the
+colour is the margin to it. Failures are hatched cells that name the stage.
+
+A map is a list of `Cell`, then drawing (`cell_maps`).
 """
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.patches import Patch, Rectangle
 
-from lstm_judge.analysis.deadline import Question, evidence_percentile, judge
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE, check_confidence
+from lstm_judge.outcomes import Outcome
 from lstm_judge.plots import points as data, style
+from lstm_judge.plots.curve import Head
 from lstm_judge.plots.points import AXIS_NAMES, Point
 from lstm_judge.plots.style import Picture, number, whole
-from lstm_judge.read.runs import as_runs
+from lstm_judge.read.runs import Runs, as_runs
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
+from lstm_judge.verdict.answer import Verdict
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import evidence_percentile, judge
 from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"
 
-CELL_WIDTH_IN, CELL_HEIGHT_IN = 0.46, 0.32
+#: Size of a cell that holds its number well, in inches.
+CELL_IN = (0.46, 0.32)
+
+#: Least width of a cell with a number, and with the name of a stage; and least height.
+NUMBER_IN, STAGE_IN, LINE_IN = 0.4, 0.6, 0.14
 
 MOST_PANELS = 12
+
+#: Lines between cells that are narrower would hide them.
+THINNEST_IN = 0.06
 
 #: Panels side by side if their cells are too narrow for numbers.
 DENSE_COLUMNS = 2
 
-#: Longest colour bar.
-BAR_IN = 6.0
-
-#: Width of all panels side by side, without colour bar and labels.
-PANELS_IN = style.WIDTH_IN - 1.45
+#: Width of all panels side by side, without colour bar and labels; and between two of them.
+PANELS_IN, GAP_IN = style.WIDTH_IN - 1.45, 0.12
 
 #: From this latency in µs on, cells are written in thousands.
 THOUSANDS_FROM = 9_995
@@ -50,6 +60,13 @@ THOUSANDS_FROM = 9_995
 #: Axes of a map, in order of preference.
 MAP_AXES = ("hidden", "sequence", "batch", "layers", "features", "directions")
 
+#: Axes that have panels, if they are not drawn.
+FACETS = ("layers", "batch")
+
+#: How bright red, green and blue are.
+LUMINANCE = (0.2126, 0.7152, 0.0722)
+
+#: Colour of what was not measured.
 EMPTY = "0.93"
 
 HATCH = "////"
@@ -58,67 +75,156 @@ HATCH = "////"
 HATCH_EVIDENCE = "\\\\\\"
 
 
-def cells_fit(labels: Iterable[str], cell_in: tuple[float, float]) -> bool:
-    """Whether the numbers of a map fit its cells, in bold."""
-    sizes = [style.text_size(label, 8, "bold") for label in labels]
-    return all(width + 2 <= 72 * cell_in[0] and height <= 72 * cell_in[1] for width, height in sizes)
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a map: the title of its panel, its sizes, the number of its colour (NaN: white),
+    and its text.
 
+    `stage` is a second line that is left out where it does not fit, `hatch` a pattern.
+    """
 
-def edge_width(width: float, cell_in: tuple[float, float]) -> float:
-    """Width in points of the line between cells."""
-    return min(width, 72 * 0.04 * min(cell_in))
-
-
-#: The looks of a cell's area, and of its text, if any.
-Looks = tuple[dict, dict]
-
-
-def draw_cells(ax: Axes, xs: Sequence[int], ys: Sequence[int], looks: Mapping[tuple[int, int], Looks], **empty) -> None:
-    """Draw a map with a cell for each pair of sizes (0 if not known); those without `looks` have that of `empty`."""
-    for (i, x), (j, y) in itertools.product(enumerate(xs), enumerate(ys)):
-        area, text = looks.get((x, y), (empty, {}))
-        ax.add_patch(Rectangle((i, j), 1, 1, **area))
-        if text:
-            ax.text(i + 0.5, j + 0.5, **{"ha": "center", "va": "center", "size": 8, **text})
-    ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
-    for axis, sizes in ((ax.xaxis, xs), (ax.yaxis, ys)):
-        style.size_ticks(axis, sizes, [i + 0.5 for i in range(len(sizes))], [str(size or "") for size in sizes])
-    ax.grid(False)
+    panel: str
+    x: int
+    y: int
+    value: float = math.nan
+    text: str = ""
+    stage: str = ""
+    bold: bool = False
+    hatch: str = ""
 
 
 @dataclass(frozen=True)
-class HeatCell:
-    """What a map shows of a point: a latency for the colour, None if nothing was timed, and its text.
+class Layout:
+    """The cells of all panels, the sizes on both axes, and the number of panels side by side."""
 
-    It is bold if it misses the deadline.
-    """
+    cells: list[Cell]
+    xs: list[int]
+    ys: list[int]
+    columns: int
 
-    point: Point
-    value_us: float | None = None
-    text: str = ""
-    bold: bool = False
-    hatch: str | None = None
+    @property
+    def panels(self) -> list[str]:
+        """The titles of the panels."""
+        return list(dict.fromkeys(cell.panel for cell in self.cells))
 
-    def label(self, number: bool, stage: bool) -> str:
-        """The text with its `number`, and the `stage` of a failure."""
-        return "\n".join([self.text] * number + self.point.stages[:1] * (self.point.failed and stage)).strip()
+    @property
+    def cell_in(self) -> tuple[float, float]:
+        """Width and height of a cell in inches."""
+        width_in = PANELS_IN / self.columns - GAP_IN
+        height_in = max(min(CELL_IN[1], 3.0 / len(self.ys)), style.PANEL_IN / len(self.ys))
+        return width_in / len(self.xs), height_in
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the numbers of the cells fit."""
+        width_in, height_in = self.cell_in
+        return width_in >= NUMBER_IN and height_in >= LINE_IN
+
+    @property
+    def stages(self) -> bool:
+        """Whether the stages of failures fit."""
+        return self.numbers and self.cell_in[0] >= STAGE_IN
 
 
-Cells = list[HeatCell]
+def columns_that_fit(xs: Sequence[int], most: int) -> int:
+    """How many panels with these sizes on x fit side by side, of so many."""
+    panel_in = max(len(xs) * CELL_IN[0], style.PANEL_IN) + GAP_IN
+    return min(int(PANELS_IN / panel_in) or DENSE_COLUMNS, most)
+
+
+@contextmanager
+def cell_maps(
+    head: Head,
+    layout: Layout,
+    names: tuple[str, str],
+    colors: ScalarMappable,
+    ax: Axes | None,
+) -> Iterator[tuple[Picture, list[Axes]]]:
+    """Draw a map for each panel of the cells; a colour bar beside them can be added."""
+    width_in, height_in = layout.cell_in
+    characters = int(len(layout.xs) * width_in / 0.078)
+    with style.facets(
+        head.title,
+        head.notes,
+        [[style.folded(panel, characters) for panel in layout.panels]],
+        names,
+        _marks(layout),
+        ax=ax,
+        columns=layout.columns,
+        panel_in=len(layout.ys) * height_in,
+        below=3,
+        summary=head.summary,
+    ) as (picture, axes):
+        for drawn, panel in zip(axes, layout.panels, strict=True):
+            cells = [cell for cell in layout.cells if cell.panel == panel]
+            _draw_panel(drawn, cells, layout, colors)
+        yield picture, axes
+
+
+def _draw_panel(ax: Axes, cells: Sequence[Cell], layout: Layout, colors: ScalarMappable) -> None:
+    """Draw the cells of one panel; those of other sizes are empty."""
+    areas = np.tile(to_rgba(EMPTY), (len(layout.ys), len(layout.xs), 1))
+    places = [(layout.xs.index(cell.x), layout.ys.index(cell.y)) for cell in cells]
+    for cell, (column, row) in zip(cells, places, strict=True):
+        known = not math.isnan(cell.value)
+        areas[row, column] = colors.to_rgba(np.array(cell.value)) if known else to_rgba("white")
+    ax.pcolormesh(
+        areas, edgecolors="white" if min(layout.cell_in) > THINNEST_IN else "none", linewidth=1
+    )
+    for cell, (column, row) in zip(cells, places, strict=True):
+        _mark(ax, cell, (column, row), areas[row, column], layout)
+    for axis, sizes in ((ax.xaxis, layout.xs), (ax.yaxis, layout.ys)):
+        style.size_ticks(
+            axis,
+            sizes,
+            [place + 0.5 for place in range(len(sizes))],
+            [str(size or "") for size in sizes],
+        )
+    ax.grid(False)
+    ax.tick_params(length=0, pad=2)
+    ax.spines[:].set_visible(False)
+
+
+def _mark(ax: Axes, cell: Cell, place: tuple[int, int], area: np.ndarray, layout: Layout) -> None:
+    """Write what fits into a cell, and hatch it."""
+    column, row = place
+    box = None
+    if cell.hatch:
+        ax.add_patch(
+            Rectangle(place, 1, 1, hatch=cell.hatch, edgecolor="0.45", linewidth=0, fill=False)
+        )
+        box = {"facecolor": area, "edgecolor": "none", "pad": 0.6}
+    text = "\n".join(
+        filter(None, [cell.text if layout.numbers else "", cell.stage if layout.stages else ""])
+    )
+    if text:
+        ax.text(
+            column + 0.5,
+            row + 0.5,
+            text,
+            ha="center",
+            va="center",
+            size=8,
+            linespacing=0.95,
+            weight="bold" if cell.bold else "normal",
+            color="black" if np.dot(area[:3], LUMINANCE) > 0.42 else "white",
+            bbox=box,
+        )
 
 
 @dataclass(frozen=True)
 class Content:
     """What a map shows: its cells, and texts about them.
 
-    `value` describes the number of a cell; `in_numbers` are notes that are needed only where cells have numbers.
+    `value` describes the number of a cell; `in_numbers` is needed only where cells have
+    numbers.
     """
 
     title: str
     value: str
-    cells: Cells
-    reading: list[str]
-    in_numbers: list[str]
+    cells: list[Cell]
+    reading: str
+    in_numbers: str
     summary: str
 
 
@@ -131,50 +237,100 @@ def heat_map(
     deadline_us: float | None = None,
     percentile: str | float | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
-    fixed: dict[str, int] | None = None,
-    facets: Sequence[str] = ("layers", "batch"),
+    ax: Axes | None = None,
 ) -> Picture:
-    """One cell per configuration with its latency in µs, one panel per system and value of `facets`.
+    """One cell per configuration with its latency in µs, one panel per system, layers and batch.
 
-    `runs` is the result of `load`, or a path, recordings or groups, `value` one of `STATISTIC_NAMES` or "bound_us".
-    With a deadline the colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it
-    is the latency on a log scale. Failures are hatched and name the stage, configurations that were not measured are
-    grey, also those that were asked for (`runs.missing`). If `facets` give more than 12 panels, the last of them is
-    held fixed; at most four rows of panels are drawn.
+    `runs` is the result of `load`, or a path, recordings or groups, `value` the maximum "max_us" or
+    "bound_us". With a deadline the colour is the margin, log2(deadline / value), and cells above
+    the deadline are bold; without, it is the latency on a log scale. Failures are hatched and name
+    the stage, configurations that were not measured are grey, also those that were asked for
+    (`runs.missing`). If there were more than 12 panels, the batch is held fixed; at most four rows
+    of panels are drawn, a single panel into `ax` if given.
 
-    "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at `confidence` and the
-    effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written after
-    a ">". Verdicts are those of `lab.verdict`: MISSED is bold, NOT ENOUGH EVIDENCE hatched. Without `percentile`, each
-    cell uses the highest of p99, p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError` for
-    an unknown axis or value.
+    "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at
+    `confidence` and the effective sample size, an order statistic. If it lies beyond the maximum of
+    the trials, the maximum is written after a ">". Verdicts are those of `lab.verdict`: MISSED is
+    bold, NOT ENOUGH EVIDENCE hatched. Without `percentile`, each cell uses the highest of p99,
+    p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError` for an
+    unknown axis or value.
     """
     data.check_deadline(deadline_us)
     check_confidence(confidence)
-    if value != BOUND:
-        one_of("statistic", value, data.STATISTIC_NAMES)
-    elif deadline_us is None:
-        raise UsageError(f"{BOUND} needs a deadline")
+    one_of("value", value, ["max_us", BOUND])
+    if value == BOUND and deadline_us is None:
+        raise UsageError("bound_us needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     runs = as_runs(runs)
-    points = data.points_of(runs)
-    facets = [axis for axis in as_list(facets) if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
-    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
-        facets.pop()
-    points = data.hold_fixed(points, (x, y, *facets), fixed)
-    facets = [axis for axis in facets if len(data.values(points, axis)) > 1]
-    if deadline_us is not None and value == BOUND:
-        content = _proven(points, deadline_us, percentile, confidence)
+    points, facets = _choose_facets(data.points_of(runs), (x, y))
+    every = _panels(points, facets)
+    xs = _sizes_on(x, points, runs, (x, y))
+    columns = columns_that_fit(xs, (len(data.values(points, facets[-1])) if facets else len(every)))
+    shown = dict(list(every.items())[: columns * style.MOST_ROWS])
+
+    points = [point for part in shown.values() for point in part]
+    blank = [_blank(panel, point, x, y) for panel, part in shown.items() for point in part]
+    if value == BOUND:
+        content = _proven(points, blank, deadline_us, percentile, confidence)
     else:
-        content = _measured(points, (x, y), value, deadline_us)
-    missing = [known for known in runs.missing.values() if _is_beside(known, points, (x, y))]
-    return _draw(content, (x, y), facets, deadline_us, missing)
+        content = _measured(points, blank, (x, y), deadline_us)
+    layout = Layout(content.cells, xs, _sizes_on(y, points, runs, (x, y)), columns)
+    timed_us = [cell.value for cell in content.cells if cell.text]
+    colors = _colors(timed_us, deadline_us)
+    with cell_maps(
+        Head(
+            content.title,
+            [
+                f"{data.describe_counts(points)}. {data.describe_fixed(points, (x, y, *facets))}",
+                data.describe_systems(points),
+                content.reading
+                + (f" Values in µs (k: thousands).{content.in_numbers}" if layout.numbers else ""),
+                data.describe_shown("panels", shown, every),
+            ],
+            content.summary,
+        ),
+        layout,
+        (AXIS_NAMES[x], AXIS_NAMES[y]),
+        colors,
+        ax,
+    ) as (picture, grid):
+        if timed_us:
+            _color_bar(grid, colors, content.value, deadline_us)
+    return picture
 
 
-def _is_beside(known: Mapping[str, Any], points: Sequence[Point], drawn: Collection[str]) -> bool:
-    """Whether what is missing has sizes of the points on the axes that are not drawn."""
-    others = [axis for axis in AXIS_NAMES if axis in known and axis not in drawn]
-    return all(known[axis] in data.values(points, axis) for axis in others)
+def _choose_facets(points: list[Point], axes: tuple[str, str]) -> tuple[list[Point], list[str]]:
+    """The points at one value of what is not drawn, and the axes on which they have panels."""
+    facets = [axis for axis in FACETS if axis not in axes and data.values(points, axis)]
+    while facets and len(_panels(points, facets)) > MOST_PANELS:
+        facets.pop()
+    points = data.hold_fixed(points, (*axes, *facets))
+    return points, [axis for axis in facets if len(data.values(points, axis)) > 1]
+
+
+def _panels(points: Sequence[Point], facets: Sequence[str]) -> dict[str, list[Point]]:
+    """Title of each panel -> its points; by system, then by the sizes on `facets`."""
+    several = len(data.systems(points)) > 1
+    panels: dict[str, list[Point]] = {}
+    for point in sorted(points, key=lambda point: (point.system, *_sizes(point, facets))):
+        named = map(data.axis_value, facets, _sizes(point, facets))
+        panels.setdefault(", ".join([point.system, *named] if several else named), []).append(point)
+    return panels
+
+
+def _sizes(point: Point, axes: Iterable[str]) -> list[int]:
+    return [point.sizes[axis] for axis in axes]
+
+
+def _sizes_on(axis: str, points: Sequence[Point], runs: Runs, drawn: tuple[str, str]) -> list[int]:
+    """The sizes of the points on an axis, and those of what is missing and would be drawn."""
+    sizes = set(data.values(points, axis))
+    others = [name for name in AXIS_NAMES if name not in drawn]
+    for known in runs.missing.values():
+        if all(known.get(name) in {point.sizes[name] for point in points} for name in others):
+            sizes.add(known[axis])
+    return sorted(sizes)
 
 
 def map_axes(runs: Any) -> tuple[str, str]:
@@ -184,179 +340,167 @@ def map_axes(runs: Any) -> tuple[str, str]:
     return x, y
 
 
-def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> Content:
-    """A map of a statistic."""
-    name = data.STATISTIC_NAMES[statistic]
-    title = f"{name.capitalize()} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    title += f", with a deadline of {number(deadline_us)} µs" if deadline_us else ""
-    reading = ["Colour: margin to the deadline."] if deadline_us else []
-    in_numbers = ["Bold: above the deadline."] if deadline_us else []
-    if any(len(point.rounds) > 1 for point in points):
-        reading.append(f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown.")
+def _blank(panel: str, point: Point, x: str, y: str) -> Cell:
+    """The cell of a point before its number is known."""
+    cell = Cell(panel, point.sizes[x], point.sizes[y])
+    return replace(cell, stage=point.stages[0], hatch=HATCH) if point.failed else cell
+
+
+def _measured(
+    points: Sequence[Point],
+    blank: Sequence[Cell],
+    axes: tuple[str, str],
+    deadline_us: float | None,
+) -> Content:
+    """A map of the maxima."""
+    title = f"Maximum latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
+    reading = ""
+    in_numbers = ""
+    summary = data.describe_extremes(points, "max_us")
     cells = []
-    for point in points:
-        value_us = point.statistic(statistic)
-        missed = bool(deadline_us) and value_us > deadline_us
-        cells.append(HeatCell(point, value_us, short(value_us), missed) if point.ok else HeatCell(point))
-    summary = data.describe_extremes(points, statistic)
+    for point, cell in zip(points, blank, strict=True):
+        largest_us = point.statistic("max_us")  # NaN if all rounds failed
+        missed = deadline_us is not None and largest_us > deadline_us
+        cells.append(
+            replace(cell, value=largest_us, text=short(largest_us) if point.ok else "", bold=missed)
+        )
     if deadline_us:
-        summary += f" {sum(cell.bold for cell in cells)} of {len(cells)} configurations are above the deadline."
-    return Content(title, f"{name} latency", cells, reading, in_numbers, summary)
+        title += f", with a deadline of {number(deadline_us)} µs"
+        reading = "Colour: margin to the deadline."
+        in_numbers = " Bold: above the deadline."
+        missed = sum(cell.bold for cell in cells)
+        summary += f" {missed} of {len(cells)} configurations are above the deadline."
+    if any(len(point.rounds) > 1 for point in points):
+        reading += " Of several rounds the largest value is shown."
+    return Content(title, "maximum latency", cells, reading, in_numbers, summary)
 
 
-def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence: float) -> Content:
+def _proven(
+    points: Sequence[Point],
+    blank: Sequence[Cell],
+    deadline_us: Any,
+    percentile: str | float | None,
+    confidence: float,
+) -> Content:
     """A map of upper bounds."""
-    cells, lengths, verdicts = [], {}, Counter()
-    for point in points:
+    cells = []
+    lengths: dict[str, set[int]] = {}  # percentile -> numbers of trials
+    outcomes: Counter[Outcome] = Counter()
+    for point, cell in zip(points, blank, strict=True):
         if not point.ok:
-            cells.append(HeatCell(point))
+            cells.append(cell)
             continue
         n = point.group.n
-        chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
-        verdict = judge(point.group.samples, Question(deadline_us, chosen, confidence), point.group.until)
-        beyond = verdict.percentile_high_us is None
-        bound_us: Any = verdict.max_us if beyond else verdict.percentile_high_us
-        hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
-        text = ">" * beyond + short(bound_us)
-        cells.append(HeatCell(point, bound_us, text, verdict.verdict == Outcome.MISSED, hatch))
+        chosen: Any = percentile or evidence_percentile(n, confidence) or "99"
+        verdict = judge(
+            point.group.rounds, Question(deadline_us, chosen, confidence), point.group.until
+        )
+        cells.append(_bound(cell, verdict))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
-        verdicts[verdict.verdict] += 1
+        outcomes[verdict.outcome] += 1
+
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
-    several = [f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}" for name, ns in sorted(lengths.items())]
-    reading = [f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."]
+    several = [
+        f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}"
+        for name, ns in sorted(lengths.items())
+    ]
+    reading = (
+        f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."
+    )
     if percentile is None and lengths:
-        reading.append("This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove.")
-    beyond = any(cell.text.startswith(">") for cell in cells)
-    in_numbers = ["Cells with >: the bound lies beyond the maximum, which is shown."] if beyond else []
-    in_numbers += [f"Bold: {Outcome.MISSED}."] if Outcome.MISSED in verdicts else []
-    summary = f"Verdicts: {', '.join(f'{total} {verdict}' for verdict, total in verdicts.most_common()) or 'none'}."
-    title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
-    return Content(title, "bound", cells, reading, in_numbers, summary)
+        reading += (
+            " This is the highest of p99, p99.9, p99.99 and p99.999"
+            " that this number of trials can prove."
+        )
+    in_numbers = ""
+    if any(cell.text.startswith(">") for cell in cells):
+        in_numbers += " Cells with >: the bound lies beyond the maximum, which is shown."
+    if Outcome.MISSED in outcomes:
+        in_numbers += f" Bold: {Outcome.MISSED}."
+    counted = ", ".join(f"{total} {outcome}" for outcome, total in outcomes.most_common())
+    return Content(
+        f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}",
+        "bound",
+        cells,
+        reading,
+        in_numbers,
+        f"Verdicts: {counted or 'none'}.",
+    )
+
+
+def _bound(cell: Cell, verdict: Verdict) -> Cell:
+    """A cell with the upper bound that a verdict rests on."""
+    proven_us = verdict.bounds.percentile_high_us
+    bound_us: Any = verdict.max_us if proven_us is None else proven_us
+    doubtful = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
+    return replace(
+        cell,
+        value=bound_us,
+        text=f"{'>' if proven_us is None else ''}{short(bound_us)}",
+        bold=verdict.outcome == Outcome.MISSED,
+        hatch=HATCH_EVIDENCE if doubtful and not cell.hatch else cell.hatch,
+    )
 
 
 def short(value_us: float) -> str:
     """A latency as text that fits a cell: 84.1, 1 570, 12.3k, 123k."""
-    thousands = f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
-    return number(value_us) if value_us < THOUSANDS_FROM else thousands
+    if value_us < THOUSANDS_FROM:
+        return number(value_us)
+    return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
 
 
-def _draw(
-    content: Content,
-    axes: tuple[str, str],
-    facets: Sequence[str],
-    deadline_us: float | None,
-    missing: Sequence[Mapping[str, Any]],
-) -> Picture:
-    drawn = [cell.point.sizes for cell in content.cells]
-    xs, ys = (
-        sorted({sizes[axis] for sizes in (*drawn, *missing) if isinstance(sizes.get(axis), int)}) for axis in axes
-    )
-    fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, style.PANEL_IN + 0.12))
-    every, columns = _arrange(content.cells, facets, fit or DENSE_COLUMNS)
-    parts = every[: columns * style.MOST_ROWS]
-    cells = [cell for _, part in parts for cell in part]
-    points = [cell.point for cell in cells]
-    width_in = PANELS_IN / columns - 0.12
-    cell_in = width_in / len(xs), max(min(CELL_HEIGHT_IN, 3.0 / len(ys)), style.PANEL_IN / len(ys))
-    timed_us = [cell.value_us for cell in cells if cell.value_us is not None]
-    numbers = cells_fit([cell.text for cell in cells if cell.text], cell_in)
-    stages = cells_fit([cell.label(True, True) for cell in cells if cell.point.failed], cell_in)
-    titles = [style.folded(title, int(width_in / 0.078)) for title, _ in parts]
-    thousands = any(value_us >= THOUSANDS_FROM for value_us in timed_us)
-    in_numbers = [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."] if numbers else []
-    notes = [
-        f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
-        data.describe_systems(points),
-        " ".join(content.reading + in_numbers),
-        data.describe_shown("panels", len(parts), len(every)),
-    ]
-    kinds: Any = (
-        ("not measured", len(cells) < len(parts) * len(xs) * len(ys), {"facecolor": EMPTY, "edgecolor": "white"}),
-        ("failed" + " at the named stage" * stages, any(point.failed for point in points), {"hatch": HATCH}),
-        (str(Outcome.NOT_ENOUGH_EVIDENCE), any(cell.hatch for cell in cells), {"hatch": HATCH_EVIDENCE}),
-    )
-    area: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.45"}
-    marks = [Patch(label=name, **area | look) for name, seen, look in kinds if seen]
-    how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "below": 3, "summary": content.summary}
-    names = AXIS_NAMES[axes[0]], AXIS_NAMES[axes[1]]
-    with style.facets(content.title, notes, [titles], names, marks, **how) as (picture, grid):
-        colors, edge = _colors(timed_us, deadline_us), {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)}
-        for ax, (_, part) in zip(grid, parts, strict=True):
-            places = {tuple(cell.point.sizes[axis] for axis in axes): cell for cell in part}
-            looks = {at: _looks(cell, colors, edge, cell.label(numbers, stages)) for at, cell in places.items()}
-            draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
-            ax.tick_params(length=0, pad=2)
-            ax.spines[:].set_visible(False)
-        if timed_us:
-            _color_bar(grid, colors, content.value, deadline_us)
-    return picture
-
-
-def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[str, Cells]], int]:
-    """Panels as (title, cells) in reading order, and the number of columns.
-
-    With two or more dimensions the last one runs across, so that panels in a column can be compared, and panels without
-    cells stay empty. If that needs more than `fit` columns, the panels fill the rows one after the other.
-    """
-    points = [cell.point for cell in cells]
-    several = len(data.systems(points)) > 1
-    groups: dict[tuple, Cells] = {}
-    for cell in cells:
-        key = (cell.point.system, *(cell.point.sizes[axis] for axis in facets))
-        groups.setdefault(key, []).append(cell)
-    across = data.values(points, facets[-1]) if several + len(facets) > 1 else []
-    order, columns = sorted(groups), max(1, min(len(groups), fit))
-    if 0 < len(across) <= fit:
-        order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]
-        columns = len(across)
-    parts = []
-    for system, *sizes in order:
-        named = [data.axis_value(axis, size) for axis, size in zip(facets, sizes, strict=True)]
-        parts.append((", ".join([system] * several + named), groups.get((system, *sizes), [])))
-    return parts, columns
+def _marks(layout: Layout) -> list[Patch]:
+    """The legend: cells without a number, and what their hatches mean."""
+    hatches = {cell.hatch for cell in layout.cells}
+    marks = []
+    if len(layout.cells) < len(layout.panels) * len(layout.xs) * len(layout.ys):
+        marks.append(Patch(label="not measured", facecolor=EMPTY))
+    area: Any = {"facecolor": "white", "edgecolor": "0.45"}
+    if HATCH in hatches:
+        marks.append(
+            Patch(
+                label="failed at the named stage" if layout.stages else "failed",
+                hatch=HATCH,
+                **area,
+            )
+        )
+    if HATCH_EVIDENCE in hatches:
+        marks.append(Patch(label=Outcome.NOT_ENOUGH_EVIDENCE, hatch=HATCH_EVIDENCE, **area))
+    return marks
 
 
 def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappable:
-    """Colours of latencies in µs, by the margin to the deadline up to a factor of 16, or by the latency itself."""
-    low, high = min(timed_us, default=1.0), max(timed_us, default=1.0)
-    colors = ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
-    if deadline_us:
-        reach = 2 ** min(4, max(1, math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))))
-        colors = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
-    colors.set_array(timed_us)
+    """Colours of latencies in µs, by the margin to the deadline up to a factor of 16, or by the
+    latency itself."""
+    low = min(timed_us, default=1.0)
+    high = max(timed_us, default=1.0)
+    if deadline_us is None:
+        return ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
+    doublings = math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))
+    reach = 2 ** min(4, max(1, doublings))
+    colors: Any = ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
+    colors.cmap.colorbar_extend = "neither" if doublings <= 4 else "both"
     return colors
 
 
-def _color_bar(axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
-    low, high = colors.get_clim()
-    timed_us: Any = colors.get_array()
-    extend = "neither" if low <= timed_us.min() and timed_us.max() <= high else "both"
+def _color_bar(
+    axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None
+) -> None:
+    """Draw the colour bar beside the axes."""
     body: Any = axes[0].figure
-    height_in = body.bbox.height / body.figure.dpi
-    bar = body.colorbar(colors, ax=axes, shrink=min(0.9, BAR_IN / height_in), pad=0.02, aspect=25, extend=extend)
+    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
     bar.outline.set_visible(False)
-    if deadline_us:
-        bar.ax.invert_yaxis()
-        reach = round(math.log2(high / deadline_us))
-        labels = {2.0**-power: f"{2**power}×" if power > 0 else f"1/{2**-power}" for power in range(-reach, reach + 1)}
-        labels[1.0] = "1"
-        bar.set_ticks([deadline_us * ratio for ratio in labels], labels=list(labels.values()))
-        bar.set_ticks([], minor=True)
-        bar.set_label(f"deadline / {name}\nmissed  ←  →  met")  # on two lines, since low maps have a short bar
-    else:
+    low, high = colors.get_clim()
+    if deadline_us is None:
         style.log_axis(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")
-
-
-def _looks(cell: HeatCell, colors: ScalarMappable, edge: dict, label: str) -> Looks:
-    area, text = {"facecolor": "white", **edge}, {"color": "0.1", "s": label, "linespacing": 0.95}
-    if cell.value_us is not None:
-        color = colors.to_rgba(np.array(cell.value_us))
-        area["facecolor"] = color
-        ink = "black" if style.brightness(color) > 0.42 else "white"
-        text |= {"color": ink, "weight": "bold" if cell.bold else "normal"}
-    failed = cell.point.failed
-    if failed or cell.hatch:
-        area |= {"hatch": HATCH if failed else cell.hatch, "edgecolor": "0.55" if failed else "0.35", "linewidth": 0}
-        text["bbox"] = {"facecolor": area["facecolor"], "edgecolor": "none", "pad": 0.6}
-    return area, text if label else {}
+        return
+    bar.ax.invert_yaxis()
+    reach = round(math.log2(high / deadline_us))
+    ratios = [Fraction(2) ** power for power in range(-reach, reach + 1)]
+    bar.set_ticks(
+        [deadline_us / float(ratio) for ratio in ratios], labels=[f"{ratio}×" for ratio in ratios]
+    )
+    bar.set_ticks([], minor=True)
+    # On two lines, since low maps have a short bar.
+    bar.set_label(f"deadline / {name}\nmissed  ←  →  met")

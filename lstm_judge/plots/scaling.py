@@ -1,56 +1,72 @@
 """Latency against the network size: linear fits with breaks, latency per sample, and inversions.
 
-Each figure takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn are held at one
-value, which the notes state.
+Each figure takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn
+are held at one value, which the notes state. `growth` shows all systems.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
-from lstm_judge.analysis.scaling import Findings, Inversion, fit, lines
-from lstm_judge.analysis.text.scaling import growth_text
 from lstm_judge.plots import points as data, style
-from lstm_judge.plots.heatmap import Looks, cells_fit, draw_cells, edge_width
+from lstm_judge.plots.curve import Head, Series, by_size, in_blocks, line_colors
+from lstm_judge.plots.heatmap import Cell, Layout, cell_maps, columns_that_fit
 from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import GREY, Picture
+from lstm_judge.scaling.scaling import Findings, Inversion, Line, fit, lines
+from lstm_judge.scaling.text import growth_text
 from lstm_trt.config.errors import UsageError
 
-CELL_IN = (0.44, 0.27)
+RING = {
+    "marker": "o",
+    "markersize": 9,
+    "markerfacecolor": "none",
+    "markeredgecolor": "black",
+    "linestyle": "none",
+}
 
-#: A pair that was not measured.
-EMPTY = "0.9"
+KNEE = {
+    "marker": "D",
+    "markersize": 7,
+    "markerfacecolor": "white",
+    "markeredgewidth": 1.6,
+    "linestyle": "none",
+}
 
-
-RING = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": "black", "linestyle": "none"}
-
-KNEE = {"marker": "D", "markersize": 7, "markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": "none"}
-
-STAR = {"marker": "*", "markersize": 11, "markeredgecolor": "white", "markeredgewidth": 0.7, "linestyle": "none"}
+STAR = {
+    "marker": "*",
+    "markersize": 11,
+    "markeredgecolor": "white",
+    "markeredgewidth": 0.7,
+    "linestyle": "none",
+}
 
 FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
-#: Axis -> the size at which a figure holds it; others are chosen.
-Fixed = dict[str, int] | None
 
+def draw_scaling(
+    findings: Findings, folder: str | Path, *, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Draw all figures that the findings allow into `folder` as `scaling-*.png` (or svg, pdf);
+    returns the paths.
 
-def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
-    """Draw all figures that the findings allow into `folder` as `scaling-*.png` (or svg, pdf); returns the paths.
-
-    For each system: fits along every axis on which a series has at least 3 sizes, a map of inversions if there are
-    any, and batching. Raises `UsageError` if the folder cannot be written.
+    For each system: fits along every axis on which a series has at least 3 sizes, a map of
+    inversions if there are any, and batching. Raises `UsageError` if the folder cannot be written.
     """
-    systems = list(findings.times.cells)
     fitted = {(line.system, line.axis) for line in findings.linearity}
     inverted = {(pair.system, pair.axis) for pair in findings.inversions}
+    systems = findings.times.cells
     pictures: dict[str, Callable[[], Picture]] = {}
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
@@ -58,276 +74,396 @@ def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[st
             if (system, axis) in fitted:
                 pictures[f"scaling-by-{axis}{suffix}"] = partial(fits, findings, axis, system)
             if (system, axis) in inverted:
-                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(inversions, findings, axis, system)
+                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(
+                    inversions, findings, axis, system
+                )
         if any(network.system == system for network in findings.batching):
             pictures[f"scaling-batching{suffix}"] = partial(batching, findings, system)
     return style.write_pictures(pictures, folder, formats)
 
 
 def _choose_system(findings: Findings, system: str | None) -> str:
-    """The given system, or the only one; raises `UsageError` if it is unknown or there are several."""
+    """The given system, or the only one; raises `UsageError` if it is unknown or one of several."""
     found = [name for name in findings.times.cells if system in (None, name)]
     if len(found) != 1:
         raise UsageError(f"choose one of these systems: {'; '.join(findings.times.cells)}")
     return found[0]
 
 
-def _held(findings: Findings, found: Sequence, system: str | None, axis: str, fixed: Fixed) -> tuple[list, str]:
-    """What was found of a system along an axis at the sizes that are held fixed, and the note that states them."""
-    system = _choose_system(findings, system)
-    here = [each for each in found if each.system == system]
-    held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
-    return [each for each in here if data.at(each.fixed, held)], _note(findings, system, held)
-
-
 def _note(findings: Findings, system: str, held: Mapping[str, int]) -> str:
     """A note for the head of a figure: the source of the numbers and the fixed sizes."""
     rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
-    counted = f"latencies from {Path(findings.times.where).name}"
+    note = "" if system == "all" else f"{system}: "
     if rounds:
         lengths = style.whole_range(each.n for several in rounds for each in several)
-        counted = f"medians of n = {lengths} trials after warm-up"
-        processes = max(len(several) for several in rounds)
-        counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
-    fixed = f" Fixed: {', '.join(data.axis_value(axis, size) for axis, size in held.items())}." if held else ""
-    return f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}"
+        note += f"medians of n = {lengths} trials after warm-up"
+        most = max(map(len, rounds))
+        if most > 1:
+            note += f", the middle one of up to {most} rounds"
+    else:
+        note += f"latencies from {Path(findings.times.where).name}"
+    note += f"{findings.times.mode_text}."
+    return f"{note} Fixed: {_sizes(held)}." if held else note
 
 
-class Series(NamedTuple):
-    """What was found along an axis (a `Line` or `Batching`), with the latency in µs by size, and its colour."""
-
-    found: Any
-    times_us: dict[int, float]
-    color: Any = None
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(map(data.axis_value, sizes, sizes.values()))
 
 
-#: Draws the series of a panel.
-Draw = Callable[[Axes, list[Series]], None]
+def _held(
+    findings: Findings, found: Iterable[Any], system: str | None, axis: str
+) -> tuple[list[Any], str]:
+    """What was found of a system along an axis at the sizes that are held fixed, and the note that
+    states them."""
+    system = _choose_system(findings, system)
+    here = [each for each in found if each.system == system]
+    held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]))
+    return [each for each in here if data.at(each.fixed, held)], _note(findings, system, held)
 
 
-def _picture(
-    title: str, notes: list[str], summary: str, y: str, axis: str, series: list[Series], draw: Draw, marks: dict
-) -> Picture:
-    """Latencies (`y`) against `axis`: a panel for each size of one further axis, and a colour for each of another.
+@contextmanager
+def _by_size(
+    head: Head,
+    axis: str,
+    found: Sequence[tuple[Any, Mapping[int, float]]],
+    y: str,
+    marks: Mapping[str, dict],
+    ax: Axes | None,
+) -> Iterator[tuple[Picture, Iterable[tuple[Axes, list[tuple[Any, Mapping, Any]]]]]]:
+    """Panels for what was `found` along an axis (a `Line` or `Batching`, and latencies by size);
+    yields the axes of each, with what is drawn in it and its colour.
 
-    The panels share a latency axis, which is logarithmic if the latencies span more than a factor of 20. `marks` maps
-    entries of the legend to the looks in which `draw` draws them.
+    `marks` maps entries of the legend to looks.
     """
-    facet, color_axis = data.ARRANGEMENT[axis]
-    known = series[0].found.fixed
-    colored = sorted({each.found.fixed.get(color_axis, 0) for each in series})
-    colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
-    every = sorted({each.found.fixed.get(facet, 0) for each in series})
-    facets, sizes = style.spread(every), sorted({size for each in series for size in each.times_us})
-    titles = [data.axis_value(facet, size) if facet in known and len(every) > 1 else "" for size in facets]
-    notes = [*notes, data.describe_shown(f"values of {AXIS_NAMES[facet]}", len(facets), len(every))]
-    handles = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
-    handles += [style.entry(label, **look) for label, look in marks.items()]
-    names = AXIS_NAMES[axis], y
-    with style.facets(title, notes, [titles], names, handles, summary=summary) as (picture, axes):
-        style.latency_axis(axes, [time_us for each in series for time_us in each.times_us.values()])
-        log2 = axis == "batch" or axes[0].get_yscale() == "log"
-        for ax, size in zip(axes, facets, strict=True):
-            here = [each for each in series if each.found.fixed.get(facet, 0) == size]
-            draw(ax, [each._replace(color=colors[each.found.fixed.get(color_axis, 0)]) for each in here])
-            style.size_axis(ax, sizes, log2)
-    return picture
+    facet, colored = data.ARRANGEMENT[axis]
+    series = []
+    for each in found:
+        fixed = each[0].fixed
+        series.append(Series(each[0].system, fixed.get(facet, 0), fixed.get(colored, 0), each))
+    colors = line_colors(series)
+    blocks = in_blocks(series, facet)
+    handles = [style.entry(label, **look) for label, look in marks.items()]
+    if colored in fixed:
+        handles = style.size_handles(style.folded(AXIS_NAMES[colored]), colors) + handles
+    with by_size(
+        replace(
+            head,
+            notes=[
+                *head.notes,
+                data.describe_shown(
+                    f"values of {AXIS_NAMES[facet]}", blocks[0], {each.facet for each in series}
+                ),
+            ],
+        ),
+        blocks,
+        (AXIS_NAMES[axis], y),
+        handles,
+        [us for _, times_us in found for us in times_us.values()],
+        sorted({size for _, times_us in found for size in times_us}),
+        ax=ax,
+    ) as (picture, panels):
+        yield (
+            picture,
+            [
+                (panel, [(*each.found, colors[each.line]) for each in here])
+                for panel, here in panels
+            ],
+        )
 
 
-def fits(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
+def fits(
+    findings: Findings, axis: str, system: str | None = None, *, ax: Axes | None = None
+) -> Picture:
     """Latency against one axis with a least-squares line through each series; breaks are marked.
 
-    One panel and one line for each value of two other axes. Where latencies span more than a factor of 20, both scales
-    are logarithmic, and straight lines are bent. At a break the line through the points before it is continued, dotted.
-    Raises `UsageError` if no series along the axis has 3 sizes.
+    One panel and one line for each value of two other axes; a single panel into `ax` if given.
+    Where latencies span more than a factor of 20, both scales are logarithmic, and straight lines
+    are bent. At a break the line through the points before it is continued, dotted. Raises
+    `UsageError` if no series along the axis has 3 sizes.
     """
-    along = [line for line in findings.linearity if line.axis == axis]
-    here, note = _held(findings, along, system, axis, fixed)
+    here, note = _held(
+        findings, [line for line in findings.linearity if line.axis == axis], system, axis
+    )
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
     broken = sum(line.breaks_at is not None for line in here)
-    reading = f"{growth_text(here)}. Break in {broken} of {len(here)}: a point lies more than 10 % off the line through"
-    reading = reading[0].upper() + reading[1:] + " the points before it."
-    if untested := sum(line.untested_break for line in here):
+    untested = sum(line.untested_break for line in here)
+    growth = growth_text(here)
+    reading = (
+        f"{growth[0].upper()}{growth[1:]}. Break in {broken} of {len(here)}: a point lies more"
+        " than 10 % off the line through the points before it."
+    )
+    if untested:
         reading += f" Not tested against noise: {untested}, which takes 5 processes."
     marks = {
         "measured": {"color": GREY, "marker": "o", "markersize": 3.5, "linestyle": "none"},
         "least squares": {"color": GREY, "linewidth": 1.2},
     }
     if broken:
-        marks |= {"break": RING, "line through\npoints before": {"color": GREY, "linestyle": ":"}}
-    title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-    series = [Series(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here]
-    return _picture(title, [note, reading], reading, "latency [µs]", axis, series, _draw_fits, marks)
+        marks["break"] = RING
+        marks["line through\npoints before"] = {"color": GREY, "linestyle": ":"}
+    with _by_size(
+        Head(
+            f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines",
+            [note, reading],
+            reading,
+        ),
+        axis,
+        [(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here],
+        "latency [µs]",
+        marks,
+        ax,
+    ) as (picture, panels):
+        for panel, drawn in panels:
+            for line, times_us, color in drawn:
+                panel.plot(*_points(times_us), "o", color=color, markersize=3.8, zorder=3)
+                _draw_fit(panel, line, color)
+    return picture
 
 
-def _draw_fits(ax: Axes, series: Sequence[Series]) -> None:
-    for line, times_us, color in series:
-        ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
-        xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
-        _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
-        if line.breaks_at is not None:
-            place = line.sizes.index(line.breaks_at)
-            slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
-            xs = np.linspace(line.sizes[0], line.breaks_at, 100)
-            _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
-            ax.plot([line.breaks_at], [times_us[line.breaks_at]], zorder=4, **RING)
+def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
+    """Places on x and y."""
+    return [*numbers], [*numbers.values()]
 
 
-def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
-    """Plot the positive part of a curve, which a logarithmic axis can show."""
+def _draw_fit(ax: Axes, line: Line, color: Any) -> None:
+    """Draw the straight line through all points of a series; with a break also that before it."""
+    ends = (line.slope_us, line.intercept_us, line.sizes)
+    _straight(ax, *ends, color=color, linewidth=1.1, alpha=0.75)
+    if line.breaks_at is not None:
+        before = line.sizes.index(line.breaks_at)
+        slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
+        look = {"color": color, "linewidth": 1.3, "linestyle": ":", "zorder": 2.5}
+        _straight(ax, slope, intercept, line.sizes[: before + 1], **look)
+        ax.plot([line.breaks_at], [line.times_us[before]], zorder=4, **RING)
+
+
+def _straight(ax: Axes, slope: float, intercept: float, sizes: Sequence[int], **look: Any) -> None:
+    """Draw a straight line over the sizes where it is positive, as a logarithmic axis can show."""
+    xs = np.linspace(sizes[0], sizes[-1], 200)
+    ys = intercept + slope * xs
     ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
 
 
-def batching(findings: Findings, system: str | None = None, fixed: Fixed = None) -> Picture:
-    """Latency per sample against the batch size; marks the cheapest batch and the last that is almost free.
+def batching(findings: Findings, system: str | None = None, *, ax: Axes | None = None) -> Picture:
+    """Latency per sample against the batch size; marks the cheapest batch and the last that is
+    almost free.
 
-    One panel per number of layers, one line per hidden size. The dashed guide shows free batching, which halves the
-    latency per sample with each doubling. Raises `UsageError` if no network has two batch sizes.
+    One panel per number of layers, a single one into `ax` if given, and one line per hidden size.
+    The dashed guide shows free batching, which halves the latency per sample with each doubling.
+    Raises `UsageError` if no network has two batch sizes.
     """
-    here, note = _held(findings, findings.batching, system, "batch", fixed)
+    here, note = _held(findings, findings.batching, system, "batch")
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    grey = {"color": GREY}
-    marks = {"almost free\nup to here": grey | KNEE, "cheapest": grey | STAR, "if batching\nwere free": FREE}
-    reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
-    cheapest = style.whole_range(network.cheapest for network in here)
-    summary = f"The batch size with the least latency per sample is {cheapest}."
-    series = [Series(network, {size: us / size for size, us in network.times_us.items()}) for network in here]
-    title, y = "Latency per sample, by batch size", "latency per sample [µs]"
-    return _picture(title, [note, reading], summary, y, "batch", series, _draw_batching, marks)
+    found = []
+    for network in here:
+        costs_us = {size: time_us / size for size, time_us in network.times_us.items()}
+        found.append((network, costs_us))
+    with _by_size(
+        Head(
+            "Latency per sample, by batch size",
+            [note, "Almost free: doubling the batch size increases the latency by less than 10 %."],
+            "The batch size with the least latency per sample is"
+            f" {style.whole_range(network.cheapest for network in here)}.",
+        ),
+        "batch",
+        found,
+        "latency per sample [µs]",
+        {
+            "almost free\nup to here": {"color": GREY, **KNEE},
+            "cheapest": {"color": GREY, **STAR},
+            "if batching\nwere free": FREE,
+        },
+        ax,
+    ) as (picture, panels):
+        for panel, drawn in panels:
+            for network, costs_us, color in drawn:
+                panel.plot(*_points(costs_us), color=color, marker="o", markersize=3.2)
+                if network.stops_at is not None:
+                    knee = network.free_up_to
+                    panel.plot([knee], [costs_us[knee]], color=color, zorder=4, **KNEE)
+                best = network.cheapest
+                panel.plot([best], [costs_us[best]], color=color, zorder=5, **STAR)
+            # The guide, from the highest first point.
+            size, cost_us = max(
+                [min(costs_us.items()) for _, costs_us, _ in drawn], key=itemgetter(1)
+            )
+            xs = np.geomspace(size, max(max(costs_us) for _, costs_us, _ in drawn), 50)
+            panel.plot(xs, cost_us * size / xs, zorder=1, **FREE)
+    return picture
 
 
-def _draw_batching(ax: Axes, series: Sequence[Series]) -> None:
-    """Draw the costs of a panel, and the guide from the highest first point."""
-    first, cost_us = max((next(iter(each.times_us.items())) for each in series), key=lambda start: start[1])
-    xs = np.geomspace(first, max(size for each in series for size in each.times_us), 50)
-    ax.plot(xs, cost_us * first / xs, zorder=1, **FREE)
-    for network, costs_us, color in series:
-        ax.plot(*zip(*costs_us.items(), strict=True), color=color, marker="o", markersize=3.2)
-        if network.stops_at is not None:
-            ax.plot([network.free_up_to], [costs_us[network.free_up_to]], color=color, zorder=4, **KNEE)
-        ax.plot([network.cheapest], [costs_us[network.cheapest]], color=color, zorder=5, **STAR)
+def growth(findings: Findings, base: Mapping[str, int], *, ax: Axes | None = None) -> Picture:
+    """Which size costs most: how latency grows when one size of the network `base` changes and the
+    others stay.
 
-
-def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
-    """Which size costs most: how latency grows when one size of the network `base` changes and the others stay.
-
-    One panel per system, one line per axis: latency relative to `base` over size relative to `base`, both log2. `base`:
-    all sizes of a measured network, such as `{"layers": 2, "hidden": 64, "sequence": 64, "batch": 1}`. Raises
-    `UsageError` if no series of two sizes passes through it.
+    One panel per system, a single one into `ax` if given, and one line per axis: latency relative
+    to `base` over size relative to `base`, both log2. `base`: all sizes of a measured network, such
+    as `{"layers": 2, "hidden": 64, "sequence": 64, "batch": 1}`. Raises `UsageError` if no series
+    of two sizes passes through it.
     """
+    grown = _grown(findings, base)
+    if not grown:
+        raise UsageError(
+            f"no series of two sizes passes through the network with {_sizes(base)}:"
+            " nothing to draw"
+        )
+    doubled = []
+    for system, axes in grown.items():
+        ratios = [f"{AXIS_NAMES[axis]} {each[2]:.2f}" for axis, each in axes.items() if 2 in each]
+        doubled.append(f"{system}: {', '.join(ratios)}")
+    shown = style.spread([*grown])
+    axes = dict.fromkeys(axis for each in grown.values() for axis in each)
+    looks = {
+        axis: {"color": color, "marker": "o", "markersize": 3.8}
+        for axis, color in zip(axes, style.kind_colors(len(axes)), strict=True)
+    }
+    with style.facets(
+        "Growth of latency along each size",
+        [
+            f"Medians relative to the network with {_sizes(base)}."
+            " Dotted: in proportion to the size.",
+            data.describe_shown("systems", shown, grown),
+        ],
+        [shown],
+        ("size / size of the base", "latency / latency of the base"),
+        [style.entry(AXIS_NAMES[axis], **look) for axis, look in looks.items()],
+        summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
+        ax=ax,
+    ) as (picture, panels):
+        for panel, system in zip(panels, shown, strict=True):
+            for axis, relative in grown[system].items():
+                panel.loglog(*_points(relative), base=2, **looks[axis])
+            panel.axline((1, 1), (2, 2), color=GREY, linestyle=":", zorder=1)
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_major_formatter("{x:g}")
+    return picture
+
+
+def _grown(findings: Findings, base: Mapping[str, int]) -> dict[str, dict[str, dict[float, float]]]:
+    """System -> axis -> size -> latency, both relative to the network `base`, where there are
+    several sizes."""
     grown: dict[str, dict[str, dict[float, float]]] = {}
     for system, axis, fixed, line in lines(findings.times):
         if data.at(base, fixed) and base.get(axis) in line and len(line) > 1:
-            start, first_us = base[axis], line[base[axis]].latency_us
-            relative = {size / start: cell.latency_us / first_us for size, cell in line.items()}
-            grown.setdefault(system, {})[axis] = relative
-    sizes = ", ".join(data.axis_value(axis, size) for axis, size in base.items())
-    if not grown:
-        raise UsageError(f"no series of two sizes passes through the network with {sizes}: nothing to draw")
-    colors = dict(zip(findings.times.axes, style.kind_colors(len(findings.times.axes)), strict=True))
-    doubled = [
-        f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
-        for system, axes in grown.items()
-    ]
-    shown = {system: grown[system] for system in style.spread([*grown])}
-    notes = [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."]
-    notes.append(data.describe_shown("systems", len(shown), len(grown)))
-    summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
-    known = {axis for axes in grown.values() for axis in axes}
-    handles = [style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o") for axis in colors if axis in known]
-    names, title = ("size / size of the base", "latency / latency of the base"), "Growth of latency along each size"
-    with style.facets(title, notes, [[*shown]], names, handles, summary=summary) as (picture, panes):
-        for ax, axes in zip(panes, shown.values(), strict=True):
-            for axis, each in axes.items():
-                ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
-            ends = sorted(size for each in axes.values() for size in each)
-            ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
-            ax.set_xscale("log", base=2)
-            ax.set_yscale("log", base=2)
-            ax.xaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_major_formatter("{x:g}")
-    return picture
+            start_us = line[base[axis]].latency_us
+            grown.setdefault(system, {})[axis] = {
+                size / base[axis]: cell.latency_us / start_us for size, cell in line.items()
+            }
+    return grown
 
 
-def inversions(findings: Findings, axis: str, system: str | None = None, fixed: Fixed = None) -> Picture:
-    """Pairs of neighbouring sizes on one axis, one panel per pair; inverted cells show larger / smaller.
+@dataclass(frozen=True)
+class _Pair:
+    """Two neighbours on an axis: their sizes on it, those of the smaller network, and whether it is
+    slower."""
 
-    A pair is inverted if the larger network is faster. White cells are not inverted, grey ones were not measured, and
-    significant inversions are bold. The axis that is not drawn is held where most inversions are. Pairs of sizes
-    without inversions have no panel, unless there are no inversions at all; of more than four rows of panels, those
-    with the most inversions are drawn. Raises `UsageError` if no series has two sizes.
+    step: tuple[int, int]
+    smaller: dict[str, int]
+    inversion: Inversion | None
+
+
+def inversions(
+    findings: Findings, axis: str, system: str | None = None, *, ax: Axes | None = None
+) -> Picture:
+    """Pairs of neighbouring sizes on one axis, one panel per pair; inverted cells show larger /
+    smaller.
+
+    A pair is inverted if the larger network is faster. Grey pairs were not measured, and
+    significant inversions are bold. The axis that is not drawn is held where most inversions are.
+    Pairs of sizes without inversions have no panel, unless there are no inversions at all; of more
+    than four rows of panels, those with the most inversions are drawn; a single panel is drawn into
+    `ax` if given. Raises `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
-    along = [(rest, line) for label, name, rest, line in lines(findings.times) if (label, name) == (system, axis)]
-    measured = [({**rest, axis: size}, larger) for rest, line in along for size, larger in itertools.pairwise(line)]
-    if not measured:
+    pairs = _pairs(findings, system, axis)
+    if not pairs:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
-    found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
     up, across = data.ARRANGEMENT[axis]
-    drawn = [pair.smaller for pair in found] or [smaller for smaller, _ in measured]
-    held = data.hold(drawn, (axis, across, up), fixed)
-    here = [pair for pair in found if data.at(pair.smaller, held)]
-
-    def key(smaller: Mapping[str, int], larger: int) -> tuple:
-        return (smaller[axis], larger), smaller.get(across, 0), smaller.get(up, 0)
-
-    pairs: dict[tuple, Inversion | None] = {key(*pair): None for pair in measured if data.at(pair[0], held)}
-    pairs |= {key(pair.smaller, pair.larger[axis]): pair for pair in here}
-    compared, all_xs, all_ys = map(set, zip(*pairs, strict=True))
-    inverted_in = Counter(step for (step, _, _), pair in pairs.items() if pair)
-    neighbours = itertools.pairwise(sorted({size for step in compared for size in step}))
-    every = sorted(inverted_in or {*neighbours} & compared)
-    xs, ys = sorted(all_xs), sorted(all_ys)
-    columns = max(1, int((style.WIDTH_IN - 1.6) / max(len(xs) * CELL_IN[0] + 0.15, style.PANEL_IN + 0.25)))
-    steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[: columns * style.MOST_ROWS])
-    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), max(CELL_IN[1], style.PANEL_IN / len(ys))
-    numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
-    left_out = inverted_in.total() - sum(inverted_in[step] for step in steps)
-    counted = _counted(findings, here, found, len(pairs), left_out, numbers)
-    colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
-    title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
-    names: Any = tuple(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up))
-    how: Any = {"columns": columns, "panel_in": len(ys) * cell_in[1], "summary": counted}
-    titles, notes = [f"{smaller} → {larger}" for smaller, larger in steps], [_note(findings, system, held), counted]
-    with style.facets(title, notes, [titles], names, **how) as (picture, axes):
-        edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
-        for ax, step in zip(axes, steps, strict=True):
-            cells = {tuple(place): pair for (each, *place), pair in pairs.items() if each == step}
-            looks = {place: _looks(pair, colors, edge, numbers) for place, pair in cells.items()}
-            draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
-        if here:
-            bar = axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05)
-            bar.set_label("latency ratio, larger / smaller")
+    found = [pair for pair in pairs if pair.inversion]
+    held = data.hold([pair.smaller for pair in found or pairs], (axis, across, up))
+    here = [pair for pair in pairs if data.at(pair.smaller, held)]
+    inverted = [pair for pair in here if pair.inversion]
+    counted = Counter(pair.step for pair in inverted or here)
+    layout = _layout(here, counted, across, up)
+    summary = _counted(findings, inverted, len(here), len(found))
+    notes = [
+        _note(findings, system, held),
+        f"{summary} Bold: significant. Without a panel: no inversion." if inverted else summary,
+        data.describe_shown("pairs of sizes", layout.panels, counted),
+    ]
+    colors = ScalarMappable(
+        Normalize(min(0.95, *(cell.value for cell in layout.cells)), 1.0), "OrRd_r"
+    )
+    with cell_maps(
+        Head(f"Larger networks that are faster, by {AXIS_NAMES[axis]}", notes, summary),
+        layout,
+        (AXIS_NAMES[across], AXIS_NAMES[up]),
+        colors,
+        ax,
+    ) as (picture, axes):
+        if inverted:
+            axes[0].figure.colorbar(colors, ax=axes, aspect=14, fraction=0.05).set_label(
+                "latency ratio, larger / smaller"
+            )
     return picture
 
 
-def _counted(
-    findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int, numbers: bool
-) -> str:
-    text = f"{len(here)} of {compared} neighbouring pairs are inverted"
-    if here and findings.times.raw:
-        text += f", {sum(bool(pair.certain) for pair in here)} of them significantly{' (bold)' if numbers else ''}"
+def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> Layout:
+    """A panel for each pair of sizes; of too many for those that are counted most often."""
+    xs = sorted({pair.smaller.get(across, 0) for pair in pairs})
+    columns = columns_that_fit(xs, len(counted))
+    steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
+    shown = sorted((pair for pair in pairs if pair.step in steps), key=attrgetter("step"))
+    return Layout(
+        [_cell(pair, across, up) for pair in shown],
+        xs,
+        sorted({pair.smaller.get(up, 0) for pair in pairs}),
+        columns,
+    )
+
+
+def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, everywhere: int) -> str:
+    """How many pairs are inverted, of those that are drawn."""
+    text = f"{len(inverted)} of {compared} neighbouring pairs are inverted"
+    if inverted and findings.times.raw:
+        certain = sum(bool(pair.inversion and pair.inversion.certain) for pair in inverted)
+        text += f", {certain} of them significantly"
     if findings.min_ratio > 1:
         text += f"; only ratios of {findings.min_ratio:g} or more are counted"
-    if len(found) > len(here):
-        text += f"; {len(found) - len(here)} more at other sizes"
-    if left_out:
-        text += f"; {left_out} in panels that are not shown"
-    cells = "Cells" if numbers else "Colours"
-    reading = f". {cells}: ratio of latencies, larger / smaller; grey: not measured; no panel: no inversion."
-    return text + (reading if here else ".")
+    if everywhere > len(inverted):
+        text += f"; {everywhere - len(inverted)} more at other sizes"
+    return f"{text}."
 
 
-def _ratio(pair: Inversion) -> str:
-    return f"{pair.ratio:.2f}" if pair.ratio < 0.995 else f"{pair.ratio:.3f}"
+def _pairs(findings: Findings, system: str, axis: str) -> list[_Pair]:
+    """All neighbours of a system on an axis that were measured."""
+    inverted = {}
+    for pair in findings.inversions:
+        if (pair.system, pair.axis) == (system, axis):
+            inverted[frozenset(pair.smaller.items())] = pair
+    pairs = []
+    for of_system, along, rest, line in lines(findings.times):
+        if (of_system, along) == (system, axis):
+            for size, larger in itertools.pairwise(line):
+                smaller = {**rest, axis: size}
+                pairs.append(
+                    _Pair((size, larger), smaller, inverted.get(frozenset(smaller.items())))
+                )
+    return pairs
 
 
-def _looks(inversion: Inversion | None, colors: ScalarMappable, edge: dict, number: bool) -> Looks:
-    if inversion is None:
-        return {"facecolor": "white", **edge}, {}
-    color = colors.to_rgba(np.array(inversion.ratio))
-    ink = "white" if style.brightness(color) < 0.5 else "black"
-    text = {"s": _ratio(inversion), "weight": "bold" if inversion.certain else "normal", "color": ink}
-    return {"facecolor": color, **edge}, text if number else {}
+def _cell(pair: _Pair, across: str, up: str) -> Cell:
+    cell = Cell(
+        "{} → {}".format(*pair.step), pair.smaller.get(across, 0), pair.smaller.get(up, 0), 1.0
+    )
+    if pair.inversion is None:
+        return cell
+    ratio = pair.inversion.ratio
+    return replace(
+        cell,
+        value=ratio,
+        text=f"{ratio:.{2 if ratio < 0.995 else 3}f}",
+        bold=bool(pair.inversion.certain),
+    )

@@ -1,44 +1,39 @@
-"""Latency tails: the share of trials that take longer than each latency, on log-log axes, one step line per round.
+"""Latency tails: the share of trials that take longer than each latency, on log-log axes, one step
+line per round.
 
-A cluster of slow trials is a steep drop at its latency; the plateau before the drop is at its share. A line ends at the
-maximum, at 1/n. The evidence line is the share that an event may still have if it never occurred in n trials, at the
-given confidence; n trials give no evidence below it.
+A cluster of slow trials is a steep drop at its latency; the plateau before the drop is at its
+share. A line ends at the maximum, at 1/n. The evidence line is the share that an event may still
+have if it never occurred in n trials, at the given confidence; n trials give no evidence below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from lstm_judge.analysis.deadline import Verdict
-from lstm_judge.analysis.outliers import Outliers
-from lstm_judge.analysis.quantiles import DEFAULT_CONFIDENCE, Ordered
-from lstm_judge.analysis.replay import replay_group, waiting_ns
-from lstm_judge.analysis.series import Series, timed_samples
+from lstm_judge.outliers.answer import Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.trials import cluster_looks
+from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import Runs, as_runs
-from lstm_judge.read.samples import Group, Latencies
-from lstm_trt.config.configuration import ARRIVALS, WAITS
+from lstm_judge.replay import replay_group, waiting_ns
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
+from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_judge.verdict.answer import Verdict
+from lstm_trt.config.configuration import ARRIVALS
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import short_number
 from lstm_trt.config.libraries import special
 
 TAIL_COLOR = "#0173b2"
-
-#: The control run: an empty step.
-CONTROL = {"color": "0.45", "linewidth": 1.4, "linestyle": (0, (3, 1))}
 
 #: Number of slowest trials that are drawn exactly, and number of points for the other trials.
 EXACT, POINTS = 1000, 1500
@@ -51,26 +46,33 @@ TAILS = 6
 
 
 def exceedance(ordered: Ordered) -> tuple[np.ndarray, np.ndarray]:
-    """Of ascending latencies some, ascending, and the number of trials above each; the slowest are all there."""
+    """Of ascending latencies some, ascending, and the number of trials above each; the slowest are
+    all there."""
     n = len(ordered)
     above = np.arange(n)
-    if n > EXACT + 2 * POINTS:
-        further = [spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)]
-        above = np.unique(np.r_[np.arange(EXACT), *further])
+    if n > EXACT + POINTS:
+        above = np.unique(np.r_[above[:EXACT], np.geomspace(EXACT, n - 1, POINTS).astype(int)])
     return ordered[n - 1 - above][::-1], above[::-1]
 
 
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
-    """Upper bound on the share of an event that never occurred in n independent trials: about 3/n at 95 %."""
+    """Upper bound on the share of an event that never occurred in n independent trials: about 3/n
+    at 95 %."""
     return 1 - (1 - confidence) ** (1 / n)
 
 
 def draw_line(ax: Axes, ordered: Ordered, label: str, look: dict) -> None:
     """Draw the tail of one round as steps, with a `marker` at its maximum."""
     value, above = exceedance(ordered)
-    share = np.maximum(above, 1) / len(ordered)  # a log axis cannot show 0
-    steps = {"drawstyle": "steps-post", "markevery": [len(value)], "markersize": 5.5}
-    ax.plot(np.r_[value[0], value], np.r_[1.0, share], label=label, **steps, **look)
+    ax.plot(
+        np.r_[value[0], value],
+        np.r_[1.0, np.maximum(above, 1) / len(ordered)],  # a log axis cannot show 0
+        label=label,
+        drawstyle="steps-post",
+        markevery=[len(value)],
+        markersize=5.5,
+        **look,
+    )
 
 
 def share_axis(ax: Axes, least: float) -> None:
@@ -81,23 +83,19 @@ def share_axis(ax: Axes, least: float) -> None:
     ax.set_ylabel("share of trials that take longer (log)")
 
 
-def latency_axis(ax: Axes, numbers_us: Any, deadline_us: float | None = None, far: float = FAR) -> None:
-    """Set up a logarithmic x axis in µs that spans the numbers, and a deadline if it is not far from them."""
-    low, high = min(numbers_us), max(numbers_us)
-    if deadline_us and low / far < deadline_us < high * far:
-        low, high = min(low, deadline_us), max(high, deadline_us)
-    room = (high / low) ** 0.07
-    low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
-    style.log_axis(ax.xaxis, low, high)
+def latency_axis(
+    ax: Axes, numbers: Iterable[float], deadline_us: float | None = None, far: float = FAR
+) -> None:
+    """Set up a logarithmic x axis that spans the numbers, and a deadline if it is not far from
+    them."""
+    numbers = list(numbers)
+    if deadline_us and min(numbers) / far < deadline_us < max(numbers) * far:
+        numbers.append(deadline_us)
+    low = min(numbers)
+    high = max(numbers)
+    room = max((high / low) ** 0.07, 1.05)
+    style.log_axis(ax.xaxis, low / room**0.5, high * room)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
-
-
-def multiple_ticks(axis: Axis, low: float, high: float) -> None:
-    """Set ticks at multiples of the median, common ones first."""
-    steps = (1, 1.25, 2, 10, 100, 0.5, 0.7, 0.8, 0.9, 1.1, 1.5, 3, 5, 20, 50, 200, 500, 1000, 10_000)
-    if high / low < 1.35:
-        steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
-    style.set_ticks(axis, steps, low, high, lambda value: f" {style.plain(value)}× ")  # spaces keep them apart
 
 
 def tails(
@@ -105,163 +103,232 @@ def tails(
     *,
     deadline_us: float | None = None,
     relative: bool = True,
-    names: Sequence[str] | None = None,
     title: str | None = None,
+    ax: Axes | None = None,
 ) -> Picture:
-    """Share of trials that take longer than a latency, log-log: a line per configuration; of a single one, per round.
+    """Share of trials that take longer than a latency, log-log: a line per configuration; of a
+    single one, per round.
 
-    `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the median of the middle
-    round, or in µs with `relative=False`, to compare arrivals. Control runs, if any, have their own panel on the right,
-    in µs: an empty step with the same arrivals shows the delays of the machine itself. With a deadline the legend
-    states the number of misses. `names` replaces the names of the configurations in the legend. Raises `UsageError` if
-    no configuration has trials after warm-up.
+    `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the
+    median of the middle round, or in µs with `relative=False`, to compare arrivals. Control runs,
+    if any, have their own panel on the right, in µs: an empty step with the same arrivals shows the
+    delays of the machine itself. With a deadline the legend states the number of misses. With
+    `ax` the tails are drawn into these axes, without the control runs. Raises `UsageError` if no
+    configuration has trials after warm-up.
     """
     data.check_deadline(deadline_us)
-    groups = list(as_runs(runs))
-    named = zip(groups, map(style.with_micro, as_list(names or _names(groups))), strict=True)
-    shown = [(group, name) for group, name in named if group.n]
-    if not shown:
+    groups = [group for group in as_runs(runs) if group.n]
+    if not groups:
         raise UsageError("none of these recordings has trials after warm-up")
-    controls = [control_us(group) for group, _ in shown]
-    alone = any(control is not None for control in controls)
-    lengths, several = {group.n for group, _ in shown}, max(len(data.rounds_of(group)) for group, _ in shown) > 1
-    own = [group for group, _ in shown if group.configuration is not None]
-    notes = [
-        f"n = {style.whole_range(lengths)} trials per line, after warm-up{', of all rounds' * several}."
-        " A steep drop is a cluster of slow trials; the plateau before it shows its share.",
-        data.describe_systems(data.points_of(own)) if own else "",
-        "Dotted: an event that never occurred in n trials may still have that share (95 % confidence)."
-        + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
-        "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
-    ]
-    worst, name = max(shown, key=lambda pair: data.reach(pair[0]))
-    heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
-    summary = f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
-    with style.figure(heading, notes, 4.3 + 0.19 * len(shown), summary=summary) as (picture, body):
-        axes = np.atleast_1d(body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None))
-        ax, drawn = axes[0], []
-        for (group, name), control, look in zip(shown, controls, _looks(own, len(shown)), strict=True):
-            drawn += _draw_group(ax, group, name, deadline_us, relative, look, len(shown) == 1)
-            if control is not None:
-                draw_line(axes[1], np.sort(control), "_", look | {"linewidth": 1.2})
-        share_axis(ax, 1 / max(lengths))
-        evidence_lines(ax, lengths)
-        ax.axhspan(0, evidence_share(max(lengths)), color="0.95", zorder=0)
-        if relative:
-            low, high = min(*drawn, 0.97), max(*drawn, 1.3)
-            low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
-            ax.set(xscale="log", xlim=(low, high), xlabel="latency / median (log)")
-            multiple_ticks(ax.xaxis, low, high)  # the legend states the misses of a deadline
-        else:
-            latency_axis(ax, drawn, deadline_us, 3)
-            low, high = ax.get_xlim()
-            style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axvline)
-        if alone:
-            ax.set_title("network", loc="left")
-            axes[1].set_title("control run (empty step)", loc="left")
-            latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
-        style.legend_below(body, style.handles_of(ax))
+    shown = list(map(Tail, groups, map(style.with_micro, _names(groups)), _looks(groups)))
+    if ax is not None:
+        with style.style():
+            _draw_tails(ax, shown, deadline_us, relative)
+            ax.legend()
+        figure_of_user: Any = ax.get_figure(root=True)
+        return figure_of_user
+    controls = [tail for tail in shown if tail.control_us is not None]
+    worst = max(shown, key=lambda tail: data.reach(tail.group))
+    with style.figure(
+        title or f"Latency tails{', as multiples of the median' if relative else ''}",
+        _notes(groups, deadline_us, bool(controls)),
+        4.3 + 0.19 * len(shown),
+        summary=f"The largest latency is {multiple(data.reach(worst.group))} the median of its"
+        f" round ({worst.name}).",
+    ) as (picture, body):
+        widths = [1.7, 1] if controls else [1]
+        panels = body.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+        _draw_tails(panels[0], shown, deadline_us, relative)
+        if controls:
+            panels[0].set_title("network", loc="left")
+            panels[1].set_title("control run (empty step)", loc="left")
+            for tail in controls:
+                draw_line(panels[1], np.sort(tail.control_us), "_", tail.look | {"linewidth": 1.2})
+            latency_axis(panels[1], np.concatenate([tail.control_us for tail in controls]))
+        style.legend_below(body, style.handles_of(panels[0]))
     return picture
 
 
-def _looks(groups: Sequence[Group], count: int) -> list[dict]:
-    """The looks of so many lines: those of the runtimes if the `groups` differ by runtime, else of their places."""
-    runtimes = [group.configuration.runtime for group in groups]
-    if len(set(runtimes)) == count:
-        return [style.runtime_looks(runtimes)[runtime] for runtime in runtimes]
-    return style.kind_looks(count)
+def _notes(groups: Sequence[Group], deadline_us: float | None, controls: bool) -> list[str]:
+    """What is drawn, and how it is read, for the head of the figure."""
+    own = [group for group in groups if group.configuration]
+    several = any(len(data.trials_of(group)) > 1 for group in groups)
+    return [
+        f"n = {style.whole_range(group.n for group in groups)} trials per line, after warm-up"
+        f"{', of all rounds' if several else ''}. A steep drop is a cluster of slow trials;"
+        " the plateau before it shows its share.",
+        data.describe_systems(data.points_of(own)) if own else "",
+        "Dotted: an event that never occurred in n trials may still have that share"
+        " (95 % confidence)."
+        + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),
+        "Right: an empty step with the same arrivals, which shows the delays of the machine itself."
+        if controls
+        else "",
+    ]
 
 
-def _draw_group(
-    ax: Axes, group: Group, name: str, deadline_us: float | None, relative: bool, look: dict, each: bool
-) -> list[float]:
-    """Draw all rounds as one line, and `each` by itself if asked; returns the ends of the lines."""
-    rounds = data.rounds_of(group)
-    median_us = median_low(each.median_us for each in rounds)
-    unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
-    label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
-    if deadline_us:
-        misses, n = sum(len(each.above(1e3 * deadline_us)[0]) for each in rounds), group.n
-        label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
-    draw_line(ax, Series.of(*timed_samples(group.samples)).ordered_us / unit_us, label, look)
-    draw_rounds(ax, rounds if each else (), unit_us)
-    return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
+@dataclass(frozen=True)
+class Tail:
+    """The trials of a configuration, how they are drawn, and those of an empty step beside them."""
+
+    group: Group
+    name: str
+    look: dict
+
+    @property
+    def rounds(self) -> tuple[Trials, ...]:
+        return data.trials_of(self.group)
+
+    @property
+    def control_us(self) -> Any:
+        return control_us(self.group)
 
 
-def draw_rounds(ax: Axes, rounds: Sequence[Series], unit_us: float = 1.0) -> None:
+def _draw_tails(ax: Axes, shown: Sequence[Tail], deadline_us: float | None, relative: bool) -> None:
+    """Draw the tail of each configuration, and of each round if there is one configuration."""
+    ends: list[float] = []
+    for tail in shown:
+        pooled = Trials.of(*timed_rounds(tail.group.rounds))
+        median_us = median_low(each.median_us for each in tail.rounds)
+        unit_us = median_us if relative else 1.0
+        largest_us = max(each.max_us for each in tail.rounds)
+        label = (
+            f"{tail.name}: median {number(median_us)} µs, max {number(largest_us)} µs"
+            f" ({multiple(largest_us / median_us)})"
+        )
+        if deadline_us:
+            misses = sum(len(each.above(1e3 * deadline_us)[0]) for each in tail.rounds)
+            label += f", misses {whole(misses)} of {whole(pooled.n)} ({percent(misses / pooled.n)})"
+        draw_line(ax, pooled.ordered_us / unit_us, label, tail.look)
+        if len(shown) == 1:
+            draw_rounds(ax, tail.rounds, unit_us)
+        ends += [pooled.statistic("min_us") / unit_us, largest_us / unit_us]
+    lengths = {tail.group.n for tail in shown}
+    share_axis(ax, 1 / max(lengths))
+    evidence_lines(ax, lengths)
+    ax.axhspan(0, evidence_share(max(lengths)), color="0.95", zorder=0)
+    if relative:
+        latency_axis(ax, ends)  # the legend states the misses of a deadline
+        ax.set_xlabel("latency / median (log)")
+        return
+    latency_axis(ax, ends, deadline_us, 3)
+    low, high = ax.get_xlim()
+    if deadline_us and low < deadline_us < high:
+        style.deadline(deadline_us, ax.axvline)
+
+
+def _looks(groups: Sequence[Group]) -> list[dict]:
+    """The looks of lines: those of the runtimes if the groups differ by runtime, else of their
+    places."""
+    runtimes = [group.configuration.runtime for group in groups if group.configuration]
+    if len(set(runtimes)) == len(groups):
+        return list(style.runtime_looks(runtimes).values())
+    return style.kind_looks(len(groups))
+
+
+def draw_rounds(ax: Axes, rounds: Sequence[Trials], unit_us: float = 1.0) -> None:
     """Draw the tail of each round, if there are several, the first one dark, the last one light."""
-    for place, color in enumerate(style.size_colors(len(rounds)) if len(rounds) > 1 else ()):
-        label = "_" if place else f"each of {len(rounds)} rounds, first dark, last light"
+    if len(rounds) < 2:
+        return
+    label = f"each of {len(rounds)} rounds, first dark, last light"
+    for each, color in zip(rounds, style.size_colors(len(rounds)), strict=True):
         look = {"color": color, "linewidth": 0.8, "zorder": 1.9}
-        draw_line(ax, rounds[place].ordered_us / unit_us, label, look)
+        draw_line(ax, each.ordered_us / unit_us, label, look)
+        label = "_"
 
 
 def evidence_lines(
     ax: Axes, lengths: Collection[float], confidence: float = DEFAULT_CONFIDENCE, name: str = "n"
 ) -> None:
-    """Draw a dotted line per recording length, of those that differ by more than 20 %; the legend calls them `name`."""
+    """Draw a dotted line per recording length, of those that differ by more than 20 %; the legend
+    calls them `name`."""
     apart: list[float] = []
     for n in sorted(lengths):
-        apart += [n] * (not apart or n > 1.2 * apart[-1])
-    look = {"color": GREY, "linewidth": 1.1, "linestyle": (0, (1, 1.5)), "zorder": 1.4}
-    look["label"] = f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}"
+        if not apart or n > 1.2 * apart[-1]:
+            apart.append(n)
     for n in apart:
-        ax.axhline(min(evidence_share(n, confidence), 1.0), **look)
+        ax.axhline(
+            evidence_share(n, confidence),
+            color=GREY,
+            linewidth=1.1,
+            linestyle=(0, (1, 1.5)),
+            zorder=1.4,
+            label=f"no evidence below, {name} = {', '.join(whole(round(n)) for n in apart)}",
+        )
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
     """The arrivals if one network was recorded with several, else the names of the groups."""
     configurations = [group.configuration for group in groups]
-    if None not in configurations and len({(each.workload, each.runtime) for each in configurations}) == 1:
+    if (
+        None not in configurations
+        and len({(each.workload, each.runtime) for each in configurations}) == 1
+    ):
         arrivals = [each.protocol.arrival_text for each in configurations]
         if 1 < len(set(arrivals)) == len(groups):
             return arrivals
     return [group.name or "all trials" for group in groups]
 
 
-def _arrival_order(group: Group) -> tuple:
-    """Sort key: recordings from elsewhere, closed, periodic, paused; the most exact wait first."""
+def _arrival_order(group: Group) -> tuple[int, str]:
+    """Sort key: recordings from elsewhere, closed, periodic, paused."""
     if group.configuration is None:
-        return (0,)
+        return -1, ""
     protocol = group.configuration.protocol
-    waits = [wait for several in WAITS.values() for wait in several]
-    return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
+    return ARRIVALS.index(protocol.arrival), protocol.arrival_text
 
 
 def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
     """The latency tails in µs of one network with different arrivals, see `tails`.
 
-    At a fixed rate latency counts from the time a call was due, so that a slow call delays the next ones; after a
-    pause a runtime may be slower. The control runs show the contribution of the machine.
+    At a fixed rate latency counts from the time a call was due, so that a slow call delays the next
+    ones; after a pause a runtime may be slower. The control runs show the contribution of the
+    machine.
     """
     groups = sorted(as_runs(runs), key=_arrival_order)
-    title = f"Latency tails by arrival: {_network(groups[0]) if groups else ''}"
-    return tails(groups, deadline_us=deadline_us, relative=False, title=title)
+    return tails(
+        groups,
+        deadline_us=deadline_us,
+        relative=False,
+        title=f"Latency tails by arrival: {_network(groups[0]) if groups else ''}",
+    )
 
 
 def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
-    """The tail of a closed-loop recording, and its replay with a call due every `period_us`; see `analysis.replay`.
+    """The tail of a closed-loop recording, and its replay with a call due every `period_us`; see
+    `analysis.replay`.
 
     Raises `UsageError` if it cannot be replayed at that rate.
     """
     replay_group(group, period_us, deadline_us)  # raises if it cannot be replayed
-    timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
-    due = tuple(Latencies.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
-    names = ("recorded in a closed loop", f"replayed with a call every {period_us:g} µs")
-    groups = [replace(group, samples=samples) for samples in (tuple(map(Latencies.of, timed)), due)]
-    title = f"Replay at a fixed rate: {_network(group)}"
-    return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
+    timed = [round_.timed_ns for round_ in group.rounds if len(round_.timed_ns)]
+    due = [latency_ns + waiting_ns(latency_ns, 1000 * period_us) for latency_ns in timed]
+    named = {
+        "recorded in a closed loop": timed,
+        f"replayed with a call every {period_us:g} µs": due,
+    }
+    groups = [
+        replace(group, name=name, rounds=tuple(map(Round.of, rounds)))
+        for name, rounds in named.items()
+    ]
+    return tails(
+        groups,
+        deadline_us=deadline_us,
+        relative=False,
+        title=f"Replay at a fixed rate: {_network(group)}",
+    )
 
 
 def choose_tails(runs: Any) -> Runs:
-    """Select the configuration with the largest maximum / median, then others spread evenly over the medians."""
+    """Select the configuration with the largest maximum / median, then others spread evenly over
+    the medians."""
     runs = as_runs(runs)
     timed = [group for group in runs if group.n]
     if not timed:
         return runs
     worst = max(timed, key=data.reach)
     rest = [group for group in timed if group is not worst]
-    rest.sort(key=lambda group: min(each.median_us for each in data.rounds_of(group)))
+    rest.sort(key=lambda group: min(each.median_us for each in data.trials_of(group)))
     return as_runs([worst, *style.spread(rest, TAILS - 1)])
 
 
@@ -271,85 +338,137 @@ def _network(group: Group) -> str:
 
 def control_us(group: Group) -> np.ndarray | None:
     """Latencies of the control runs of all rounds, in µs; None if there are none."""
-    found = [sample.control_ns for sample in group.samples if sample.control_ns is not None and len(sample.control_ns)]
-    return np.maximum(np.concatenate(found), 1) / 1000 if found else None
+    found = [round_.control_ns for round_ in group.rounds if round_.control_ns is not None]
+    together = np.concatenate([np.empty(0), *found])
+    return np.maximum(together, 1) / 1000 if len(together) else None
 
 
-def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict: Verdict | None = None) -> None:
-    """Draw the tail of one configuration: all rounds pooled, a thin line per round, and the exact bounds.
+def draw_tail(
+    part: SubFigure, group: Group, outliers: Outliers | None, verdict: Verdict | None = None
+) -> None:
+    """Draw the tail of one configuration: all rounds pooled, a thin line per round, and the exact
+    bounds.
 
-    The lower axis is latency in µs, with the deadline; the upper one multiples of the median, with the clusters. The
-    band is the exact interval of the true share. Since an empty step has a different median, the control run is drawn
-    as its excess over its own median, added to the median of the group. A `verdict` gives deadline, allowed share and
-    confidence, and its effective sample size widens the band upwards.
+    The lower axis is latency in µs, with the deadline; the upper one multiples of the median, with
+    the clusters. The band is the exact interval of the true share. Since an empty step has a
+    different median, the control run is drawn as its excess over its own median, added to the
+    median of the group. A `verdict` gives deadline, allowed share and confidence, and its effective
+    sample size widens the band upwards.
     """
-    ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = Series.of(*timed_samples(group.samples))
-    n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
-    confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
-    effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
-    allowed = 1 - verdict.percentile / 100 if verdict else 2.0
-    evidence = min(evidence_share(n * effective_share, confidence), 1.0)
+    ax = part.subplots()
+    rounds = data.trials_of(group)
+    pooled = Trials.of(*timed_rounds(group.rounds))
+    question = verdict.question if verdict else None
+    confidence = question.confidence if question else DEFAULT_CONFIDENCE
+    effective_n = min(pooled.n, verdict.effective.n) if verdict else pooled.n
+    allowed = 1 - question.percentile / 100 if question else 1.0
     control = control_us(group)
-    label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
-    draw_line(ax, pooled.ordered_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
+    ends = [pooled.statistic("min_us"), pooled.max_us]
+    if control is not None:
+        control = pooled.median_us + control - np.median(control)
+        ends.append(control.max())
+
+    look = {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"}
+    draw_line(
+        ax,
+        pooled.ordered_us,
+        f"{'all ' if len(rounds) > 1 else ''}{count(pooled.n, 'trial')}",
+        look,
+    )
     draw_rounds(ax, rounds)
-    share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
+    share_axis(ax, min(1 / pooled.n, evidence_share(effective_n, confidence) / 2, allowed / 2))
+    latency_axis(ax, ends, question.deadline_us if question else None)
+    _band(ax, pooled.ordered_us, confidence, effective_n / pooled.n)
+    evidence_lines(
+        ax, [effective_n], confidence, ("effective n" if effective_n < 0.995 * pooled.n else "n")
+    )
+    handles = _deadline(ax, question.deadline_us, allowed) if question else []
     if control is not None:
-        moved = pooled.median_us + control - np.median(control)
-        edges.append(float(moved.max()))
-    latency_axis(ax, edges, verdict.deadline_us if verdict else None)
-    _band(ax, pooled.ordered_us, confidence, effective_share)
-    evidence_lines(ax, [n * effective_share], confidence, "effective n" if effective_share < 0.995 else "n")
-    handles = []
-    if verdict:
-        label = f"allowed: {short_number(100 * allowed)} %"
-        ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5, label=label)
-        handles = _deadline(ax, verdict.deadline_us, allowed)
-    if control is not None:
-        draw_line(ax, np.sort(moved), "empty step: excess over its median", CONTROL)
-    clusters = outliers.clusters if outliers else ()
-    for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
-        edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
-        ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
+        look = {"color": GREY, "linewidth": 1.4, "linestyle": (0, (3, 1))}
+        draw_line(ax, np.sort(control), "empty step: excess over its median", look)
+    if outliers:
+        _clusters(ax, outliers, pooled.median_us)
     _multiples(ax, pooled.median_us)
     style.legend_below(part, [*style.handles_of(ax), *handles], ncols=2, columnspacing=1.2)
+
+
+def _clusters(ax: Axes, outliers: Outliers, median_us: float) -> None:
+    """Mark the clusters at the top, in their colours."""
+    for cluster, look in zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True):
+        ax.axvspan(
+            (cluster.low * median_us),
+            (cluster.high * median_us),
+            0.97,
+            1,
+            color=look["color"],
+            linewidth=0,
+            zorder=3,
+        )
 
 
 def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: float) -> None:
     """Draw the exact bounds of the share (Clopper and Pearson) at every point.
 
-    Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent MET but does not
-    revoke MISSED.
+    Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent
+    MET but does not revoke MISSED.
     """
-    value, above = exceedance(pooled_us)
-    value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # no trial lies beyond the maximum
     n = len(pooled_us)
-    rest = np.maximum(n - above, 1e-9)
-    share = effective_share
-    high = np.where(above >= n, 1.0, special.betaincinv(above * share + 1, rest * share, confidence))
-    low = np.where(above <= 0, 0.0, special.betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
-    label = f"exact bounds, {100 * confidence:g} % each"
-    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
-    ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
+    value, above = exceedance(pooled_us)
+    value = np.r_[value, ax.get_xlim()[1]]
+    above = np.r_[above, 0]  # no trial lies beyond the maximum
+    below = np.maximum(n - above, 1e-9)
+    ax.fill_between(
+        value,
+        np.where(
+            above, special.betaincinv(np.maximum(above, 1e-9), below + 1, 1 - confidence), 1e-12
+        ),
+        np.where(
+            above < n,
+            special.betaincinv(effective_share * above + 1, effective_share * below, confidence),
+            1.0,
+        ),
+        color=TAIL_COLOR,
+        alpha=0.18,
+        linewidth=0,
+        step="post",
+        label=f"exact bounds, {100 * confidence:g} % each",
+    )
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> list[Line2D]:
-    """Draw the deadline, and shade the region that the tail must not enter; returns its entry if it lies outside."""
-    (low, high), top = ax.get_xlim(), ax.get_ylim()[1]
+    """Draw the allowed share and the deadline, and shade the region that the tail must not enter;
+    returns the entry of a deadline that lies outside."""
+    ax.axhline(
+        allowed,
+        color="black",
+        linewidth=1.1,
+        zorder=1.5,
+        label=f"allowed: {short_number(100 * allowed)} %",
+    )
+    low, high = ax.get_xlim()
     if not low < deadline_us < high:
-        return style.deadline(deadline_us, name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline ")
+        return style.deadline(
+            deadline_us,
+            name=f"beyond the {'left' if deadline_us <= low else 'right'}: deadline ",
+        )
     style.deadline(deadline_us, ax.axvline)
-    corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
-    ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
+    ax.fill_between(
+        [deadline_us, high],
+        allowed,
+        ax.get_ylim()[1],
+        label="more misses than allowed",
+        color="#d55e00",
+        alpha=0.13,
+        zorder=0.3,
+        linewidth=0,
+    )
     return []
 
 
 def _multiples(ax: Axes, median_us: float) -> None:
     """Add the upper axis with multiples of the median."""
-    low, high = (edge / median_us for edge in ax.get_xlim())
     scales: Any = (lambda us: us / median_us, lambda ratio: ratio * median_us)
     second = ax.secondary_xaxis("top", functions=scales)
-    multiple_ticks(second.xaxis, low, high)
+    style.log_axis(second.xaxis, *(edge / median_us for edge in ax.get_xlim()))
     second.set_xlabel(f"multiple of the median ({number(median_us)} µs)", labelpad=4)
     second.tick_params(axis="x", length=3)

@@ -1,5 +1,6 @@
 """Labels of the fields that distinguish configurations, and the command that records one."""
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ def telling(*tells: Tells, of: Mapping[str, About] = FIELDS) -> tuple[str, ...]:
 
 
 def flat(configuration: Configuration) -> dict[str, object]:
-    """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
+    """All fields of a configuration in one dictionary; None for unused ones of the protocol."""
     return {
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(Configuration)},
@@ -50,7 +51,7 @@ def version_text(runtime: str, version: str) -> str:
 
 def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
     """Names of the fields that differ between the dictionaries, in their order."""
-    names = dict.fromkeys(name for item in fields for name in item)
+    names = dict.fromkeys(itertools.chain(*fields))
     return [name for name in names if len({str(item.get(name)) for item in fields}) > 1]
 
 
@@ -61,7 +62,8 @@ def cell_text(field: About, value: Any) -> str:
 
 
 def field_text(name: str, value: object) -> str:
-    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
+    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no
+    value."""
     if value is None or value == "":
         return ""
     field = FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN))
@@ -78,11 +80,14 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        texts = texts if enough and len(set(longer)) == len(set(texts)) else longer
+        if not enough or len(set(longer)) > len(set(texts)):
+            texts = longer
     return texts
 
 
-def record_command(configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
+def record_command(
+    configuration: Configuration, out: str | Path, rounds: int | str | None = None
+) -> str | None:
     """The shell command that records this configuration, `rounds` times if given; defaults are left
     out.
 
@@ -93,8 +98,10 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
     line = configuration.workload.command(configuration, out, rounds)
     if line is not None or configuration.workload.flags is None:
         return line
-    program, command = configuration.workload.PROGRAM, "sweep" if rounds else "record"
-    return command_line([program, command, *_flags(configuration)], out, rounds)
+    command = "sweep" if rounds else "record"
+    return command_line(
+        [configuration.workload.PROGRAM, command, *_flags(configuration)], out, rounds
+    )
 
 
 def can_alternate(a: Configuration, b: Configuration) -> bool:
@@ -103,7 +110,9 @@ def can_alternate(a: Configuration, b: Configuration) -> bool:
     return record_command(a, "") != record_command(b, "")
 
 
-def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
+def record_both_command(
+    a: Configuration, b: Configuration, out: str | Path, rounds: int
+) -> str | None:
     """The shell commands, on several lines, that record rounds of both and compare them.
 
     The rounds alternate, into a folder for each side. If both sides have the same command, they
@@ -113,18 +122,14 @@ def record_both_command(a: Configuration, b: Configuration, out: str | Path, rou
     alternate = can_alternate(a, b)
     folders = [str(Path(out) / side) for side in "ab"]
     number = "$round" if alternate else rounds
-    first, second = (record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True))
+    first = record_command(a, folders[0], number)
+    second = record_command(b, folders[1], number)
     if first is None or second is None:
         return None
-    lines = [first, "# then change what differs between A and B", second]
+    both = f"{first}\n# then change what differs between A and B\n{second}\n"
     if alternate:
-        lines = [
-            f"for round in $(seq {rounds}); do",
-            f"  {first} &&",
-            f"  {second} || break",
-            "done",
-        ]
-    return "\n".join([*lines, shlex.join(["lstm-trt", "compare", *folders])])
+        both = f"for round in $(seq {rounds}); do\n  {first} &&\n  {second} || break\ndone\n"
+    return both + shlex.join(["lstm-trt", "compare", *folders])
 
 
 def versions_command(
@@ -136,20 +141,24 @@ def versions_command(
 ) -> str:
     """The shell command that records alternating rounds of one configuration under versions of a
     library."""
+    words = [configuration.workload.PROGRAM, "versions", library, *versions]
     # The default of --warmup depends on the workload.
-    flags = _flags(configuration, ("trials", "warmup"))
-    return command_line([configuration.workload.PROGRAM, "versions", library, *versions, *flags], out, rounds)
+    words += _flags(configuration, ("trials", "warmup"))
+    return command_line(words, out, rounds)
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:
     """The flags that select a configuration; fields with their default are left out, unless they
     are `shown`."""
-    words = [word for flag, values in (configuration.workload.flags or {}).items() for word in (flag, *values)]
-    words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
+    words = []
+    for flag, values in (configuration.workload.flags or {}).items():
+        words += [flag, *values]
+    if configuration.mode != Configuration.mode:
+        words += ["--mode", configuration.mode]
     words += ["--runtime", configuration.runtime]
-    for part in (configuration.options, configuration.protocol):
-        for name, field in about(type(part)).items():
-            value = getattr(part, name)
+    for settings in (configuration.options, configuration.protocol):
+        for name, field in about(type(settings)).items():
+            value = getattr(settings, name)
             default = "none" if name == "wait" else field.default  # of closed arrivals
             if field.flag and value is not None and (value != default or name in shown):
                 text = f"{value:.15g}" if isinstance(value, float) else str(value)
@@ -158,8 +167,11 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
-    """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
-    return shlex.join(words) + (f" --rounds {rounds}" if rounds else "") + f" --out {shlex.quote(str(out))}"
+    """These words, `--rounds` (a number or a shell variable) and `--out` as a shell command."""
+    line = shlex.join(words)
+    if rounds:
+        line += f" --rounds {rounds}"
+    return f"{line} --out {shlex.quote(str(out))}"
 
 
 #: Measures of size for "largest", and their names in texts.
@@ -170,5 +182,5 @@ def size_of(workload: Workload, by: str = "flops") -> int | None:
     """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None
     if unknown."""
     if one_of("size", by, SIZES) == "flops":
-        return workload.flops and workload.flops // 2
+        return None if workload.flops is None else workload.flops // 2
     return workload.parameters if by == "parameters" else workload.axes["sequence"]

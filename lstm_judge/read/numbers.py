@@ -1,4 +1,5 @@
-"""Numbers and tables of judgements as text: ratios, changes, errors, and bounds, which are rounded to the safe side.
+"""Numbers and tables of judgements as text: ratios, changes, errors, and bounds, which are rounded
+to the safe side.
 
 `lstm_trt/config/format.py` has what measurements are shown in.
 """
@@ -56,7 +57,8 @@ def _bound(share: float | None, rounded: Callable[[float], int]) -> str:
 
 
 def percent_certified(percentage: float | None) -> str:
-    """A percentage near 100 without its sign, rounded down to two digits of its distance to 100: 99.7009 -> 99.7."""
+    """A percentage near 100 without its sign, rounded down to two digits of its distance to 100:
+    99.7009 -> 99.7."""
     if percentage is None or percentage <= 0:
         return "0" if percentage is not None else "-"
     missing = 100 - percentage
@@ -92,8 +94,9 @@ def table(
         dropped.append(name)
         lines = table_lines(names, rows, **layout)
     if dropped:
-        remedy = "a wider terminal or --format json shows them"
-        lines.append(f"columns not shown: {', '.join(dropped)}; {remedy}")
+        lines.append(
+            f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"
+        )
     return "\n".join(lines)
 
 

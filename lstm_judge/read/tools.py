@@ -1,8 +1,10 @@
-"""What other benchmark tools write: single times become columns, and aggregates are refused with the reason.
+"""What other benchmark tools write: single times become columns, and aggregates are refused with
+the reason.
 
-Single times are in hyperfine's `--export-json` (`times`), pytest-benchmark's JSON (`data`, if a round is one call), the
-lines of `cyclictest -v`, and the trace of rtla's timerlat. `cyclictest -h` and `rtla timerlat hist` write histograms,
-which say in their last line how many calls were above their range; one without it is refused.
+Single times are in hyperfine's `--export-json` (`times`), pytest-benchmark's JSON (`data`, if a
+round is one call), the lines of `cyclictest -v`, and the trace of rtla's timerlat. `cyclictest -h`
+and `rtla timerlat hist` write histograms, which say in their last line how many calls were above
+their range; one without it is refused.
 """
 
 from __future__ import annotations
@@ -38,20 +40,27 @@ def aggregates(what: str, instead: str = "write the time of each call") -> Usage
 
 
 def columns_of_json(where: str, value: dict[str, Any]) -> dict[str, list] | None:
-    """Single times in the JSON of hyperfine or pytest-benchmark; None if it is not of a benchmark tool.
+    """Single times in the JSON of hyperfine or pytest-benchmark; None if it is not of a benchmark
+    tool.
 
     Raises `UsageError` for aggregates: Google Benchmark, pyperf, and rounds of several calls.
     """
     results = value.get("results") or value.get("benchmarks")
-    if not (isinstance(results, list) and all(isinstance(each, dict) for each in results)):
+    if not (isinstance(results, list) and all(isinstance(result, dict) for result in results)):
         return None
     columns: dict[str, list] = {"name": [], "latency_s": []}
-    for each in results:
-        found, name = each.get("stats", each), each.get("command") or each.get("fullname") or each.get("name")
-        times_s = (found.get("times") or found.get("data")) if isinstance(found, dict) else None
-        if not isinstance(times_s, list) or found.get("iterations", 1) != 1:
-            once = "pytest-benchmark times each call with benchmark.pedantic(..., iterations=1)"
-            raise aggregates(f"{where} has no single times of {name}, but", f"write them; {once}")
+    for result in results:
+        name = result.get("command") or result.get("fullname") or result.get("name")
+        found = result.get("stats", result)
+        times_s = None
+        if isinstance(found, dict) and found.get("iterations", 1) == 1:
+            times_s = found.get("times") or found.get("data")
+        if not isinstance(times_s, list):
+            raise aggregates(
+                f"{where} has no single times of {name}, but",
+                "write them; pytest-benchmark times each call with benchmark.pedantic(...,"
+                " iterations=1)",
+            )
         columns["name"] += [str(name)] * len(times_s)
         columns["latency_s"] += times_s
     return columns
@@ -60,16 +69,21 @@ def columns_of_json(where: str, value: dict[str, Any]) -> dict[str, list] | None
 def columns_of_text(where: str, lines: Sequence[str]) -> tuple[dict[str, list], list[int]] | None:
     """Columns and line numbers of a text with lines of one of these tools; None for any other text.
 
-    Raises `UsageError` for aggregates, and for a histogram that does not say how many calls were above it.
+    Raises `UsageError` for aggregates, and for a histogram that does not say how many calls were
+    above it.
     """
     seen = [*lines[:_SEEN], *lines[-_SEEN:]]
     if any(map(_TRTEXEC.fullmatch, seen)):
-        raise aggregates(f"{where} is a log of trtexec, and has", "run it with --exportTimes=times.json, and read that")
+        raise aggregates(
+            f"{where} is a log of trtexec, and has",
+            "run it with --exportTimes=times.json, and read that",
+        )
     histogram = any(map(_HISTOGRAM.fullmatch, seen))
     for pattern in (_BIN,) if histogram else _SINGLE:
         if not any(map(pattern.fullmatch, seen)):
             continue
-        found = {place: match for place, line in enumerate(lines, 1) if (match := pattern.fullmatch(line))}
+        matches = map(pattern.fullmatch, lines)
+        found = {place: match for place, match in enumerate(matches, 1) if match}
         columns = {name: [match[name] for match in found.values()] for name in pattern.groupindex}
         if histogram:
             columns = _histogram(where, lines, **columns)
@@ -77,12 +91,23 @@ def columns_of_text(where: str, lines: Sequence[str]) -> tuple[dict[str, list], 
     return None
 
 
-def _histogram(where: str, lines: Sequence[str], latency: list[str], calls: list[str]) -> dict[str, list]:
-    """A column of the bins, and one of the calls of each thread, with the names that the tool gives them."""
+def _histogram(
+    where: str, lines: Sequence[str], latency: list[str], calls: list[str]
+) -> dict[str, list]:
+    """A column of the bins, and one of the calls of each thread, with the names that the tool gives
+    them."""
     if latency[-1].isdigit():
-        above = 'how many calls were above its last bin (the line "# Histogram Overflows" or "over")'
-        raise UsageError(f"{where} is a histogram that does not say {above}: read the whole output of the tool")
-    heading = next((line.split()[1:] for line in lines if line.startswith("Index")), [])
-    threads = zip(*(map(int, each.split()) for each in calls), strict=False)
-    named = {(heading[place] if heading else f"thread {place}"): list(each) for place, each in enumerate(threads)}
-    return {"latency": latency, **named}
+        raise UsageError(
+            f"{where} is a histogram that does not say how many calls were above its last bin"
+            ' (the line "# Histogram Overflows" or "over"): read the whole output of the tool'
+        )
+    heading = []
+    for line in lines:
+        if line.startswith("Index"):
+            heading = line.split()[1:]
+            break
+    columns: dict[str, list] = {"latency": latency}
+    of_threads = zip(*(map(int, numbers.split()) for numbers in calls), strict=False)
+    for place, of_thread in enumerate(of_threads):
+        columns[heading[place] if heading else f"thread {place}"] = list(of_thread)
+    return columns

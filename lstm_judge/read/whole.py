@@ -1,4 +1,4 @@
-"""All trials of a recording that is too long for memory, and of a histogram, as answers need them."""
+"""All trials of a recording that is too long for memory, and of a histogram."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ SLOWEST = 0.01
 
 
 class AllTrials(Whole):
-    """The latencies of all trials, by value; where the slow ones are is read from the files again."""
+    """The latencies of all trials, by value; where slow ones are is read from the files again."""
 
     def __truediv__(self, divisor: float) -> AllTrials:
         return AllTrials(self.values / divisor, self.counts)
 
     def above(self, limit_ns: float) -> tuple[Any, np.ndarray]:
-        """Places and latencies of the trials above a limit, in order; reads the parts if it is not a high one."""
+        """Places and latencies of the trials above a limit, in order; reads the parts if it is not
+        a high one."""
         least, places, slow_ns = self._slowest
         if limit_ns < least:
             return self._read_above(limit_ns)
@@ -50,7 +51,7 @@ class Bins(AllTrials):
     """The calls of a histogram, `values` as its numbers for each bin; their order is not known."""
 
     def above(self, limit_ns: float) -> tuple[Any, np.ndarray]:
-        """As many places as there are calls above a limit, and the latencies of the bins above it."""
+        """As many places as calls are above a limit, and the latencies of the bins above it."""
         above = self.values > limit_ns
         return range(int(self.counts[above].sum())), self.values[above]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import lstm_literature as literature
-from lstm_judge.analysis.deadline import verdict
 from lstm_judge.campaign import (
     describe_runs,
     find_folder,
@@ -20,7 +19,8 @@ from lstm_judge.campaign import (
 from lstm_judge.plots.heatmap import heat_map
 from lstm_judge.read.labels import size_of
 from lstm_judge.read.runs import Incomplete
-from lstm_judge.reports.facts import report
+from lstm_judge.report.report import report
+from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
@@ -50,7 +50,8 @@ def hidden_of(runs) -> list[int]:
 def test_only_the_requested_runs_are_loaded(folder):
     runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
     assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
-    assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
+    said = describe_runs(runs)
+    assert said.startswith("3 configurations, 34 trials, ") and "; 1 failure" in said
     assert hidden_of(runs.where(hidden=[8])) == [8]
 
 
@@ -113,7 +114,7 @@ def test_several_precisions_are_loaded_on_request(folder):
     files.write(replace(planted(8), configuration=int8), folder)
     runs = [load_or_record(folder, grids=grid(8), options=Options.each(names)) for names in ("int8", ["fp32", "int8"])]
     assert [[group.configuration.options.precision for group in each] for each in runs] == [["int8"], ["fp32", "int8"]]
-    with pytest.raises(UsageError, match="in bf16, tf32:"):
+    with pytest.raises(UsageError, match="in bf16 or in tf32:"):
         load_or_record(folder, grids=grid(8), options=Options.each(["bf16", "tf32"]))
 
 
@@ -168,9 +169,9 @@ def test_rounds_and_control_runs_of_a_campaign(tmp_path):
         control = {"start_ns": 100 * np.arange(20), "latency_ns": noise + number} if number < 2 else None
         files.write(replace(planted(8, round=number), control=control), tmp_path)
     (group,) = load_or_record(tmp_path, grids=grid(8))
-    assert [sample.round for sample in group.samples] == list(range(11))  # not 0, 1, 10, 2, as text is sorted
+    assert [round_.round for round_ in group.rounds] == list(range(11))  # not 0, 1, 10, 2, as text is sorted
     assert group.n == 11 * 17
-    kept = [sample.control_ns for sample in group.samples if sample.control_ns is not None]
+    kept = [round_.control_ns for round_ in group.rounds if round_.control_ns is not None]
     np.testing.assert_array_equal(np.concatenate(kept), np.r_[noise, noise + 1])
 
 
@@ -204,7 +205,7 @@ def test_recording_here_resumes(tmp_path, capsys):
 
 
 def test_data_is_found_from_the_notebooks_folder_and_from_the_top(monkeypatch):
-    for start in (ROOT, ROOT / "notebooks", ROOT / "lstm_judge" / "analysis"):
+    for start in (ROOT, ROOT / "notebooks", ROOT / "lstm_judge" / "statistics"):
         monkeypatch.chdir(start)
         assert find_folder("data/README.md").resolve() == ROOT / "data" / "README.md"
         assert project_folder("data/local/x") == ROOT / "data" / "local" / "x"

@@ -11,7 +11,7 @@ import pytest
 
 from lstm_judge.campaign import confirm, largest_that_meets, record_command
 from lstm_judge.read.labels import size_of
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
@@ -82,12 +82,12 @@ def test_only_the_first_newer_recording_of_the_same_configuration_confirms(tmp_p
         with pytest.raises(UsageError, match=r"not confirmed yet: .*lstm-trt record "):
             found(not_fresh)
     late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
-    assert found(clean)[0].verdict == "MET"
+    assert found(clean)[0].outcome == "MET"
     undecided = confirm(group, 1000, "99.99", data=tmp_path / "4")  # that recording is too short for this percentile
-    assert undecided[0].verdict == "NOT ENOUGH EVIDENCE"
+    assert undecided[0].outcome == "NOT ENOUGH EVIDENCE"
     again = found(late, clean)
-    assert again[0].misses == 100 and again[0].verdict != "MET"
-    assert again.runs[0].samples[0].started_unix_ns == 2000
+    assert again[0].misses == 100 and again[0].outcome != "MET"
+    assert again.runs[0].rounds[0].started_unix_ns == 2000
     with pytest.raises(UsageError, match="not confirmed yet"):
         confirm(group, *question, data=tmp_path / "nothing")
 
@@ -157,8 +157,8 @@ def test_recording_again_here(tmp_path, monkeypatch):
     chosen = largest_that_meets([group], 1e6, "75")
     assert chosen is group
     again = confirm(chosen, 1e6, "75", record=True, out=tmp_path / "confirm")
-    assert again[0].verdict == "MET" and again.runs[0].n == 400
-    assert again.runs[0].samples[0].started_unix_ns > group.samples[0].started_unix_ns
+    assert again[0].outcome == "MET" and again.runs[0].n == 400
+    assert again.runs[0].rounds[0].started_unix_ns > group.rounds[0].started_unix_ns
     assert confirm(chosen, 1e6, "75", record=True, out=tmp_path / "confirm")[0].n == 400
     assert len(list((tmp_path / "confirm").glob("*.parquet"))) == 1  # the first one counts
     (foreign,) = groups_of([recording(8)])
@@ -167,9 +167,9 @@ def test_recording_again_here(tmp_path, monkeypatch):
 
 
 def test_what_came_from_elsewhere_cannot_be_recorded_again():
-    from lstm_judge.read.samples import Group, Latencies
+    from lstm_judge.read.rounds import Group, Round
 
-    group = Group("numbers", (Latencies.of([1e5] * 400),))
+    group = Group("numbers", (Round.of([1e5] * 400),))
     assert largest_that_meets([group], 1000, "99") is None
     with pytest.raises(UsageError, match="not recorded by this package"):
         confirm(group, 1000, "99")

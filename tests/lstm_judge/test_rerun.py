@@ -83,7 +83,7 @@ def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
         "import warnings; warnings.warn('this is not a failure')",
     )
     before = path.read_bytes()
-    given = ("-p", "trials", "1000", "-p", "record", "True", "-r", "name", "007", "-y", "hidden: [32]")
+    given = ("-p", "trials", "1000", "-p", "record", "True", "-y", "name: '007'\nhidden: [32]")
     assert command.run(parse(path, *given, "--out", tmp_path / "runs")) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and captured.out.startswith(f"{path}: 6 cells in ")
@@ -118,11 +118,9 @@ def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
         ("text = '''\nb = 5\n'''", "text"),
         ("import os\na = b = os.sep", "a b"),
         ("if True:\n    a = 1\nelse:\n    b: int = 2", "a b"),
-        ("def f(x):\n    y = x\n    return y\na = [z for z in ()]", "a f"),
-        ("a = {x: y for x, y in ()}\nb = [{z for z in ()}]\nc = sum(d for d in ())\nz = 1", "a b c z"),
+        ("for a in ():\n    b = a", "a b"),
         ("%matplotlib inline\n!true\na = 1", "a"),
         ("%%time\na = 1", "a"),
-        ("x <- 1\ny = 2", "y"),  # of another language what papermill reads
     ],
 )
 def test_the_names_that_a_cell_assigns(source, names):
@@ -339,7 +337,7 @@ def test_examples_run_as_printed(monkeypatch):
     [
         (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
         (("-p", "a", 1, "-y", "a: 2"), "a is given twice"),
-        (("-p", "a", 1, "-r", "a", 2), "a is given twice"),
+        (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
         (("-y", "a"), "not YAML of the form"),
         (("-y", "a: ["), "is not YAML"),
         (("-p", "trials", 1, "--cell-limit", 0), "at least 1 s"),

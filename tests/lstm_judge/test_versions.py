@@ -19,11 +19,12 @@ from types import SimpleNamespace
 import pytest
 
 from lstm_judge import environments, versions
-from lstm_judge.analysis.compare import compare_groups
-from lstm_judge.analysis.pairing import recorded_first
+from lstm_judge.compare.answer import Question
+from lstm_judge.compare.compare import compare_groups
+from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.environments import EnvironmentBroken, _needs, _reason, same_version
 from lstm_judge.read.labels import versions_command
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
 from lstm_literature.workloads import WORKLOADS
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -104,16 +105,17 @@ def test_the_answer_is_what_compare_says_of_the_recordings(recorded, here):
     folder, answer = recorded
     (told,) = answer["comparisons"]
     groups = {group.configuration.runtime_version: group for group in groups_of(folders.read_many(folder))}
-    again = json.loads(json.dumps(compare_groups(groups[OLD], groups[here]).as_dict()))
-    assert (told["a"], told["b"]) == (OLD, here)
+    again = json.loads(json.dumps(compare_groups(groups[OLD], groups[here], Question()).as_dict()))
+    assert (told["a"].pop("version"), told["b"].pop("version")) == (OLD, here)
     assert {name: told[name] for name in again if name != "command"} == {
         name: value for name, value in again.items() if name != "command"
     }
-    assert told["median_ratio_low"] <= told["median_ratio"] <= told["median_ratio_high"]
+    ratio = told["median"]["ratio"]
+    assert ratio["low"] <= ratio["estimate"] <= ratio["high"]
     if told["command"]:
         assert told["command"].startswith(f"lstm-trt versions {LIBRARY} {OLD} {here} --layers 2 --hidden 8")
     medians = {side["version"]: side["median_us"] for side in answer["versions"]}
-    assert medians[here] in told["median_us_rounds_b"] and medians[OLD] in told["median_us_rounds_a"]
+    assert medians[here] in told["median"]["b_us"] and medians[OLD] in told["median"]["a_us"]
 
 
 @pytest.mark.heavy
@@ -284,7 +286,7 @@ def test_what_cannot_be_is_refused_before_anything_is_installed(monkeypatch, tmp
 
 def test_sides_that_were_recorded_one_after_the_other_took_no_turns():
     def side(*started) -> SimpleNamespace:
-        return SimpleNamespace(samples=[SimpleNamespace(started_unix_ns=at) for at in started])
+        return SimpleNamespace(rounds=[SimpleNamespace(started_unix_ns=at) for at in started])
 
     assert recorded_first(side(1, 2), side(3, 4)) == "A" and recorded_first(side(3, 4), side(1, 2)) == "B"
     assert recorded_first(side(1, 3), side(2, 4)) is None

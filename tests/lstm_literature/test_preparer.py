@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lstm_judge.analysis.summary import summarize
 from lstm_judge.read.labels import versions_command
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
+from lstm_judge.summarize.summarize import summarize
 from lstm_literature import commands, implementations, metrics, preparer
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.preparer import PREPARER, describe_benchmark, protocol_of
@@ -449,7 +449,7 @@ def test_document_001_counts_sequences():
 def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
     items = list(folders.read_many(folder))
     rows = summarize(items)
-    assert {(row.hidden, row.mode, row.group["workload"]) for row in rows} == {
+    assert {(row.configuration["hidden"], row.configuration["mode"], row.group["workload"]) for row in rows} == {
         (32, "forward", "layer-32x8x32"),
         (16, "training", "text-classifier-h16@1/8"),
         (8, "training", "speech-ctc-long@1/50"),

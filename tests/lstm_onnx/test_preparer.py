@@ -333,8 +333,8 @@ def test_commands_take_own_networks(tmp_path, lab):
     assert again["done_before"] == 4 and again["recorded"] == 0
     one = ("record", "--onnx", files[0], "--size", "time=4", "--size", "batch=1", "--trials", 300, "--no-control")
     found = json.loads(lab(*one, "--no-io-binding", "--out", out, "--format", "json").stdout)
-    assert found["summary"]["sequence"] == 4 and found["summary"]["mode"] == "forward"
-    rows = json.loads(lab("summarize", out, "--format", "json").stdout)
+    assert [found["summary"]["configuration"][name] for name in ("sequence", "mode")] == [4, "forward"]
+    rows = [row["configuration"] for row in json.loads(lab("summarize", out, "--format", "json").stdout)]
     assert len(rows) == 5 and {row["mode"] for row in rows} == {"forward", "stream"}
     text = lab("summarize", out, "--figures", tmp_path / "figures").stdout
     assert "I/O binding" in text and "lstm@" in text

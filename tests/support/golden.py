@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 
+from lstm_judge import columns
 from tests.conftest import ROOT, run_here
 
 FOLDER = ROOT / "tests" / "golden"
@@ -59,6 +60,99 @@ def differences(golden: object, found: object, place: str = "") -> list[str]:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (golden, found))
     equal = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
     return [] if equal else [f"{place}: {golden!r} -> {found!r}"]
+
+
+#: Of a verdict and of outliers: a key that they had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
+VERDICT: dict[str, str] = {
+    "verdict": "outcome",
+    "deadline_us": "question.deadline_us",
+    "percentile": "question.percentile",
+    "confidence": "question.confidence",
+    "burst_length": "question.burst_length",
+    "percentile_low_us": "bounds.percentile_low_us",
+    "percentile_high_us": "bounds.percentile_high_us",
+    "miss_rate_low": "bounds.miss_rate_low",
+    "miss_rate_high": "bounds.miss_rate_high",
+    "certifies": "bounds.certifies",
+    "max_certifies": "bounds.max_certifies",
+    "effective_n": "effective.n",
+    "effective_misses": "effective.misses",
+    "verdict_if_effective": "effective.outcome",
+    "verdict_if_independent": "effective.outcome_if_independent",
+    "tau": "bursts.tau",
+    "independent_misses": "bursts.independent_misses",
+    "assumed_burst_length": "bursts.assumed_length",
+    "slow_above_us": "bursts.slow.above_us",
+    "slow_burst_length": "bursts.slow.length",
+    "slow_burst_length_low": "bursts.slow.length_low",
+    "slow_longer": "bursts.slow_longer",
+    "trials_needed": "new_recording.trials",
+    "trials_needed_if_independent": "new_recording.trials_if_independent",
+    "trials_needed_chance": "new_recording.chance",
+    "trials_for_80_percent": "new_recording.trials_for_80_percent",
+    "log_e_met": "evidence.log_met",
+    "log_e_missed": "evidence.log_missed",
+    "extremal_index": "dependence.extremal_index",
+}
+
+OUTLIERS: dict[str, str] = {
+    "period_by": "events.period_by",
+    "causes_counted": "events.counted",
+    "slowest": "events.slowest",
+    "control": "events.control",
+    "switches": "events.switches",
+    "unexplained": "events.unexplained",
+}
+
+#: Command -> where its JSON has the keys that it had before 0.3.0, and keys that are no more.
+PATHS = {
+    "summarize": columns.SUMMARY,
+    "verdict": VERDICT,
+    "outliers": OUTLIERS,
+    "compare": {
+        **columns.COMPARISON,
+        "median_us_rounds_a": "median.a_us",
+        "median_us_rounds_b": "median.b_us",
+        "tail_us_rounds_a": "tail.a_us",
+        "tail_us_rounds_b": "tail.b_us",
+        "miss_rate_rounds_a": "misses.a",
+        "miss_rate_rounds_b": "misses.b",
+        "n_a": "a.n",
+        "n_b": "b.n",
+        "max_us_a": "a.max_us",
+        "max_us_b": "b.max_us",
+    },
+    "replay": {},
+    "scaling": {},
+}
+GONE: dict[str, set[str]] = {
+    "compare": {"clusters_gone", "clusters_new", "clusters_kept", "clusters_unclear"},
+    # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
+    "verdict": {"max_us_rounds", "drift", "until_decided"},
+    "outliers": {"segments"},  # each of `rounds` has its own
+}
+
+
+def as_before(golden: object, found: object, command: str) -> object:
+    """An answer with the keys of the golden one, flat as it was before 0.3.0; a key that is not there is left out."""
+    if isinstance(golden, list) and isinstance(found, list):
+        return [as_before(*both, command) for both in zip(golden, found, strict=True)]
+    if not isinstance(golden, dict) or not isinstance(found, dict) or command not in PATHS:
+        return found
+    flat = {}
+    for name in golden:
+        if name in GONE.get(command, ()):
+            flat[name] = golden[name]
+            continue
+        try:
+            value = columns.value_at(found, PATHS[command].get(name, name))
+        except KeyError:
+            continue
+        expected = golden[name]
+        if isinstance(expected, dict) and isinstance(value, dict):  # `a` of a comparison has more than its source now
+            value = {key: value[key] for key in expected if key in value}
+        flat[name] = value
+    return flat
 
 
 def text(value: object) -> str:

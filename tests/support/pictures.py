@@ -53,12 +53,15 @@ def cells(ax: Axes) -> dict[tuple[int, int], tuple[Text | None, Rectangle]]:
     columns, rows = ([int(axis.get_major_formatter()(tick)) for tick in axis.get_majorticklocs()]
                      for axis in (ax.xaxis, ax.yaxis))  # fmt: skip
     texts = {tuple(int(place) for place in text.get_position()): text for text in ax.texts}
-    patches = {patch.get_xy(): patch for patch in ax.patches}
-    return {
-        (column, row): (texts.get((i, j)), patches[i, j])
-        for i, column in enumerate(columns)
-        for j, row in enumerate(rows)
-    }
+    (mesh,) = ax.collections
+    areas = mesh.get_array()
+    hatches = {patch.get_xy(): patch.get_hatch() for patch in ax.patches}
+    found = {}
+    for i, column in enumerate(columns):
+        for j, row in enumerate(rows):
+            patch = Rectangle((i, j), 1, 1, facecolor=areas[j, i], hatch=hatches.get((i, j)))
+            found[column, row] = texts.get((i, j)), patch
+    return found
 
 
 def table_texts(figure) -> list[tuple[Text, Text]]:

@@ -8,9 +8,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lstm_judge.analysis import deadline
-from lstm_judge.analysis.outliers import Outliers, explain_of, quick_of
-from lstm_judge.read.samples import Latencies
+from lstm_judge.outliers.answer import Outliers
+from lstm_judge.outliers.explain import explain_outliers
+from lstm_judge.outliers.search import search_outliers
+from lstm_judge.read.rounds import Round
+from lstm_judge.verdict import verdict as deadline
+from lstm_judge.verdict.answer import Verdict
+from lstm_judge.verdict.question import Question
 
 MEDIAN_NS = 100_000.0
 NORMAL = np.vectorize(NormalDist().inv_cdf)
@@ -127,13 +131,13 @@ def beats(
 
 def with_counts(
     generator: np.random.Generator, latency_ns: np.ndarray, inside: np.ndarray, *, holds: float, else_: float, **more
-) -> Latencies:
+) -> Round:
     """A sample with context switches in a share `holds` of the trials `inside`, `else_` of the rest; faults in 1 %."""
     n = len(latency_ns)
     switches = generator.random(n) < np.where(inside, holds, else_)
     faults = generator.random(n) < 0.01
     causes = {"involuntary_switches": switches.astype(np.int64), "minor_faults": faults.astype(np.int64)}
-    return Latencies.of(latency_ns, causes=causes, **more)
+    return Round.of(latency_ns, causes=causes, **more)
 
 
 def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.ndarray:
@@ -145,19 +149,19 @@ def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.nda
     return lfilter([1], [1, -rho], noise)
 
 
-def judge(samples, *question, **lengths) -> deadline.Verdict:
+def judge(rounds, *question, **lengths) -> Verdict:
     """The verdict on a `Question` with these fields."""
-    return deadline.judge(samples, deadline.Question(*question, **lengths))
+    return deadline.judge(rounds, Question(*question, **lengths))
 
 
-def explain(samples) -> Outliers:
+def explain(rounds) -> Outliers:
     """Outliers of the rounds of one configuration."""
-    return explain_of([samples])[0]
+    return explain_outliers(rounds)
 
 
-def quick(samples) -> Outliers:
+def quick(rounds) -> Outliers:
     """As `explain`, without causes and periods."""
-    return quick_of([samples])[0]
+    return search_outliers(rounds)
 
 
 def even(n: int, sigma: float = 0.01) -> np.ndarray:

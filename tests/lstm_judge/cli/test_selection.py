@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lstm_trt.store import files
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 #: Command -> what it needs besides a path.

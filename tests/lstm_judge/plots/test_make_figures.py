@@ -53,4 +53,4 @@ def test_these_are_the_commands_of_make_figures():
     target = MAKEFILE.split("\nfigures: ")[1].split("\nlab: ")[0]
     drawn = set(re.findall(r"\$\(BIN\)/(lstm-\w+ \w+)", target))
     known = {"lstm-literature table" if name == "lstm-literature" else f"lstm-trt {name}" for name, *_ in COMMANDS}
-    assert drawn == known | {"lstm-trt report"}  # of which tests/lstm_judge/reports looks at the pictures
+    assert drawn == known | {"lstm-trt report"}  # of which tests/lstm_judge/report looks at the pictures

@@ -13,16 +13,18 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from lstm_judge import plots
-from lstm_judge.analysis.causes import Cause
-from lstm_judge.analysis.deadline import Question, Verdicts, failed
-from lstm_judge.analysis.outliers import OutlierAnswers, causes_text, clusters_line, outliers
-from lstm_judge.analysis.quantiles import count_outliers
-from lstm_judge.analysis.series import Series
-from lstm_judge.analysis.text.verdict import sentence
-from lstm_judge.plots import page as pages, style, tail, trials
-from lstm_judge.plots.style import apart, image_bytes, multiple, percent, sheet
+from lstm_judge.outliers.outliers import OutlierAnswers, outliers
+from lstm_judge.outliers.text import causes_text, clusters_text
+from lstm_judge.plots import page as pages, style, tail
+from lstm_judge.plots.style import Picture, apart, image_bytes, multiple, percent
+from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import Runs, as_runs, load
-from lstm_judge.read.samples import Group, Latencies, NoTrials
+from lstm_judge.statistics.causes import Cause
+from lstm_judge.statistics.quantiles import count_outliers
+from lstm_judge.statistics.trials import Trials
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.text import sentence
+from lstm_judge.verdict.verdict import Verdicts, failed
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
@@ -47,20 +49,20 @@ from tests.support.planted_latencies import explain, judge
 MEDIAN_NS = 100_000.0
 
 
-def sample(n: int, late: int = 0, far: float = 2.0, warmup: int = 10, seed: int = 0, **more) -> Latencies:
+def round_(n: int, late: int = 0, far: float = 2.0, warmup: int = 10, seed: int = 0, **more) -> Round:
     """A bulk near 100 us, evenly spread within 1 %, with `late` trials at `far` times that; warm-up first."""
     body = MEDIAN_NS * np.linspace(0.99, 1.01, max(n - late, 0))
     timed = np.random.default_rng(seed).permutation(np.r_[body, np.full(late, far * MEDIAN_NS)])
     warm = MEDIAN_NS * np.linspace(9, 3, warmup)
-    return Latencies(np.r_[warm, timed], np.arange(warmup + n) < warmup, **more)
+    return Round(np.r_[warm, timed], np.arange(warmup + n) < warmup, **more)
 
 
 SHAPE = LstmShape(2, 64, 64)
 
 
-def group(*samples: Latencies, shape: LstmShape = SHAPE, **more) -> Group:
+def group(*rounds: Round, shape: LstmShape = SHAPE, **more) -> Group:
     configuration = Configuration(shape, "onnxruntime", "1.31.1", "AMD EPYC", protocol=Protocol(**more))
-    return Group(f"{shape.label} on onnxruntime", samples, configuration=configuration)
+    return Group(f"{shape.label} on onnxruntime", rounds, configuration=configuration)
 
 
 def control(n: int) -> np.ndarray:
@@ -68,7 +70,7 @@ def control(n: int) -> np.ndarray:
 
 
 def page(recorded: Group, deadline_us: float, percentile: str = "99", outliers=None):
-    verdict = judge(recorded.samples, deadline_us, percentile)
+    verdict = judge(recorded.rounds, deadline_us, percentile)
     return verdict, plots.verdict_page(recorded, verdict, outliers)
 
 
@@ -87,8 +89,8 @@ def levels(figure) -> dict[str, float]:
     ("late", "expected"), [(0, "MET"), (5, "NOT ENOUGH EVIDENCE"), (60, "MISSED")], ids=["none", "few", "many"]
 )
 def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
-    verdict, figure = page(group(sample(1000, late)), 150)
-    assert verdict.verdict == expected
+    verdict, figure = page(group(round_(1000, late)), 150)
+    assert verdict.outcome == expected
     band = figure.subfigs[1].subfigs[0]
     badge, beside = band.texts
     assert badge.get_text().replace("\n", " ") == expected
@@ -97,7 +99,7 @@ def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
     assert beside.get_text().replace("\n", " ") == sentence(verdict).replace(" us", " µs")
     rows = table_rows(figure)
     value = dict(rows)
-    timed = sample(1000, late).timed_ns > 150_000
+    timed = round_(1000, late).timed_ns > 150_000
     for k in (10, 100, 1000):
         assert int(value[f"most in any {k} consecutive"]) == max(timed[i : i + k].sum() for i in range(1001 - k))
     assert ("in n = 1\u2009000 trials", str(late)) in rows
@@ -119,9 +121,9 @@ def test_thousands_stand_apart_in_figures():
 
 
 def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
-    recorded = group(sample(1000, 7))
+    recorded = group(round_(1000, 7))
     _, figure = page(recorded, 150)
-    us = recorded.samples[0].timed_ns / 1000
+    us = recorded.rounds[0].timed_ns / 1000
     line = pooled_line(figure)
     x, y = line.get_data()
     for level in (99.0, 99.5, 100.0, 101.0, 150.0, 199.9):
@@ -150,18 +152,18 @@ def band_at(figure, latency_us: float) -> tuple[float, float]:
 @pytest.mark.parametrize("late", [0, 3, 4, 5, 12, 16, 17, 30])
 def test_the_band_at_the_deadline_is_the_verdict(late):
     """MET where its upper edge lies below what is allowed, MISSED where its lower edge lies above."""
-    verdict, figure = page(group(sample(1000, late)), 150)
-    assert verdict.effective_n == 1000  # shuffled: independent
+    verdict, figure = page(group(round_(1000, late)), 150)
+    assert verdict.effective.n == 1000  # shuffled: independent
     low, high = band_at(figure, 150)
-    assert verdict.verdict == ("MET" if high <= 0.01 else "MISSED" if low > 0.01 else "NOT ENOUGH EVIDENCE")
+    assert verdict.outcome == ("MET" if high <= 0.01 else "MISSED" if low > 0.01 else "NOT ENOUGH EVIDENCE")
 
 
 def test_dependence_takes_back_no_missed():
     """Misses in runs of 10: few effective trials, and still the band lies above the allowed share."""
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     latency[np.arange(3000) % 100 < 10] *= 2
-    verdict, figure = page(group(Latencies.of(latency)), 150)
-    assert verdict.verdict == "MISSED" and verdict.effective_n < 600
+    verdict, figure = page(group(Round.of(latency)), 150)
+    assert verdict.outcome == "MISSED" and verdict.effective.n < 600
     low, high = band_at(figure, 150)
     assert 0.01 < low < 0.1 < high
 
@@ -170,22 +172,22 @@ def test_misses_in_bursts_widen_the_band():
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     for start in (400, 1400, 2400):
         latency[start : start + 4] = 2e5
-    burst = group(Latencies.of(latency))
+    burst = group(Round.of(latency))
     verdict, figure = page(burst, 150)
-    assert verdict.effective_n < 3000
-    assert (1 - levels(figure)["evidence"]) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
+    assert verdict.effective.n < 3000
+    assert (1 - levels(figure)["evidence"]) ** verdict.effective.n == pytest.approx(0.05, rel=0.01)
     assert "no evidence below, effective n = " in text_of(figure) and dict(table_rows(figure))["effective sample size"]
 
 
 def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
-    recorded = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
+    recorded = group(*(round_(500, 5, seed=number, round=number) for number in range(3)))
     _, figure = page(recorded, 250)
     rounds = lines(figure, drawstyle="steps-post", linewidth=0.8)
     assert len({line.get_color() for line in rounds}) == len(rounds) == 3 and "each of 3 rounds" in text_of(figure)
     bulk = only(lines(figure, label="within 1.5 × IQR"))
     assert len(bulk.get_xdata()) == 3 * 495
     assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
-    assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["round 0", "round 1", "round 2"]
+    assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["0", "1", "2"]
     assert "in 3 rounds" in text_of(figure) and "by round" in text_of(figure)
     assert len(shaded(figure, "warm-up")) == 3
 
@@ -193,38 +195,38 @@ def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
 def test_the_control_run_is_drawn_by_its_excess_in_us():
     noise = np.full(1000, 500.0)
     noise[3] = 60_500.0  # one excess of 60 us
-    _, figure = page(group(sample(1000, control_ns=noise)), 1000)
+    _, figure = page(group(round_(1000, control_ns=noise)), 1000)
     x, _ = only(labelled(figure, "empty step")).get_data()
-    median = np.quantile(sample(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
+    median = np.quantile(round_(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
     assert x[0] == pytest.approx(median) and x[-1] == pytest.approx(median + 60)
     assert "empty step: excess over its median" in text_of(figure)
 
 
 def test_a_configuration_that_failed_has_a_page_with_its_reason():
-    recorded = replace(group(), samples=(), failure=NoTrials("memory", "no memory left"))
+    recorded = replace(group(), rounds=(), failure=NoTrials("memory", "no memory left"))
     figure = plots.verdict_page(recorded, failed(recorded.failure, Question(1000)))
     assert "no memory left" in text_of(figure) and "NOT ENOUGH EVIDENCE" in text_of(figure)
     assert_nothing_is_cut_off(figure)
 
 
 @pytest.mark.heavy
-def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
+def test_all_of_a_million_trials_are_drawn():
     generator = np.random.default_rng(3)
     latency = MEDIAN_NS * (1 + 0.01 * generator.standard_normal(1_000_000))
     slow = generator.choice(1_000_000, 5000, replace=False)
     latency[slow] *= 1.25
     latency[123_456] = 9 * MEDIAN_NS
-    recorded = group(Latencies.of(latency, control_ns=control(1_000_000)))
-    verdict = judge(recorded.samples, 1000, "99.99")
+    recorded = group(Round.of(latency, control_ns=control(1_000_000)))
+    verdict = judge(recorded.rounds, 1000, "99.99")
     figure = plots.verdict_page(recorded, verdict)
     image_bytes(figure)
     assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
     outliers = only(lines(figure, label="outside 1.5 × IQR (box plot)")).get_ydata()
-    inside = Series(latency)
+    inside = Trials(latency)
     assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
     bulk = only(lines(figure, label="within 1.5 × IQR")).get_ydata()
     kept = inside.latency_us[~inside.is_outlier]
-    assert len(bulk) < 40_000 and (bulk.min(), bulk.max()) == (kept.min(), kept.max())
+    assert len(bulk) == len(kept) and (bulk.min(), bulk.max()) == (kept.min(), kept.max())
     x, y = pooled_line(figure).get_data()
     assert len(x) < 6000
     for level in np.quantile(latency / 1000, [0.01, 0.3, 0.5, 0.9, 0.99, 0.996, 0.99999]):
@@ -232,12 +234,8 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
         assert drawn == pytest.approx(np.mean(latency / 1000 > level), rel=0.02)
 
 
-def test_thinning_keeps_what_it_must():
+def test_exceedance_counts_the_trials_above_each_level():
     values = np.random.default_rng(1).random(50_001)
-    kept = trials.thinned(values, 1000)
-    assert len(kept) <= 1300 and values[kept].max() == values.max() and values[kept].min() == values.min()
-    assert (np.diff(kept) > 0).all() and np.diff(kept).max() <= 200  # no stretch is left empty
-    assert list(trials.thinned(values[:10], 1000)) == list(range(10))
     ordered = np.sort(values)
     latency, above = tail.exceedance(ordered)
     assert (ordered[len(values) - 1 - above] == latency).all() and list(above[-3:]) == [2, 1, 0]
@@ -248,9 +246,9 @@ def sweep(n: int = 1000, hidden: tuple[int, ...] = (32, 64, 128)) -> Runs:
     groups, failures = [], []
     for shape in Grid((2,), hidden, (16, 32)):
         late = {32: 0, 64: 5, 128: 60}[shape.hidden]
-        recorded = group(sample(n, late, seed=shape.hidden + shape.sequence), shape=shape)
+        recorded = group(round_(n, late, seed=shape.hidden + shape.sequence), shape=shape)
         if (shape.hidden, shape.sequence) == (128, 32):
-            recorded = replace(recorded, samples=(), failure=NoTrials("build", "none"))
+            recorded = replace(recorded, rounds=(), failure=NoTrials("build", "none"))
             failures.append(Failure(recorded.configuration, 0, "build", "none"))
         groups.append(recorded)
     return Runs(tuple(groups), recordings=tuple(failures))
@@ -258,9 +256,7 @@ def sweep(n: int = 1000, hidden: tuple[int, ...] = (32, 64, 128)) -> Runs:
 
 def verdicts_of(runs: Runs, percentile: str) -> list:
     """Verdicts at a deadline of 150 us."""
-    return [
-        judge(group.samples, 150, percentile) if group.n else failed(group.failure, Question(150)) for group in runs
-    ]
+    return [judge(group.rounds, 150, percentile) if group.n else failed(group.failure, Question(150)) for group in runs]
 
 
 def bounds(runs, deadline_us: float, percentile: str | None = None, **options):
@@ -285,10 +281,10 @@ def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
             assert text.get_text() == "build"
             failed_hatch = patch.get_hatch()
             continue
-        verdict = judge(recorded.samples, 150, "99")
+        verdict = judge(recorded.rounds, 150, "99")
         assert not text.get_text().startswith(">")
-        assert (float(text.get_text()) <= 150) == (verdict.verdict == "MET")
-        assert verdict_of(text, patch) == verdict.verdict
+        assert (float(text.get_text()) <= 150) == (verdict.outcome == "MET")
+        assert verdict_of(text, patch) == verdict.outcome
     hatches = {patch.get_hatch() for _, patch in found.values()}
     assert len(hatches) == 3 and failed_hatch  # none, too little evidence, failed
     assert "NOT ENOUGH EVIDENCE" in text_of(figure) and "failed at the named stage" in text_of(figure)
@@ -297,13 +293,13 @@ def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
 @pytest.mark.parametrize("misses", [0, 1, 2, 3, 4, 5, 6])
 def test_the_bound_is_the_order_statistic_of_the_exact_test(misses):
     """The bound meets a deadline between two latencies exactly where the verdict does."""
-    groups = [group(sample(1000, 0), shape=LstmShape(2, hidden, 64)) for hidden in (8, 16)]
-    ordered = np.sort(groups[0].samples[0].timed_ns) / 1000
+    groups = [group(round_(1000, 0), shape=LstmShape(2, hidden, 64)) for hidden in (8, 16)]
+    ordered = np.sort(groups[0].rounds[0].timed_ns) / 1000
     deadline = float((ordered[999 - misses] + ordered[1000 - misses]) / 2) if misses else 1000.0
-    verdict = judge(groups[0].samples, deadline, "99")
+    verdict = judge(groups[0].rounds, deadline, "99")
     assert verdict.misses == misses
     (shown,) = {verdict_of(*cell) for cell in cells(bounds(groups, deadline, "99").axes[0]).values()}
-    assert shown == verdict.verdict == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
+    assert shown == verdict.outcome == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
 
 
 def test_what_so_many_trials_cannot_prove_is_not_a_number():
@@ -315,7 +311,7 @@ def test_what_so_many_trials_cannot_prove_is_not_a_number():
 
 def test_the_percentile_is_what_so_many_trials_can_prove():
     shapes = [LstmShape(2, hidden, 64) for hidden in (8, 16, 32)]
-    groups = [group(sample(n), shape=shape) for n, shape in zip((298, 1000, 3000), shapes, strict=True)]
+    groups = [group(round_(n), shape=shape) for n, shape in zip((298, 1000, 3000), shapes, strict=True)]
     figure = bounds(groups, 150)
     assert "p99 at n = 298 or 1\u2009000, p99.9 at n = 3\u2009000" in text_of(figure)
     found = cells(figure.axes[0])
@@ -325,7 +321,7 @@ def test_the_percentile_is_what_so_many_trials_can_prove():
 
 def test_the_margin_map_needs_shapes_and_axes():
     with pytest.raises(UsageError, match="recordings made by this package"):
-        bounds([Group("numbers", (sample(100),))], 100)
+        bounds([Group("numbers", (round_(100),))], 100)
     with pytest.raises(UsageError, match="must differ"):
         bounds(sweep(), 100, x="hidden", y="hidden")
     with pytest.raises(UsageError, match="unknown axis 'width'"):
@@ -335,22 +331,19 @@ def test_the_margin_map_needs_shapes_and_axes():
 
 
 def test_the_map_distinguishes_machines():
-    groups = [group(sample(1000, machine=machine)) for machine in ("one", "other")]
+    groups = [group(round_(1000, machine=machine)) for machine in ("one", "other")]
     shown = text_of(bounds(groups, 150))
     assert "machine one" in shown and "machine other" in shown
 
 
 @pytest.mark.heavy
-def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
+def test_draw_verdicts_writes_a_page_each_and_the_map(tmp_path):
     groups = sweep(hidden=(64, 128))
     verdicts = verdicts_of(groups, "99.9")
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
-    assert [path.name for path in paths if "margin" in path.name] == [
-        "verdict-margin-p99.9.png",
-        "verdict-margin-proven.png",
-    ]
+    assert [path.name for path in paths if "margin" in path.name] == ["verdict-margin-p99.9.png"]
     names = {f"verdict-2x{hidden}-s{sequence}-b1-on-onnxruntime.png" for hidden in (64, 128) for sequence in (16, 32)}
-    assert {path.name for path in paths} >= names and len(paths) == 6
+    assert {path.name for path in paths} >= names and len(paths) == 5
     assert all(png_size(path)[0] == round(9.2 * 130) for path in paths)
 
 
@@ -372,8 +365,8 @@ def test_columns_of_one_table_have_pages_of_their_own(names_only, tmp_path, lab)
 
 
 def test_the_same_page_is_the_same_file(tmp_path):
-    recorded = group(sample(300, 4))
-    verdict = judge(recorded.samples, 150, "99")
+    recorded = group(round_(300, 4))
+    verdict = judge(recorded.rounds, 150, "99")
     hashes = set()
     for name in ("a", "b"):
         (path,) = plots.draw_verdicts([recorded], [verdict], tmp_path / name)
@@ -384,10 +377,10 @@ def test_the_same_page_is_the_same_file(tmp_path):
 def test_of_many_the_worst_have_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "PAGES", 3)
     drawn = []
-    monkeypatch.setattr(pages, "verdict_page", lambda _, verdict, __: drawn.append(verdict) or sheet("", [], 1)[0])
-    groups = [Group("", (sample(40, 1, far=2 + late),)) for late in range(14)]
-    verdicts = [judge(recorded.samples, 150, "50") for recorded in groups]
-    verdicts[3] = judge(groups[3].samples, 50, "50")  # all trials are misses
+    monkeypatch.setattr(pages, "verdict_page", lambda _, verdict, __: drawn.append(verdict) or Picture())
+    groups = [Group("", (round_(40, 1, far=2 + late),)) for late in range(14)]
+    verdicts = [judge(recorded.rounds, 150, "50") for recorded in groups]
+    verdicts[3] = judge(groups[3].rounds, 50, "50")  # all trials are misses
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths] == ["verdict.png", "verdict-2.png", "verdict-3.png"]
     assert drawn == [verdicts[3], verdicts[13], verdicts[12]]  # MISSED first, then the largest maximum
@@ -397,9 +390,9 @@ def test_of_many_the_worst_have_pages(tmp_path, monkeypatch):
 
 
 def test_arrivals_stand_side_by_side_with_the_machine_alone():
-    closed = group(sample(500, 3, control_ns=control(500)))
-    spin = group(sample(500, 9, control_ns=control(400)), arrival="periodic", period_us=1000.0)
-    paused = group(sample(500), arrival="paused", pause_ms=10.0)
+    closed = group(round_(500, 3, control_ns=control(500)))
+    spin = group(round_(500, 9, control_ns=control(400)), arrival="periodic", period_us=1000.0)
+    paused = group(round_(500), arrival="paused", pause_ms=10.0)
     figure = plots.arrival_tails([paused, spin, closed], deadline_us=150)
     legend = [text for text in text_of(figure).splitlines() if "median" in text]
     assert [text.split(":")[0] for text in legend] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
@@ -416,7 +409,7 @@ def test_arrivals_stand_side_by_side_with_the_machine_alone():
 def test_a_replay_is_drawn_beside_what_was_recorded():
     latency = np.full(100, 100_000.0)
     latency[10] = 2_000_000.0  # with a period of 200 us the calls after it wait
-    recorded = group(Latencies.of(latency))
+    recorded = group(Round.of(latency))
     figure = plots.replay_tails(recorded, 200, deadline_us=250)
     closed, due = (line.get_data() for line in lines(figure, drawstyle="steps-post"))
     assert [np.round(y[np.searchsorted(x, 250, side="right") - 1] * 100) for x, y in (closed, due)] == [1, 18]
@@ -426,17 +419,17 @@ def test_a_replay_is_drawn_beside_what_was_recorded():
 
 
 EDGES = {
-    "one trial": (group(sample(1, warmup=0)), 150, "99"),
-    "one trial, deadline far": (group(sample(1)), 1e6, "99.99"),
-    "all equal": (group(Latencies.of(np.full(50, 1e5))), 150, "99"),
-    "deadline far below": (group(sample(1000, 3)), 0.5, "99"),
-    "deadline just above": (group(sample(1000)), 101.5, "99"),
-    "three rounds": (group(*(sample(700, 9, seed=n, round=n) for n in range(3))), 150, "99"),
-    "a dozen rounds": (group(*(sample(60, 2, seed=n, round=n) for n in range(12))), 150, "90"),
-    "control": (group(sample(1000, 12, control_ns=control(1000))), 150, "99.9"),
-    "long tail": (group(sample(10_000, 30, far=300)), 1000, "99.99"),
-    "numbers from elsewhere": (Group("", (Latencies.of([3e6, 5e6, 4e6]),), {"batch": 3}), 4500, "50"),
-    "a long name": (Group("a recording with a very long name " * 4, (sample(100),)), 150, "99"),
+    "one trial": (group(round_(1, warmup=0)), 150, "99"),
+    "one trial, deadline far": (group(round_(1)), 1e6, "99.99"),
+    "all equal": (group(Round.of(np.full(50, 1e5))), 150, "99"),
+    "deadline far below": (group(round_(1000, 3)), 0.5, "99"),
+    "deadline just above": (group(round_(1000)), 101.5, "99"),
+    "three rounds": (group(*(round_(700, 9, seed=n, round=n) for n in range(3))), 150, "99"),
+    "a dozen rounds": (group(*(round_(60, 2, seed=n, round=n) for n in range(12))), 150, "90"),
+    "control": (group(round_(1000, 12, control_ns=control(1000))), 150, "99.9"),
+    "long tail": (group(round_(10_000, 30, far=300)), 1000, "99.99"),
+    "numbers from elsewhere": (Group("", (Round.of([3e6, 5e6, 4e6]),), {"batch": 3}), 4500, "50"),
+    "a long name": (Group("a recording with a very long name " * 4, (round_(100),)), 150, "99"),
 }
 
 
@@ -463,14 +456,14 @@ def test_the_page_on_the_edges(name):
 
 
 def test_trials_in_order_of_a_group():
-    figure = plots.trials_in_order(group(sample(300, 4)), deadline_us=150)
+    figure = plots.trials_in_order(group(round_(300, 4)), deadline_us=150)
     outside = only(lines(figure, label="outside 1.5 × IQR (box plot)"))
     assert len(outside.get_xdata()) == 4 and len(deadlines(figure)) == 2
     with pytest.raises(UsageError, match="no trials after warm-up"):
         plots.trials_in_order(group())
 
 
-def watched(missing: str | None = None) -> Latencies:
+def watched(missing: str | None = None) -> Round:
     """Calls of 100 us, one each ms, in two blocks; ten are preempted, five wait, one has page faults.
 
     During the second block other programs used the processor.
@@ -481,7 +474,7 @@ def watched(missing: str | None = None) -> Latencies:
     faults = np.where(np.arange(n) == 70, 12, 0)
     others = {"others_ns": 60_000_000, "others_total_ns": 60_000_000}
     quiet = dict.fromkeys(others, 0)
-    return Latencies.of(
+    return Round.of(
         latency_ns + preempted + waited,
         np.arange(n) * 1_000_000,
         off_core={} if missing else {"preempted_ns": preempted, "off_core_ns": preempted + waited},
@@ -492,9 +485,9 @@ def watched(missing: str | None = None) -> Latencies:
 
 
 def test_the_timeline_shows_what_was_measured_beside_each_call():
-    figure = plots.timeline(group(watched()), deadline_us=130)
+    figure = plots.timeline(group(watched()))
     latency, *below = figure.axes
-    assert len(latency.lines[0].get_xdata()) == 200 and len(deadlines(figure)) == 1
+    assert len(latency.lines[0].get_xdata()) == 200
     named = {line.get_label(): line for ax in below for line in ax.lines}
     assert named["preempted: 10 calls"].get_ydata().tolist() == [40] * 10
     waited = named["waiting by itself: 5 calls"]
@@ -512,18 +505,16 @@ def test_the_timeline_without_times_off_the_core_says_why():
     assert "Times off the core were not measured: perf_event_open: Permission denied." in text_of(figure)
     assert not list(figure.axes[1].lines)
     with pytest.raises(UsageError, match="no round with times off the core"):
-        plots.timeline(group(sample(300)))
-    with pytest.raises(UsageError, match="no round with times off the core"):
-        plots.timeline(group(watched()), round_number=3)
+        plots.timeline(group(round_(300)))
 
 
 def test_the_timeline_is_drawn_beside_the_page_of_outliers(names_only, tmp_path):
     recorded = group(watched())
-    paths = plots.draw_outliers([recorded], [explain(recorded.samples)], tmp_path)
+    paths = plots.draw_outliers([recorded], [explain(recorded.rounds)], tmp_path)
     assert [path.name for path in paths][1:] == ["timeline-2x64-s64-b1-on-onnxruntime.png"]
 
 
-def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Latencies:
+def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Round:
     """A normal bulk of 1 %, clusters of exact size, a step half way; warm-up first."""
     generator = np.random.default_rng(seed)
     ratios = 1 + 0.01 * generator.standard_normal(n)
@@ -533,12 +524,12 @@ def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step
         first += count
     ratios[n // 2 :] *= step
     warm = np.linspace(9, 3, 10)
-    return Latencies(MEDIAN_NS * np.r_[warm, ratios], np.arange(n + 10) < 10, **more)
+    return Round(MEDIAN_NS * np.r_[warm, ratios], np.arange(n + 10) < 10, **more)
 
 
 def planted(**more) -> tuple[Group, object]:
     recorded = group(clustered(**more))
-    return recorded, explain(recorded.samples)
+    return recorded, explain(recorded.rounds)
 
 
 def cluster_line(figure, cluster):
@@ -548,7 +539,7 @@ def cluster_line(figure, cluster):
 
 def test_clusters_have_their_own_colours_and_names():
     recorded, found = planted(step=1.05)
-    figure = plots.trials_in_order(recorded, outliers=found)
+    figure = plots.outliers_page(recorded, found)
     assert len(found.clusters) == 2
     drawn = [cluster_line(figure, cluster) for cluster in found.clusters]
     assert [len(line.get_ydata()) for line in drawn] == [cluster.count for cluster in found.clusters]
@@ -565,22 +556,22 @@ def test_clusters_have_their_own_colours_and_names():
 
 def test_findings_belong_to_the_trials_that_are_drawn():
     recorded, found = planted()
-    figure = plots.trials_in_order(recorded, outliers=found)
+    figure = plots.outliers_page(recorded, found)
     places = cluster_line(figure, found.clusters[0]).get_xdata()
-    assert list(places) == list(10 + np.flatnonzero(found.labels[0] == 0))
-    (first,) = recorded.samples
+    assert list(places) == list(10 + np.flatnonzero(found.rounds[0].labels == 0))
+    (first,) = recorded.rounds
     shorter = replace(first, latency_ns=first.latency_ns[20:], warmup=first.warmup[20:])
-    with pytest.raises(UsageError, match="2000 trials, but round 0 has 1990"):
-        plots.trials_in_order(replace(recorded, samples=(shorter,)), outliers=found)
-    with pytest.raises(UsageError, match="1 rounds"):
-        plots.trials_in_order(replace(recorded, samples=(first, replace(first, round=1))), outliers=found)
+    with pytest.raises(UsageError, match=r"\[2000\] trials, but .* has \[1990\]"):
+        plots.outliers_page(replace(recorded, rounds=(shorter,)), found)
+    with pytest.raises(UsageError, match=r"\[2000\] trials, but .* has \[2000, 2000\]"):
+        plots.outliers_page(replace(recorded, rounds=(first, replace(first, round=1))), found)
 
 
 def test_rounds_without_timed_trials_do_not_shift_the_findings():
-    empty = Latencies(np.array([1e5]), np.array([True]), round=0)
+    empty = Round(np.array([1e5]), np.array([True]), round=0)
     recorded = group(empty, clustered(seed=1, round=1), clustered(seed=2, round=2))
-    found = explain(recorded.samples)
-    figure = plots.verdict_page(recorded, judge(recorded.samples, 250, "99"), found)
+    found = explain(recorded.rounds)
+    figure = plots.verdict_page(recorded, judge(recorded.rounds, 250, "99"), found)
     assert len(cluster_line(figure, found.clusters[0]).get_xdata()) == found.clusters[0].count > 60
     assert_the_page_is_whole(figure)
 
@@ -601,7 +592,7 @@ def test_the_page_of_outliers(counts):
     }
     assert [number[kind] for kind in kinds] == list(found.partition.values())
     assert sum(number[kind] for kind in kinds) == number["sum"] == 2000
-    assert number["outside 1.5 × IQR"] == found.outliers == count_outliers(recorded.samples[0].timed_ns)
+    assert number["outside 1.5 × IQR"] == found.outliers == count_outliers(recorded.rounds[0].timed_ns)
     legend = {kind: sum(len(line.get_xdata()) for line in labelled(figure, kind.removesuffix("s"))) for kind in kinds}
     assert legend == {kind: number[kind] for kind in kinds}
     assert number["fast clusters"] == (80 if counts and counts[0][0] == 0.8 else 0)
@@ -645,7 +636,7 @@ def test_tables_of_verdicts_outliers_and_clusters():
     recorded, found = planted()
     answers = OutlierAnswers(as_runs([recorded]), (found,))
     (row,) = answers.frame.to_dict("records")
-    assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
+    assert row["outliers"] == found.outliers and row["clusters"] == clusters_text(found.clusters)
     clusters = answers.clusters
     assert clusters["trials"].tolist() == [cluster.count for cluster in found.clusters] and len(clusters) == 2
     assert clusters["percent"].tolist() == pytest.approx([100 * cluster.share for cluster in found.clusters])
@@ -659,11 +650,11 @@ def test_a_cause_of_few_slow_trials_is_stated_as_a_part():
     def text(share: float, by: str = "trial") -> str:
         cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
         part = SimpleNamespace(causes=(cause,), hint=None)
-        return causes_text(part, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+        return causes_text(part, SimpleNamespace(counted=("major_faults",)), short=True).replace("\u00a0", " ")
 
     assert text(0.9) == "major page faults (odds ratio 12.0)"
     assert text(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
     assert "partly" not in text(0.2, "control")
-    nothing = SimpleNamespace(causes=(), hint=None), SimpleNamespace(causes_counted=("major_faults",))
-    assert causes_text(*nothing) == "unexplained"
-    assert causes_text(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"
+    nothing = SimpleNamespace(causes=(), hint=None)
+    assert causes_text(nothing, SimpleNamespace(counted=("major_faults",)), short=True) == "unexplained"
+    assert causes_text(nothing, SimpleNamespace(counted=()), short=True) == "no events were counted"

@@ -6,15 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lstm_judge.analysis.deadline import Question, verdict
-from lstm_judge.analysis.outcomes import Outcome
-from lstm_judge.analysis.outliers import outliers
-from lstm_judge.analysis.segments import not_judged
-from lstm_judge.analysis.summary import summarize
+from lstm_judge.outcomes import Outcome
+from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.runs import load
+from lstm_judge.statistics.segments import not_judged
+from lstm_judge.summarize.summarize import summarize
+from lstm_judge.verdict.decide import by_count
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.errors import LabError, UsageError
 from tests.conftest import rest_is_heavy
-from tests.lstm_judge.read.test_samples import put, refusal
+from tests.lstm_judge.read.test_rounds import put, refusal
 
 #: Latencies in us without chance: evenly over the quantiles of a skewed distribution, in an order of their own.
 EVEN = (np.arange(1, 4001) * 0.6180339887498949) % 1
@@ -44,8 +46,8 @@ def falsely_decided(runs, percentiles=("50", "90", "99")) -> list:
         for deadline_us in np.r_[np.linspace(1, 450, 60), 64, 128, 256]:
             question = Question(float(deadline_us), percentile)
             misses = int(np.count_nonzero(deadline_us < TRUE_US))
-            true = question.decide(misses, len(TRUE_US))
-            found = verdict(runs, float(deadline_us), percentile)[0].verdict
+            true = by_count(question, misses, len(TRUE_US))
+            found = verdict(runs, float(deadline_us), percentile)[0].outcome
             if found not in (true, Outcome.NOT_ENOUGH_EVIDENCE):
                 wrong.append((percentile, deadline_us, found, true))
     return wrong
@@ -65,18 +67,18 @@ def test_a_fine_histogram_decides_as_its_calls():
     each = load(TRUE_US, unit="us")
     for deadline_us, outcome in ((120.1, Outcome.MISSED), (300.1, Outcome.MET)):
         (of_bins,), (of_calls,) = (verdict(source, deadline_us, "99") for source in (runs, each))
-        assert of_bins.verdict == of_calls.verdict == outcome
+        assert of_bins.outcome == of_calls.outcome == outcome
         assert of_bins.certain_misses <= of_calls.misses <= of_bins.misses and of_bins.n == of_calls.n
         assert of_bins.misses - of_bins.certain_misses <= 10  # those in two bins
     for percentile in ("50", "99", "99.9"):
         (of_bins,), (of_calls,) = (verdict(source, 200, percentile) for source in (runs, each))
         assert abs(of_bins.percentile_us - of_calls.percentile_us) <= 0.25
-        assert of_bins.percentile_low_us <= of_calls.percentile_low_us
-        assert (of_bins.percentile_high_us or np.inf) >= (of_calls.percentile_high_us or 0)
+        assert of_bins.bounds.percentile_low_us <= of_calls.bounds.percentile_low_us
+        assert (of_bins.bounds.percentile_high_us or np.inf) >= (of_calls.bounds.percentile_high_us or 0)
     (of_bins,), (of_calls,) = summarize(runs), summarize(each)
     assert of_bins.n == of_calls.n and of_bins.clusters is None and of_bins.steady_state is None
     for field in ("median_us", "p99_us", "mean_us", "min_us", "max_us"):
-        assert abs(getattr(of_bins, field) - getattr(of_calls, field)) <= 0.25, field
+        assert abs(of_bins.flat[field] - of_calls.flat[field]) <= 0.25, field
 
 
 #: 3000 calls in bins of 1 us, of which 6 miss 1000 us.
@@ -91,15 +93,20 @@ def rows(path, bins: dict, heading: str = "latency_us,count"):
 def test_the_order_of_a_histogram_is_not_judged(tmp_path):
     runs = load(rows(tmp_path / "h.csv", FINE), counts="count")
     (answer,) = verdict(runs, 1000, "99")
-    assert (answer.verdict, answer.n, answer.misses, answer.percentile_us) == (Outcome.MET, 3000, 6, 399)
-    assert (answer.percentile_low_us, answer.percentile_high_us) == (398, 402)  # from edge to edge of bins
-    assert answer.firm_statistics is None and answer.drift is None and answer.known_to == "bin" and answer.tau == 1
+    assert (answer.outcome, answer.n, answer.misses, answer.percentile_us) == (Outcome.MET, 3000, 6, 399)
+    assert (answer.bounds.percentile_low_us, answer.bounds.percentile_high_us) == (
+        398,
+        402,
+    )  # from edge to edge of bins
+    assert (
+        answer.firm_statistics is None and answer.drift is None and answer.known_to == "bin" and answer.bursts.tau == 1
+    )
     assert answer.dependence.how == "" and answer.rounds[0].steady_state is None
-    assert verdict(runs, 1000, "99.9")[0].verdict == Outcome.NOT_ENOUGH_EVIDENCE
+    assert verdict(runs, 1000, "99.9")[0].outcome == Outcome.NOT_ENOUGH_EVIDENCE
     (within,) = verdict(runs, 299.5, "97.5")  # the bin of 300 may reach below it
-    assert within.verdict == Outcome.NOT_ENOUGH_EVIDENCE and (within.certain_misses, within.misses) == (60, 200)
-    assert verdict(runs, 150, "99")[0].verdict == Outcome.MISSED
-    assert verdict(runs, 1000, "99", burst_length=50)[0].verdict == Outcome.NOT_ENOUGH_EVIDENCE
+    assert within.outcome == Outcome.NOT_ENOUGH_EVIDENCE and (within.certain_misses, within.misses) == (60, 200)
+    assert verdict(runs, 150, "99")[0].outcome == Outcome.MISSED
+    assert verdict(runs, 1000, "99", burst_length=50)[0].outcome == Outcome.NOT_ENOUGH_EVIDENCE
 
 
 def test_calls_above_the_bins_miss_and_leave_the_maximum_open(tmp_path, lab):
@@ -109,7 +116,8 @@ def test_calls_above_the_bins_miss_and_leave_the_maximum_open(tmp_path, lab):
         assert (answer.n, answer.misses, answer.certain_misses) == (3000, 10, 10), above
         assert answer.max_us is None and verdict(runs, 5000, "99.9")[0].certain_misses == 0
         (row,) = summarize(runs)
-        assert row.max_us is None and row.p999_us is None and row.median_us == 100
+        assert row.statistics["max_us"] is None
+        assert [row.percentiles[key].us for key in ("p999", "median")] == [None, 100]
     for command in (["verdict", "--deadline-us", 350], ["summarize"]):
         for form in ("text", "json"):
             result = lab(*command, tmp_path / "h.csv", "--counts", "count", "--format", form)
@@ -119,11 +127,11 @@ def test_calls_above_the_bins_miss_and_leave_the_maximum_open(tmp_path, lab):
 def test_a_billion_calls_are_not_expanded(tmp_path):
     runs = load(rows(tmp_path / "h.csv", {100: 3 * 10**9, 200: 10**6, 900: 7, 910: 0, "inf": 0}), counts="count")
     (answer,) = verdict(runs, 500, "99.9")
-    assert answer.verdict == Outcome.MET and answer.n == 3_001_000_007 and answer.misses == 7
-    assert summarize(runs)[0].p999_us == 100
+    assert answer.outcome == Outcome.MET and answer.n == 3_001_000_007 and answer.misses == 7
+    assert summarize(runs)[0].percentiles["p999"].us == 100
     # All calls may miss 50 us: what MET would have assumed is not computed for each.
     for deadline_us, outcome in ((50, Outcome.NOT_ENOUGH_EVIDENCE), (150, Outcome.MET), (950, Outcome.MET)):
-        assert verdict(runs, deadline_us, "99")[0].verdict == outcome
+        assert verdict(runs, deadline_us, "99")[0].outcome == outcome
 
 
 REFUSED = {
@@ -160,7 +168,7 @@ def test_what_needs_single_times_says_so_of_a_histogram(tmp_path, lab):
         assert "no order" in line and result.returncode != 70
     assert lab("verdict", path, "--deadline-us", 1, *counted, "--figures", tmp_path).returncode == 2
     with pytest.raises(LabError, match="no order"):
-        load(path, counts="count")[0].samples[0].timed_ns  # noqa: B018
+        load(path, counts="count")[0].rounds[0].timed_ns  # noqa: B018
 
 
 # Clocks
@@ -180,7 +188,7 @@ def test_a_coarse_clock_decides_nothing_that_its_calls_do_not(step_us, tmp_path)
     runs = load(path)
     assert (shown == 0).any() and runs[0].n == len(shown) and not falsely_decided(runs)
     assert any("are 0" in warning for warning in runs.warnings)
-    assert runs[0].samples[0].latency_ns.min() == step_us * 1000
+    assert runs[0].rounds[0].latency_ns.min() == step_us * 1000
 
 
 def test_most_times_of_a_coarse_clock_are_zero(tmp_path):
@@ -189,10 +197,10 @@ def test_most_times_of_a_coarse_clock_are_zero(tmp_path):
     runs = load(path)
     for deadline_ms, outcome in ((5, "NOT ENOUGH EVIDENCE"), (20, "NOT ENOUGH EVIDENCE"), (40, "MET")):
         (answer,) = verdict(runs, 1e3 * deadline_ms, "99")
-        assert (answer.verdict, answer.n) == (outcome, 5125), deadline_ms
+        assert (answer.outcome, answer.n) == (outcome, 5125), deadline_ms
         assert answer.known_to == "step" and answer.drift is None and "15.6 ms" in answer.not_judged
     (row,) = summarize(runs)
-    assert row.n == 5125 and row.median_us == 15600 and row.clusters is None
+    assert row.n == 5125 and row.percentiles["median"].us == 15600 and row.clusters is None
     assert "not judged" in str(outliers(runs)) and "15.6 ms" in str(outliers(runs))
 
 
@@ -209,9 +217,9 @@ def test_only_zeros_are_refused(tmp_path):
 def test_ratios_are_judged_from_three_steps_on(steps):
     """Without a 0 too, as where a clock of 1 ms shows 1 and 2: those are no cluster at 2x."""
     shown_ms = readings(steps + 0.1 + 0.1 * EVEN, 1.0)
-    why = not_judged(load(shown_ms, unit="ms")[0].samples)
+    why = not_judged(load(shown_ms, unit="ms")[0].rounds)
     assert (why is None) == (steps >= 3)
-    assert not_judged(load(shown_ms + EVEN * 1e-3, unit="ms")[0].samples) is None  # a fine clock
+    assert not_judged(load(shown_ms + EVEN * 1e-3, unit="ms")[0].rounds) is None  # a fine clock
 
 
 def test_other_rounds_of_a_coarse_clock_have_no_zero(tmp_path):

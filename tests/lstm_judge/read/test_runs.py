@@ -1,4 +1,4 @@
-"""Runs: groups of samples, selected by their configuration."""
+"""Runs: groups of rounds, selected by their configuration."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lstm_judge.analysis.summary import summarize
-from lstm_judge.read.runs import Incomplete, Runs, as_runs, load, other_versions
+from lstm_judge.read.runs import LATENCIES, Incomplete, Runs, as_runs, load, other_versions
+from lstm_judge.summarize.summarize import summarize
 from lstm_onnx.c.file import VERSION
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from tests.conftest import ROOT
-from tests.lstm_judge.read.test_samples import put
+from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 
@@ -109,7 +110,7 @@ def test_two_machines_with_one_configuration_stay_apart(tmp_path):
     for chosen, machine in ((runs.where(machine="b", hidden=8), "b"), (runs.where(hidden=8)[:1], runs[0].machine)):
         assert [item.provenance["machine_fingerprint"] for item in chosen.recordings] == [machine]
         (row,) = summarize(chosen)
-        assert row.machine == machine and row.rounds == 1
+        assert row.machine == machine and row.rounds.count == 1
     assert [row.status for row in summarize(runs.where(machine="a"), by_round=True)] == ["ok", "failed"]
     assert [row.status for row in summarize(runs.where(machine="b"), by_round=True)] == ["ok", "ok"]
 
@@ -223,7 +224,7 @@ def recorded_with(version: str, hidden: int = 8, runtime: str = "onnxruntime", *
 
 
 def lines_of(*recordings: schema.Recording) -> list[str]:
-    return other_versions(as_runs(recordings))
+    return list(other_versions(as_runs(recordings)))
 
 
 def test_recordings_of_one_version_that_is_installed_or_not_known_here_are_not_remarked():
@@ -257,3 +258,20 @@ def test_the_rows_of_a_summary_show_the_versions_that_tell_them_apart():
     assert "version" not in one.splitlines()[2].split() and "version" in other.splitlines()[2].split()
     *_, first, second = other.splitlines()
     assert "1.0" in first.split() and "2.0" in second.split()
+
+
+def test_runs_groups_and_rounds_are_one_short_line():
+    name = "data/epyc/deadline"
+    runs = load(ROOT / name, columns=LATENCIES)
+    assert repr(runs).startswith(f"<Runs: {len(runs)} configurations, {sum(group.n for group in runs)} trials, ")
+    assert repr(runs).endswith(f"{name}>")
+    group = runs[0]
+    assert repr(group) == f"<Group {group.name}: {group.n} trials in 1 round>"
+    assert repr(group.rounds[0]) == f"<Round 0: {group.rounds[0].n} trials>"
+    for thing in (runs, group, group.rounds[0], replace(runs, source=100 * "long/")):
+        assert "\n" not in repr(thing) and len(repr(thing)) < 200
+    html = runs[:3]._repr_html_()
+    assert html.startswith("<p>") and runs[:3].sentence in html and html.count("<tr") == 4
+    printed = []
+    runs._repr_pretty_(SimpleNamespace(text=printed.append), cycle=False)
+    assert printed[0].endswith(str(runs))

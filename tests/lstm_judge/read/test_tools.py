@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from lstm_judge.analysis.deadline import verdict
 from lstm_judge.read.runs import load
-from tests.lstm_judge.read.test_samples import refusal
+from lstm_judge.verdict.verdict import verdict
+from tests.lstm_judge.read.test_rounds import refusal
 
 HYPERFINE = {
     "results": [
@@ -61,14 +61,14 @@ def test_times_of_hyperfine(tmp_path):
     assert "--group-by name" in refusal(path)
     runs = load(path, group_by=["name"])
     assert [group.group["name"] for group in runs] == ["./infer", "./infer --batch 2"]
-    assert runs[1].samples[0].latency_ns.tolist() == [3865375, 726180, 632991, 599831, 701212]
+    assert runs[1].rounds[0].latency_ns.tolist() == [3865375, 726180, 632991, 599831, 701212]
     one = load(put(path, {"results": HYPERFINE["results"][:1]}))
     assert one[0].n == 5 and one.how == {"column": "latency_s", "unit": "s"} and one.warnings == ()
 
 
 def test_data_of_pytest_benchmark_only_where_a_round_is_one_call(tmp_path):
     path = put(tmp_path / "a.json", benchmark(1, data=[1.7e-4, 1.8e-4, 8.2e-3]))
-    assert load(path)[0].samples[0].latency_ns.tolist() == [170_000, 180_000, 8_200_000]
+    assert load(path)[0].rounds[0].latency_ns.tolist() == [170_000, 180_000, 8_200_000]
     for content in (benchmark(10, data=[3.6e-07, 3.3e-07]), benchmark(1)):
         assert "aggregates" in refusal(put(path, content)) and "test_x.py::test_slow" in refusal(path)
 
@@ -154,11 +154,11 @@ def test_single_values_of_cyclictest_and_rtla(tmp_path):
     path = put(tmp_path / "out.txt", CYCLICTEST)
     assert "--unit" in refusal(path) and "--group-by thread" in refusal(path, unit="us")
     runs = load(path, unit="us", group_by=["thread"])
-    assert [group.samples[0].latency_ns.tolist() for group in runs] == [[179e3, 115e3, 108e3], [2370e3, 7349e3, 3883e3]]
+    assert [group.rounds[0].latency_ns.tolist() for group in runs] == [[179e3, 115e3, 108e3], [2370e3, 7349e3, 3883e3]]
     path = put(tmp_path / "timerlat_trace.txt", TIMERLAT)
     assert "context" in refusal(path) and "cpu" in refusal(path)
     runs = load(path, group_by=["context", "cpu"])
-    assert len(runs) == 4 and runs.where(context="thread", cpu="000")[0].samples[0].latency_ns.tolist() == [11700, 3070]
+    assert len(runs) == 4 and runs.where(context="thread", cpu="000")[0].rounds[0].latency_ns.tolist() == [11700, 3070]
 
 
 def cyclictest_histogram(counts: dict[int, tuple[int, ...]], overflows: str | None, longest: int = 1000) -> str:
@@ -175,7 +175,7 @@ def test_a_histogram_of_cyclictest_with_and_without_its_overflow(tmp_path):
     path = put(tmp_path / "h.txt", cyclictest_histogram(counts, "00006 00000"))
     assert "--counts" in refusal(path, unit="us")
     (answer,) = verdict(load(path, unit="us", counts="thread 0"), 900, "99")
-    assert (answer.n, answer.misses, answer.certain_misses, answer.verdict) == (3000, 6, 6, "MET")
+    assert (answer.n, answer.misses, answer.certain_misses, answer.outcome) == (3000, 6, 6, "MET")
     assert load(path, unit="us", counts="thread 1")[0].n == 150
     for options in ({}, {"counts": "thread 0"}):
         message = refusal(put(path, cyclictest_histogram(counts, None)), unit="us", **options)

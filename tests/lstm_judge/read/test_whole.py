@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 import lstm_trt as lab
-from lstm_judge.analysis.series import Series
+from lstm_judge import columns
 from lstm_judge.plots.box import box_plots, violins
 from lstm_judge.plots.style import Picture, whole
 from lstm_judge.plots.tail import exceedance
 from lstm_judge.read import runs
 from lstm_judge.read.whole import AllTrials
+from lstm_judge.statistics.trials import Trials
 from lstm_trt.store import files, folders
 from lstm_trt.store.whole import counted, one_of_each
 from tests.conftest import ROOT
-from tests.support.golden import differences
+from tests.support.golden import VERDICT, differences
 from tests.support.pictures import text_of
 
-#: Fields of a summary that are of the trials in memory, of which a long recording has fewer.
-OF_KEPT = {"clusters", "steady_state", "warnings"}
+#: Columns of a summary that are of the trials in memory, of which a long recording has fewer.
+OF_KEPT = {"clusters", "steady_state"}
 INTERVALS = ("_low", "_high")
 
 #: Fields of a verdict that need no local level, which is that of the trials in memory.
@@ -64,25 +65,25 @@ def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
     monkeypatch.setattr(runs, "KEPT", 1000)
     found = lab.load(soak)
     (group,), (long,) = known, found
-    assert found[0].n == known[0].n and len(long.samples[0].latency_ns) <= 1000
+    assert found[0].n == known[0].n and len(long.rounds[0].latency_ns) <= 1000
     assert any(f"of its {known[0].n} trials" in warning for warning in found.warnings)
-    (row,), (expected,) = lab.summarize(found).as_dict(), lab.summarize(known).as_dict()
-    assert not differences(without(expected), without(row))
-    middle = Series.of(*group.samples).statistic("median_us")
+    (row,), (expected,) = lab.summarize(found), lab.summarize(known)
+    assert not differences(without(expected.flat), without(row.flat))
+    middle = Trials.of(*group.rounds).statistic("median_us")
     for deadline_us, percentile in ((1.5 * middle, "99"), (1.5 * middle, "99.9"), (middle, "90"), (3 * middle, "99")):
         (verdict,), (expected,) = (lab.verdict(each, deadline_us, percentile) for each in (found, known))
-        plain, planned = verdict.as_dict(), expected.as_dict()
-        assert not differences({name: planned[name] for name in OF_ALL}, {name: plain[name] for name in OF_ALL})
+        flat, planned = (columns.row(each.as_dict(), OF_ALL, VERDICT) for each in (verdict, expected))
+        assert not differences(planned, flat)
 
 
 def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):
     monkeypatch.setattr(runs, "KEPT", 1000)
     found = lab.load(soak)
     (answer,) = lab.outliers(found)
-    assert answer.n == int((~found[0].samples[0].warmup).sum())
+    assert answer.n == int((~found[0].rounds[0].warmup).sum())
     with pytest.raises(lab.UsageError, match="too many to replay"):
         lab.replay(found, 1000)
-    assert f"trial, one of every {found[0].samples[0].whole.step}" in text_of(lab.plots.trials_in_order(found))
+    assert f"trial, one of every {found[0].rounds[0].whole.step}" in text_of(lab.plots.trials_in_order(found))
     assert f"of {whole(found[0].n)} (" in text_of(lab.plots.tails(found, deadline_us=150))  # misses of all trials
 
 

@@ -61,7 +61,7 @@ from lstm_trt.cli.main import main
 
 line = "record --layers 1 --hidden 8 --sequence 4 --trials 200 --arrival random --mean-gap-us 400 --out out"
 status = main(line.split())
-(recording,) = lab.load("out")[0].samples
+(recording,) = lab.load("out")[0].rounds
 closed = lab.Protocol()
 protocol = lab.Protocol(arrival="random", mean_gap_us=400)
 gaps_ns = [int(gap) for gap in recording.start_ns[1:] - recording.start_ns[:-1]]
@@ -192,3 +192,56 @@ def test_a_kind_of_arrival(tmp_path):
     # Of an exponential law the mean is 400 us with a standard error of 28, and a third of the gaps are below 0.4 of it.
     mean_ns = sum(gaps_ns) / len(gaps_ns)
     assert mean_ns > 200_000 and 0.1 < sum(gap < 0.4 * mean_ns for gap in gaps_ns) / len(gaps_ns) < 0.7
+
+
+#: Uses what the recipes of the judge add.
+JUDGED = """
+import json
+import matplotlib.pyplot as plt
+import numpy as np
+import lstm_trt as lab
+
+latencies_us = np.array([100.0, 101.0, 105.0, 104.0, 103.0] * 40)
+runs = lab.load(latencies_us, unit="us")
+summary = lab.summarize(runs, clusters=False)
+row = summary.as_dict()[0]
+jitters = lab.jitter(runs)
+figure, (left, right) = plt.subplots(1, 2)
+lab.plots.changes(runs, ax=right)
+picture = lab.plots.changes(runs)
+print(json.dumps({
+    "iqr": [row["statistics"]["iqr_us"], float(summary.frame["iqr_us"][0]), "iqr" in str(summary)],
+    "csv": summary.csv_text().splitlines()[0].split(","),
+    "jitter": [jitters[0].max_us, str(jitters), jitters.as_dict()["median_us"], float(jitters.frame["max_us"][0])],
+    "html": jitters._repr_html_(),
+    "drawn": [len(left.lines), right.lines[0].get_ydata().tolist() == np.diff(latencies_us).tolist()],
+    "title": picture.title,
+    "warnings": summary.warnings,
+}))
+"""
+
+
+def test_what_the_judge_says(tmp_path):
+    """A column of the summary, a statistical answer, a figure and a message: the examples, as they stand there."""
+    copy_packages(tmp_path, "__pycache__")
+    judge = tmp_path / "lstm_judge"
+    column = example_of("## Add a column of the summary")
+    edit(judge / "statistics/trials.py", r"(?=    @cached_property\n    def is_outlier)", f"{column}\n")
+    edit(judge / "columns.py", r'(    "rounds": "rounds.count",)', r'    **within("statistics", "iqr_us"),\n\1')
+    edit(judge / "summarize/text.py", r'(    Column\("std",)', r'    Column("iqr", _us("iqr_us"), drop=1),\n\1')
+    (judge / "jitter.py").write_text(example_of("## Add a statistical answer"))
+    (judge / "plots/change.py").write_text(example_of("## Add a figure"))
+    edit(judge / "registry.py", r"(TEXTS = \{)", r'\1\n    "Jitters": "lstm_judge.jitter",')
+    edit(judge / "registry.py", r'(        "replay": \("replay",\),)', r'\1\n        "jitter": ("jitter",),')
+    edit(judge / "registry.py", r'(        "curve": )', r'        "change": ("changes",),\n\1')
+    message = example_of("## Add a message").replace("\\", r"\\")
+    edit(judge / "read/rounds.py", r"(?=def below_floor)", f"{message}\n\n")
+    edit(judge / "read/runs.py", r"\(\*self\.warnings, ", "(*self.warnings, *one_process(self.groups), ")
+    edit(judge / "read/runs.py", r"(    below_floor,\n)", r"\1    one_process,\n")
+    found = answer(JUDGED, tmp_path)
+    assert found["iqr"] == [3.0, 3.0, True] and found["csv"].count("iqr_us") == 1
+    assert found["jitter"][0] == 4.0 and found["jitter"][2:] == [1.0, 4.0] and "at most 4 us" in found["jitter"][1]
+    assert "at most 4 us" in found["html"] and "<table" in found["html"]
+    assert found["drawn"] == [0, True] and found["title"].startswith("Changes")
+    (warning,) = found["warnings"]
+    assert "1 configuration" in warning and "--rounds 5" in warning

@@ -110,13 +110,13 @@ def test_a_fact_is_added_in_one_place(texts):
     """JSON, CSV and the table of `summarize` have it, and a soak the largest of its parts."""
     first, second = texts["peaks"]
     assert first > 2**20 and second > 2**20
-    assert {row["peak_memory_bytes"] for row in json.loads(texts["json"])} == {first, second}
+    assert {row["facts"]["peak_memory_bytes"] for row in json.loads(texts["json"])} == {first, second}
     header, *rows = texts["csv"].splitlines()
     place = header.split(",").index("peak_memory_bytes") - len(header.split(","))
     assert {float(row.split(",")[place]) for row in rows} == {first, second}
     header, *_ = texts["table"].splitlines()[2:]
     assert "peak memory" in header and " MB" in texts["table"]
-    assert texts["joined"]["peak_memory_bytes"] == texts["peak"] + 1
+    assert texts["joined"]["facts"]["peak_memory_bytes"] == texts["peak"] + 1
 
 
 @pytest.mark.heavy

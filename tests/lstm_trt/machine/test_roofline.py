@@ -20,7 +20,7 @@ import pytest
 
 import lstm_trt as lab
 from lstm_judge.plots import page
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
 from lstm_trt.cli.record import _Progress
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import RecurrentLayer
@@ -219,18 +219,16 @@ def test_rates_of_a_library_are_readable_and_give_no_bound():
     ("changes", "reason"),
     [
         ({"floor_ns": None, "floor_missing": "planted reason"}, "planted reason"),
-        ({"machine": {"architecture": "aarch64"}}, "rates measured with PyTorch"),
         ({"floor_ns": None}, None),
         ({}, None),
     ],
 )
 def test_what_shows_a_bound_says_why_there_is_none(changes, reason):
-    """Recordings made on Arm by older versions have a bound that is not shown."""
     recording = _recorded()
     assert recording.provenance["floor_ns"] > 0
     (group,) = groups_of([replace(recording, provenance=recording.provenance | changes)])
     summary, bound = lab.summarize([group]), None if changes else recording.provenance["floor_ns"] / 1e3
-    assert summary[0].floor_us == group.samples[0].floor_us == bound
+    assert summary[0].flat["floor_us"] == group.rounds[0].floor_us == bound
     texts = [" ".join(summary.warnings), page.facts(group)[0], " ".join(lab.plots.curves([group], "hidden").notes)]
     for text in texts:
         assert ("no roofline bound: " in text.lower()) == (reason is not None) and (reason or "") in text

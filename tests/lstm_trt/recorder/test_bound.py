@@ -26,7 +26,7 @@ from lstm_trt.recorder.bound import against_bound
 from lstm_trt.recorder.describe import describe
 from lstm_trt.store import files
 from tests.conftest import ROOT
-from tests.lstm_judge.reports.conftest import recording
+from tests.lstm_judge.report.conftest import recording
 from tests.lstm_onnx.test_preparer import SHORT, reference_of
 from tests.support import own_networks
 from tests.support.own_networks import saved, stream
@@ -215,7 +215,8 @@ def test_every_answer_marks_a_median_below_the_bound(share, below, tmp_path):
     files.write(made, tmp_path)
     for runs in (lab.load(tmp_path), as_runs([made]), as_runs(as_runs([made]).groups)):
         (row,) = summary = lab.summarize(runs)
-        assert row.below_floor is below and summary.as_dict()[0]["below_floor"] is below
+        found = summary.as_dict()[0]["floor"]
+        assert row.flat["below_floor"] is below and (found and found["below"]) is below
         assert ("!" in str(summary)) == bool(below) and ("True" in summary.csv_text()) == bool(below)
         answers = [
             summary,
@@ -236,20 +237,20 @@ def test_every_answer_marks_a_median_below_the_bound(share, below, tmp_path):
 
 def test_one_round_below_its_own_bound_is_marked():
     rounds = [bounded(2.0), bounded(0.9, round=1, draw=1), bounded(2.0, round=2, draw=2)]
-    assert lab.summarize(rounds)[0].below_floor
-    assert [row.below_floor for row in lab.summarize(rounds, by_round=True)] == [False, True, False]
+    assert lab.summarize(rounds)[0].floor.below
+    assert [row.floor.below for row in lab.summarize(rounds, by_round=True)] == [False, True, False]
     several = as_runs([*rounds, bounded(0.7, runtime="another"), bounded(None, runtime="a third")])
-    (text,) = several.warnings
+    (text,) = several.remarks
     assert "0.7 of the roofline bound or more" in text and "a third" not in text and text.count(" on ") == 2
-    assert several.where(runtime="a third").warnings == () and len(several.where(runtime="another").warnings) == 1
-    (text,) = several.where(runtime=["planted", "a third"]).warnings
+    assert several.where(runtime="a third").remarks == () and len(several.where(runtime="another").remarks) == 1
+    (text,) = several.where(runtime=["planted", "a third"]).remarks
     assert "0.9 of the roofline bound or more" in text and "another" not in text
 
 
 def test_recordings_that_ship_are_not_marked():
     """Among these is the one nearest to its bound."""
     runs = lab.load(ROOT / "data/xeon/large-batch")
-    shares = [sample.share_of_floor for group in runs for sample in group.samples]
+    shares = [sample.share_of_floor for group in runs for sample in group.rounds]
     assert min(filter(None, shares)) == pytest.approx(1.203, abs=0.001)
     assert not any("arithmetic" in text for text in runs.warnings)
 
@@ -260,7 +261,7 @@ def test_what_was_not_checked_says_why():
     unchecked[0].provenance["parity"] = {"error": None, "not_checked": "all outputs are 0"}
     unchecked[1].provenance["parity"] = {"error": None}  # as in recordings of earlier versions
     summary = lab.summarize([checked, *unchecked])
-    assert [row.not_checked for row in summary] == ["all outputs are 0", None, None]
+    assert [row.facts["not_checked"] for row in summary] == ["all outputs are 0", None, None]
     shown = str(summary)
     assert "not checked: all outputs are 0" in shown and shown.count("not checked") == 2
     assert summary.frame["not_checked"].tolist()[0] == "all outputs are 0"

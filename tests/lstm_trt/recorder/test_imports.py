@@ -18,7 +18,7 @@ LIBRARIES = ("pandas", "scipy", "matplotlib", "torch")
 
 #: Loaded by each process when it has written its modules, which are then written again: what a test does not find among
 #: the modules before, it must find among those after.
-PLANTED = ("lstm_judge.analysis.quantiles", "lstm_onnx.own_network", "lstm_literature.published", "scipy")
+PLANTED = ("lstm_judge.statistics.quantiles", "lstm_onnx.own_network", "lstm_literature.published", "scipy")
 
 #: Written by each process of a package when it ends: its modules, and the large libraries among them.
 HOOK = f"""
@@ -118,6 +118,6 @@ def test_an_answer_in_text_loads_no_data_frames(tmp_path, arguments, table):
     (tmp_path / "t.csv").write_text("latency_us,slow\n" + "\n".join(f"{100 + 7 * k % 40},{k % 3}" for k in range(400)))
     path = tmp_path / "t.csv" if table else ROOT / "data/epyc/confirm"
     code = "import sys; from lstm_trt.cli.main import main; main(sys.argv[1:])"
-    names = ["lstm_judge.analysis.quantiles", "pandas", "matplotlib", "torch"]
+    names = ["lstm_judge.statistics.quantiles", "pandas", "matplotlib", "torch"]
     found = loaded(code, names, "pandas", arguments[0], path, *arguments[1:])
-    assert found == ["lstm_judge.analysis.quantiles"]
+    assert found == ["lstm_judge.statistics.quantiles"]

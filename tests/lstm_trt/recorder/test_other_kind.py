@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
 from lstm_trt import registry
 from lstm_trt.cli.main import main
 from lstm_trt.config.configuration import Protocol
@@ -225,16 +225,16 @@ def test_modes_are_never_pooled_and_axes_may_be_null(recorded, capsys):
     items = list(folders.read_many(recorded))
     groups = [group for group in groups_of(items) if isinstance(group.configuration.workload, GruWorkload)]
     assert sorted(group.configuration.mode for group in groups) == ["forward", "stream"]
-    assert all(len(group.samples) == 2 and group.n == 120 for group in groups)
+    assert all(len(group.rounds) == 2 and group.n == 120 for group in groups)
     assert len({group.name for group in groups}) == 2
     status, answer = answer_of(capsys, "summarize", recorded, "--format", "json")
-    rows = [row for row in answer if row["runtime"] == NAME]
-    assert status == 0 and sorted(row["mode"] for row in rows) == ["forward", "stream"]
+    rows = [row for row in answer if row["configuration"]["runtime"] == NAME]
+    assert status == 0 and sorted(row["configuration"]["mode"] for row in rows) == ["forward", "stream"]
     for row in rows:
-        assert row["n"] == 120 and row["rounds"] == 2 and row["sequence"] == 4
-        assert all(row[axis] is None for axis in AXES if axis != "sequence")
+        assert row["n"] == 120 and row["rounds"]["count"] == 2 and row["configuration"]["sequence"] == 4
+        assert all(row["configuration"][axis] is None for axis in AXES if axis != "sequence")
         assert row["group"]["workload"] == "gru-6x4"
-    assert {row["n"] for row in answer if row["runtime"] == "onnxruntime"} == {120}
+    assert {row["n"] for row in answer if row["configuration"]["runtime"] == "onnxruntime"} == {120}
 
 
 def test_each_command_takes_recordings_with_null_axes(recorded, capsys):

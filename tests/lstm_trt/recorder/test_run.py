@@ -295,7 +295,7 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
         f"files.write(Recording(configuration, 0, columns, {{}}), Path({str(tmp_path)!r}))\n"
     )
     names = ["pandas", "scipy", "torch", *PACKAGES[1:]]
-    assert loaded(code, names, "lstm_judge.analysis.quantiles") == []
+    assert loaded(code, names, "lstm_judge.statistics.quantiles") == []
 
 
 def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | None = 1980) -> dict:

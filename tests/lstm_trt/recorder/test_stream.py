@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lstm_trt
-from lstm_judge.analysis.times import read_times
 from lstm_judge.plots.points import describe_systems, points_of, systems
-from lstm_judge.read.samples import groups_of
+from lstm_judge.read.rounds import groups_of
+from lstm_judge.scaling.times import read_times
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import ParityFailed, UsageError
@@ -189,7 +189,9 @@ def test_windows_and_streams_of_one_folder_stay_apart():
     both = groups_of([*windows, *streams])
     assert len({group.name for group in both}) == 6
     rows = lstm_trt.summarize(both)
-    assert [(row.hidden, row.mode) for row in rows] == list(itertools.product((8, 16, 24), ("forward", "stream")))
+    assert [(row.configuration["hidden"], row.configuration["mode"]) for row in rows] == list(
+        itertools.product((8, 16, 24), ("forward", "stream"))
+    )
     assert [recordings.count("stream") for recordings in map(str, map(lstm_trt.summarize, (both, windows)))] == [3, 0]
     assert {fields["mode"] for fields in read_times(both).systems.values()} == {"forward", "stream"}
     assert [len(read_times(runs).cells) for runs in (both, windows, streams)] == [2, 1, 1]
@@ -206,9 +208,9 @@ def test_recordings_of_one_stream_are_rounds_and_apart_from_the_window(tmp_path)
     assert asked[0].id == describe(shape, "onnxruntime", protocol, mode="stream").id != asked[1].id
     assert run_sweep(asked, tmp_path, rounds=2, show_progress=False).recorded == 4
     groups = lstm_trt.load(tmp_path)
-    assert sorted((group.configuration.mode, len(group.samples)) for group in groups) == [("forward", 2), ("stream", 2)]
+    assert sorted((group.configuration.mode, len(group.rounds)) for group in groups) == [("forward", 2), ("stream", 2)]
     assert len({group.name for group in groups}) == 2
-    assert sorted(row.mode for row in lstm_trt.summarize(tmp_path)) == ["forward", "stream"]
+    assert sorted(row.configuration["mode"] for row in lstm_trt.summarize(tmp_path)) == ["forward", "stream"]
 
 
 def test_what_an_empty_step_takes_of_a_short_call():

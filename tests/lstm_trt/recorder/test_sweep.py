@@ -330,8 +330,8 @@ def test_the_report_in_json_adds_up(tmp_path, lab):
     (skipped,) = (line for line in answer["warnings"] if line.startswith("skipped"))  # a busy machine adds others
     assert "does not support bf16" in skipped
     fp32, int8 = json.loads(lab("summarize", tmp_path, "--format", "json").stdout)
-    assert (fp32["precision"], int8["precision"]) == ("fp32", "int8")
-    assert 0 < fp32["parity_error"] < 1e-5 and 1e-4 < int8["parity_error"] < 5e-2
+    assert [row["configuration"]["precision"] for row in (fp32, int8)] == ["fp32", "int8"]
+    assert 0 < fp32["facts"]["parity_error"] < 1e-5 and 1e-4 < int8["facts"]["parity_error"] < 5e-2
     assert 0 < answer["inside_trials_s"] <= answer["timing_s"]
     accounted = answer["preparing_s"] + answer["timing_s"] + answer["storing_s"]
     assert accounted <= answer["wall_s"]

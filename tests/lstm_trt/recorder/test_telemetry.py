@@ -25,10 +25,10 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from lstm_judge.analysis.outliers import outliers
-from lstm_judge.analysis.pairing import differences
+from lstm_judge.compare.pairing import differences
+from lstm_judge.outliers.outliers import outliers
+from lstm_judge.read.rounds import Group, Round, telemetry_of
 from lstm_judge.read.runs import load
-from lstm_judge.read.samples import Group, Latencies, telemetry_of
 from lstm_trt.config import libraries
 from lstm_trt.config.configuration import UNEXPLAINED_NS, UNEXPLAINED_SHARE, Protocol, unexplained_text, warnings_of
 from lstm_trt.machine import counters, linux
@@ -298,7 +298,7 @@ def test_what_a_recording_says_of_telemetry(provenance, telemetry):
 
 
 def sides(*telemetry: str | None):
-    samples = [Latencies.of([1e6, 2e6], round=number, telemetry=found) for number, found in enumerate(telemetry)]
+    samples = [Round.of([1e6, 2e6], round=number, telemetry=found) for number, found in enumerate(telemetry)]
     return Group("planted", tuple(samples))
 
 
@@ -405,13 +405,13 @@ def test_unexplained_cpu_time_is_named_where_it_matters(call_ns, least_ns):
     n, loop = 100, {"loop_ns": 101 * call_ns}
     for unexplained_ns, named in ((least_ns - 1, False), (least_ns, True)):
         assert bool(warnings_of(Protocol(), n, n * call_ns, loop, int(unexplained_ns))) == named
-        sample = Latencies.of(np.full(n, call_ns), unexplained_cpu_ns=int(unexplained_ns), telemetry="on (onnxruntime)")
+        sample = Round.of(np.full(n, call_ns), unexplained_cpu_ns=int(unexplained_ns), telemetry="on (onnxruntime)")
         answers = outliers([Group("planted", (sample,))])
         (found,) = answers
-        assert bool(found.unexplained) == named
+        assert bool(found.events.unexplained) == named
         if named:
-            assert "telemetry: on (onnxruntime)" in found.unexplained[0]
-            assert found.unexplained[0] in str(answers)
+            assert "telemetry: on (onnxruntime)" in found.events.unexplained[0]
+            assert found.events.unexplained[0] in str(answers)
 
 
 # --- time between calls ---

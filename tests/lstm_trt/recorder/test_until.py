@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import lstm_trt as lab
-from lstm_judge.analysis.deadline import Question, judge
-from lstm_judge.analysis.outcomes import Outcome
+from lstm_judge.outcomes import Outcome
 from lstm_judge.read.labels import record_command
-from lstm_judge.read.samples import Latencies
+from lstm_judge.read.rounds import Round
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import judge
 from lstm_trt.cli.main import main
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
@@ -41,12 +42,12 @@ def test_a_recording_ends_when_it_is_decided(tmp_path, protocol, outcome, trials
     assert (kept["outcome"], kept["n"], kept["looks"]) == (outcome, trials, trials // 1000)
     assert kept["misses"] == (trials if outcome == Outcome.MISSED else 0)
     (verdict,) = lab.verdict(tmp_path, protocol.deadline_us)
-    assert verdict.verdict == outcome and verdict.until_decided
-    assert (verdict.log_e_met, verdict.log_e_missed) == (kept["log_met"], kept["log_missed"])
-    assert verdict.burst_length == protocol.burst_length
+    assert verdict.outcome == outcome and verdict.evidence
+    assert (verdict.evidence.log_met, verdict.evidence.log_missed) == (kept["log_met"], kept["log_missed"])
+    assert verdict.question.burst_length == protocol.burst_length
     # Another deadline is judged by the same evidence.
     (other,) = lab.verdict(tmp_path, ALWAYS_US)
-    assert other.verdict == Outcome.MISSED and other.until_decided
+    assert other.outcome == Outcome.MISSED and other.evidence
 
 
 def test_the_command_prints_the_verdict_and_its_exit_status(tmp_path, capsys):
@@ -114,8 +115,8 @@ def test_a_fixed_number_of_trials_keeps_its_id_and_the_command_records_the_same_
     assert again.configuration.id == recording.configuration.id
 
 
-def of(*rounds: np.ndarray) -> list[Latencies]:
-    return [Latencies(latency_ns, np.zeros(len(latency_ns), bool), round=i) for i, latency_ns in enumerate(rounds)]
+def of(*rounds: np.ndarray) -> list[Round]:
+    return [Round(latency_ns, np.zeros(len(latency_ns), bool), round=i) for i, latency_ns in enumerate(rounds)]
 
 
 def test_rounds_decide_for_themselves():
@@ -124,15 +125,15 @@ def test_rounds_decide_for_themselves():
     bad = good.copy()
     bad[::50] = 1e7
     question = Question(1000)
-    assert judge(of(good, good), question, 1.0).verdict == Outcome.MET
-    assert judge(of(good, short), question, 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
-    assert judge(of(short, short), question, 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
-    assert judge(of(bad, bad), question, 1.0).verdict == Outcome.MISSED
+    assert judge(of(good, good), question, 1.0).outcome == Outcome.MET
+    assert judge(of(good, short), question, 1.0).outcome == Outcome.NOT_ENOUGH_EVIDENCE
+    assert judge(of(short, short), question, 1.0).outcome == Outcome.NOT_ENOUGH_EVIDENCE
+    assert judge(of(bad, bad), question, 1.0).outcome == Outcome.MISSED
     mixed = judge(of(good, bad), question, 1.0)
-    assert mixed.verdict == Outcome.NOT_ENOUGH_EVIDENCE
+    assert mixed.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     alone = "round 1 alone is MISSED (80 misses in 4000 trials), but all rounds together do not prove it"
     assert mixed.reasons == (alone,)
-    assert judge(of(good), Question(1000, burst_length=4), 1.0).verdict == Outcome.NOT_ENOUGH_EVIDENCE
+    assert judge(of(good), Question(1000, burst_length=4), 1.0).outcome == Outcome.NOT_ENOUGH_EVIDENCE
 
 
 def test_rounds_are_recorded_as_far_as_they_are_missing(tmp_path, capsys):

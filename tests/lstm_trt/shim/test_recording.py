@@ -158,7 +158,11 @@ def test_a_capture_that_is_refused_is_never_published_as_a_graph(tmp_path, monke
     for graph in (False, True):  # the captured one is the second round of the same configuration
         lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=50), Options(graph=graph), out=tmp_path)
     rows = lstm_trt.summarize(tmp_path)
-    assert sorted((row.graph, row.graph_captured) for row in rows) == [(False, False), (True, False), (True, True)]
+    assert sorted((row.configuration["graph"], row.facts["graph_captured"]) for row in rows) == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
     assert len({group.name for group in lstm_trt.load(tmp_path)}) == 3
     assert {"yes", "no", "refused"} <= set(str(rows).split())
     assert "tensorrt, graph refused" in text_of(lstm_trt.plots.runtimes(tmp_path))
@@ -331,8 +335,8 @@ def test_a_notebook_records_with_a_graph(tmp_path, lab):
     notebook = ROOT / "notebooks/02_sequence_length.ipynb"
     done = lab("rerun", notebook, "--out", tmp_path / "notebooks", *given)
     assert done.returncode == 0, done.stderr
-    rows = lstm_trt.summarize(tmp_path / "runs")
-    found = [(row.runtime, row.graph_captured, row.hidden, row.sequence) for row in rows]
+    rows = lstm_trt.summarize(tmp_path / "runs").frame
+    found = list(rows[["runtime", "graph_captured", "hidden", "sequence"]].itertuples(index=False, name=None))
     assert found == [("tensorrt", True, hidden, sequence) for hidden in (16, 18) for sequence in (8, 16)]
 
 

@@ -1,1 +1,0 @@
-"""Statistical analysis of recordings: pure functions from groups of samples to answers."""

@@ -1,1 +1,0 @@
-"""The answers as text for the terminal, tables and figures; `registry.TEXTS` names the module of each."""

@@ -1,0 +1,1 @@
+"""Compare two recordings: is B faster than A, slower, or the same?"""

@@ -1,0 +1,1 @@
+"""Outliers, clusters and the tail, with their periods and causes."""

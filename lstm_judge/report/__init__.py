@@ -1,0 +1,5 @@
+"""Reports to hand over: one HTML file that needs nothing else, a short form in Markdown, and JUnit
+for CI.
+
+`report` collects what a report says; `html`, `markdown` and `junit` write it.
+"""

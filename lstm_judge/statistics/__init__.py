@@ -1,0 +1,1 @@
+"""What several answers use: percentiles, bursts, dependence, segments, clusters, causes."""

@@ -1,0 +1,1 @@
+"""Summary statistics of the latency, one row per configuration."""

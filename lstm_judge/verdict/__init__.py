@@ -1,0 +1,1 @@
+"""Test whether a percentile of the latency meets a deadline."""

@@ -1,0 +1,501 @@
+"""What a report says, and what its files hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+import lstm_trt as lab
+from lstm_judge.outcomes import Change, Outcome
+from lstm_judge.report import html, junit, markdown
+from lstm_judge.report.text import answer, basis
+from lstm_judge.verdict.question import Question
+from lstm_judge.verdict.verdict import judge
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store import files
+from lstm_trt.store.locks import folder_lock
+from tests.conftest import ROOT
+from tests.lstm_judge.report.conftest import DEADLINE_US, HOSTILE, failure, recording
+
+QUESTION = (DEADLINE_US, "99")
+
+
+class Page(HTMLParser):
+    """The elements of a page by name, their attributes, and the text of each."""
+
+    VOID = ("meta", "br", "input", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict, list[str]]] = []
+        self._open: list[tuple[str, dict, list[str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), []))
+        if tag not in self.VOID:
+            self._open.append(self.found[-1])
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def all(self, tag: str, **wanted: str) -> list[tuple[dict, str]]:
+        return [
+            (attributes, "".join(texts))
+            for name, attributes, texts in self.found
+            if name == tag and wanted.items() <= attributes.items()
+        ]
+
+    @property
+    def data(self) -> dict:
+        return json.loads(self.all("script", type="application/json")[0][1])
+
+
+@pytest.fixture(scope="module")
+def report(runs):
+    return lab.report(runs, *QUESTION)
+
+
+@pytest.fixture(scope="module")
+def text(report):
+    return html.page(report)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def hostile_report(hostile):
+    return lab.report(hostile, *QUESTION)
+
+
+def test_the_answer_is_that_of_verdict(runs, report):
+    verdicts = lab.verdict(runs, *QUESTION)
+    assert [each.outcome for each in report.verdicts] == [each.outcome for each in verdicts]
+    counts = [sum(each.outcome == outcome for each in verdicts if each.n) for outcome in Outcome]
+    assert list(report.counts().values()) == [*counts, 2] and min(counts) > 0  # one of each runtime failed
+    header, rows = report.overview
+    for column, (name, number) in enumerate(report.counts().items(), start=1):
+        assert header[column] == name and sum(int(row[column]) for row in rows) == number
+    assert str(report).startswith(f"{verdicts.sentence}.")
+    assert f"of {len(runs)} configurations {counts[0]} met it, {counts[1]} missed it, " in answer(report)[0]
+    assert "2 failed" in answer(report)[0]
+    assert report.exit_status == verdicts.exit_status == 1
+    assert report.as_dict()["verdicts"] == verdicts.as_dict()
+
+
+def test_the_largest_network_is_the_one_with_most_operations_that_meets_the_deadline(report):
+    """16 x 8 takes 160 us on slow and 80 us on fast; 32 x 4 the same, with more operations."""
+    found = {row[0]: row[-1] for row in report.overview[1]}
+    assert {label.split(",")[0]: text.split(" ")[0] for label, text in found.items() if "fp16" not in label} == {
+        "slow": "1x16-s4-b1",
+        "fast": "1x32-s4-b1",
+    }
+    assert all("not confirmed" in text for text in found.values())
+    numbers = sorted(int(re.search(r"from (\d+)|only", text)[1] or 1) for text in found.values())
+    assert numbers == [1, 7, 8]  # with those that failed
+
+
+def test_a_later_recording_of_the_largest_network_confirms_it_or_not(tmp_path):
+    for hidden in (8, 16):
+        files.write(recording(LstmShape(1, hidden, 4), "fast", 100.0), tmp_path)
+    for median_us, outcome in ((100.0, Outcome.MET), (200.0, Outcome.MISSED)):
+        later = recording(LstmShape(1, 16, 4), "fast", median_us, trials=380, started=2)
+        files.write(later, tmp_path)
+        found = lab.report(tmp_path, *QUESTION)
+        assert f"1x16-s4-b1 (selected from 2, a later recording of it: {outcome})" in str(found)
+
+
+def test_what_is_unfinished_is_said_first(tmp_path):
+    for hidden, rounds in ((8, 3), (16, 2)):
+        for number in range(rounds):
+            files.write(recording(LstmShape(1, hidden, 4), "fast", 100.0, number, round=number), tmp_path)
+    with folder_lock(tmp_path):
+        found = lab.report(tmp_path, *QUESTION)
+    assert found.unfinished == [
+        f"{tmp_path} is being recorded",
+        "1 configuration on fast lack rounds that others have",
+    ]
+    assert str(found).startswith("unfinished: ") and markdown.page(found).splitlines()[2].startswith("**Unfinished")
+    assert html.page(found).index("Unfinished") < html.page(found).index("<h1>")
+    assert len(lab.report(tmp_path, *QUESTION).unfinished) == 1
+
+
+def test_the_verdicts_in_the_page_are_those_of_judge_at_each_deadline(runs, report, page):
+    data = page.data
+    assert len(data["stops"]) in (59, 60) and float(data["stops"][data["given"]]) == DEADLINE_US
+    for place in (0, 3, 8, next(place for place, group in enumerate(runs) if group.failure)):
+        group = runs[place]
+        for stop, deadline_us in enumerate(map(float, data["stops"])):
+            name = data["names"][int(data["verdicts"][place][stop])]
+            question = Question(deadline_us, "99")
+            assert name == ("failed" if group.failure else judge(group.rounds, question).outcome), (place, deadline_us)
+
+
+def test_curves_are_order_statistics(runs, page):
+    for place, group in enumerate(runs):
+        curve, n = page.data["curves"][place], page.data["trials"][place]
+        above = page.data["above"][str(n)]
+        assert n == group.n and len(curve) == len(above) * (n > 0)
+        for value, longer in zip(curve, above, strict=False):
+            latency_us = sorted(group.rounds[0].timed_ns / 1e3)[n - 1 - longer]
+            assert value == float(f"{latency_us:.4g}")
+
+
+def test_every_configuration_has_a_row_and_a_cell_in_the_map_of_its_system(runs, report, page):
+    places = [attributes["href"][2:] for attributes, _ in page.all("a") if attributes["href"].startswith("#r")]
+    assert sorted(map(int, filter(None, places))) == list(range(len(runs)))
+    ids = {attributes["id"] for _, attributes, _ in page.found if "id" in attributes}
+    assert {attributes["href"][1:] for attributes, _ in page.all("a")} <= ids
+    rows = [text for attributes, text in page.all("tr") if re.fullmatch(r"r\d+", attributes.get("id", ""))]
+    assert len(rows) == len(runs)
+    for kind, name in zip("mxnf", (*Outcome, "failed"), strict=True):
+        of_table, of_map = (page.all("td", **{"class": kind, **more}) for more in ({}, {"title": str(name)}))
+        assert len(of_map) == report.counts()[name] and len(of_table) == 2 * len(of_map)  # a row and a cell for each
+
+
+def test_a_page_can_be_read_by_everyone(page):
+    assert page.all("html")[0][0] == {"lang": "en"}
+    assert all(attributes["alt"] for attributes, _ in page.all("img"))
+    assert page.all("nav")[0][0]["aria-label"] and len(page.all("h1")) == 1
+    assert all(attributes.get("scope") for attributes, _ in page.all("th"))
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours `#rrggbb`, by WCAG 2.1."""
+
+    def luminance(color: str) -> float:
+        shares = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_have_enough_contrast():
+    style = (html.Path(html.__file__).parent / "report.css").read_text()
+
+    def whole(color: str) -> str:
+        return color if len(color) == 7 else "#" + "".join(2 * letter for letter in color[1:])
+
+    pairs = re.findall(r"background: (#\w+); color: (#\w+)", style)
+    pairs += [("#ffffff", color) for color in re.findall(r"(?<![-\w])color: (#\w+)", style.replace("color: #fff", ""))]
+    assert len(pairs) > 4
+    for behind, color in pairs:
+        assert contrast(whole(behind), whole(color)) >= 4.5, (behind, color)
+
+
+def test_a_page_loads_nothing_and_runs_only_its_script(page):
+    policy = page.all("meta", **{"http-equiv": "Content-Security-Policy"})[0][0]["content"]
+    (style,), (_, script) = page.all("style"), page.all("script")
+    for kind, (_, content) in (("style", style), ("script", script)):
+        assert f"{kind}-src 'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'" in policy
+    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+    assert len(script[1].encode()) <= 40_000
+    for _, attributes, _ in page.found:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+        for name in ("src", "href", "action", "data", "srcset"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/svg+xml;base64,"))
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttp|\beval\b|innerHTML", style[1] + script[1])
+
+
+def test_the_same_recordings_give_the_same_bytes(report, text, campaign):
+    again = lab.report(campaign, *QUESTION)
+    assert html.page(again) == text
+    for write in (markdown.page, junit.page):
+        assert write(again) == write(report)
+
+
+def test_the_example_says_what_the_recordings_say():
+    example = Page((ROOT / "docs/examples/report.html").read_text())
+    verdicts = lab.verdict(ROOT / "data/epyc/grid", 1000, "99")
+    kinds = dict(zip(Outcome, "mxn", strict=True))
+    for place, each in enumerate(verdicts):
+        (row,) = [text for attributes, text in example.all("tr") if attributes.get("id") == f"r{place}"]
+        assert str(each.outcome) in row
+    for outcome, kind in kinds.items():
+        number = sum(each.outcome == outcome for each in verdicts)
+        assert len(example.all("td", **{"class": kind, "title": str(outcome)})) == number > 0
+        assert str(number) in (ROOT / "README.md").read_text().split("![A report: ")[1].split(";")[0]
+
+
+def test_junit_has_a_case_per_configuration(runs, report):
+    suite = ElementTree.fromstring(junit.page(report))
+    cases = suite.findall("testcase")
+    assert suite.attrib["tests"] == str(len(runs)) == str(len(cases))
+    kinds = {case.attrib["name"]: [each for each in case] for case in cases}
+    for group, verdict in report.verdicts.items():
+        found = [(each.tag, each.attrib["type"]) for each in kinds[group.name]]
+        expected = [("error", "build")] if group.failure else []
+        if not group.failure and verdict.outcome != Outcome.MET:
+            expected = [("failure", "missed" if verdict.outcome == Outcome.MISSED else "not-enough-evidence")]
+        assert found == expected
+    assert {case.attrib["classname"] for case in cases} == {"slow.fp32", "fast.fp32", "fast.fp16"}
+    assert int(suite.attrib["failures"]) == len(suite.findall("*/failure")) and suite.attrib["errors"] == "2"
+
+
+def test_junit_can_skip_what_is_undecided(runs):
+    undecided = replace(lab.report(runs, DEADLINE_US, "99.9"), undecided="skipped")
+    suite = ElementTree.fromstring(junit.page(undecided))
+    assert {each.attrib["type"] for each in suite.findall("*/skipped")} == {"not-enough-evidence"}
+    assert int(suite.attrib["skipped"]) == len(suite.findall("*/skipped")) > 0
+
+
+def columns(line: str) -> int:
+    """Of a row of a table in Markdown."""
+    return len(re.findall(r"(?<!\\)\|", line)) - 1
+
+
+def test_markdown_has_the_answer_and_two_tables(report):
+    lines = markdown.page(report).splitlines()
+    assert lines[0].startswith("## Which networks answer within 150 us?")
+    tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
+    found = [table.strip().splitlines() for table in tables if table.strip()]
+    assert len(found) == 2 and all(len(set(map(columns, table))) == 1 for table in found)
+
+
+def markdown_rows(text: str, first: str) -> list[list[str]]:
+    """The cells of the rows of the table in Markdown whose first heading is this and that has most columns."""
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith(f"| {first} |")]
+    return [line.strip("| ").split(" | ") for line in max(tables, key=lambda table: columns(table[0]))[2:]]
+
+
+def test_markdown_shows_the_undecided_then_those_near_the_deadline(runs, report):
+    """At every deadline: all that are undecided or failed, and what is decided only within a factor of 2."""
+    for deadline_us in (20.0, DEADLINE_US, 200.0, 10_000.0):
+        found = lab.report(runs, deadline_us, "99")
+        whole = markdown.page(found)
+        by_name = dict(zip([group.name for group in runs], found.verdicts, strict=True))
+        rows = markdown_rows(whole, "network")
+        kinds = [row[1] for row in rows]
+        undecided = [kind in (Outcome.NOT_ENOUGH_EVIDENCE, "failed") for kind in kinds]
+        assert undecided == sorted(undecided, reverse=True)
+        shown = {row[0]: row[1] for row in rows}
+        for name, verdict in by_name.items():
+            near = verdict.n > 0 and 1 / 2 <= verdict.percentile_us / deadline_us <= 2
+            assert (name in shown) == (near or verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE), (name, deadline_us)
+            if name in shown:
+                assert shown[name] == (verdict.outcome if verdict.n else "failed")
+        ratios = [abs(math.log(float(row[2]) / deadline_us)) for row in rows if row[1] in (Outcome.MET, Outcome.MISSED)]
+        assert ratios == sorted(ratios)
+
+
+def test_markdown_leaves_out_the_farthest_of_many(tmp_path):
+    """A table of 40 undecided configurations has 20 rows, the nearest, and says so."""
+    path = tmp_path / "t.csv"
+    rows = [f"{name},{100 + name + trial % 7}" for name in range(40) for trial in range(20)]
+    path.write_text("name,latency_us\n" + "\n".join(rows))
+    found = lab.report(lab.load(path, group_by=["name"]), 150, "99")
+    whole = markdown.page(found)
+    assert len(markdown_rows(whole, "network")) == 20 and "20 of 40" in whole
+    distances = [abs(math.log(float(row[2]) / 150)) for row in markdown_rows(whole, "network")]
+    every = sorted(abs(math.log(each.percentile_us / 150)) for each in found.verdicts)
+    assert distances == pytest.approx(every[:20])
+
+
+DAY_NS = 86_400 * 10**9
+
+
+def two_machines(folder) -> None:
+    """Three recordings: on the 1st and the 3rd of May 2026 on one machine, on the 7th on another one with a GPU."""
+    first_ns = 1_777_593_600 * 10**9
+    for hidden, (cpu, day, version) in enumerate([("Alpha", 0, "1.0"), ("Alpha", 2, "1.1"), ("Beta", 6, "1.2")], 8):
+        started = first_ns + day * DAY_NS
+        more = {"cpu": f"{cpu} processor", "device": "NVIDIA Gamma" if cpu == "Beta" else f"{cpu} processor"}
+        made = recording(LstmShape(1, hidden, 4), "fast", 100.0, started=started, **more)
+        made = replace(made, configuration=replace(made.configuration, runtime_version=version))
+        made.provenance["versions"]["lstm_trt"] = {"Alpha": "0.8", "Beta": "0.9"}[cpu]
+        if cpu == "Beta":
+            made.provenance["machine_fingerprint"] = "fedcba9876543210"
+        files.write(made, folder)
+
+
+def first_screen(report) -> dict[str, str]:
+    """What each text format says before its first table."""
+    page = html.page(report)
+    return {
+        "html": page[page.index("<h1>") : page.index("<table")],
+        "md": markdown.page(report).partition("\n|")[0],
+        "text": str(report),
+    }
+
+
+def test_the_first_screen_has_machines_processors_dates_and_versions(tmp_path):
+    two_machines(tmp_path)
+    found = lab.report(tmp_path, *QUESTION)
+    for kind, text in first_screen(found).items():
+        (alpha,) = re.findall("Recorded.*Alpha.*", text)
+        (beta,) = re.findall("Recorded.*Beta.*", text)
+        for part in ("2026-05-01 to 2026-05-03", "machine 0123456789ab", "fast 1.0; fast 1.1"):
+            assert part in alpha and part not in beta, (kind, part)
+        for part in ("2026-05-07", "NVIDIA Gamma", "machine fedcba987654", "fast 1.2"):
+            assert part in beta and part not in alpha, (kind, part)
+        assert "trt 0.8" in alpha and "trt 0.9" in beta and "2026-05-07 to" not in beta
+    output = ElementTree.fromstring(junit.page(found)).findtext("system-out").splitlines()
+    assert len(output) == 2 and "2026-05-01 to 2026-05-03" in output[0]
+    alone = lab.report(tmp_path, *QUESTION, baseline=tmp_path)
+    assert len(lines := basis(alone)) == 4 and lines[2] == lines[0].replace("Recorded", "Baseline recorded")
+
+
+@pytest.mark.parametrize(
+    ("deadline_us", "sentence"),
+    [
+        (1000, "MET: at least 90 % of calls within 1000 us, at 95 % confidence"),
+        (50, "MISSED: fewer than 90 % of calls within 50 us, at 95 % confidence"),
+        (133, "NOT ENOUGH EVIDENCE for 90 % of calls within 133 us, at 95 % confidence"),
+    ],
+)
+def test_one_configuration_is_not_counted(tmp_path, deadline_us, sentence):
+    path = tmp_path / "t.csv"
+    path.write_text("latency_us\n" + "\n".join(str(100 + 7 * trial % 40) for trial in range(80)))
+    found = lab.report(path, deadline_us, "90")
+    assert answer(found)[0].startswith(sentence)
+    assert basis(found) == ["Recorded at an unknown time on an unknown machine."]
+    assert all("Recorded at an unknown time" in text for text in first_screen(found).values())
+
+
+def test_hostile_names_are_text(hostile_report):
+    """In every format: what is shown, not what is run, and no control characters."""
+    page = Page(html.page(hostile_report))
+    assert len(page.all("script")) == 2 and len(page.all("img")) == len(page.all("figure"))
+    assert page.all("title")[0][1] == "Which networks answer within 150 µs?"
+    texts = [each for _, _, several in page.found for each in several]
+    assert any("<script>document" in text for text in texts) and any("{{ 7 * 7 }}" in text for text in texts)
+    cut = [(attributes["title"], text) for attributes, text in page.all("bdi") if "title" in attributes]
+    assert cut and all(len(text) == 80 and len(whole) >= 10_000 for whole, text in cut)
+    shortened, xml = markdown.page(hostile_report), junit.page(hostile_report)
+    for text in (html.page(hostile_report), shortened, xml, str(hostile_report)):
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", text)
+    assert "\\u202eright" in xml and "\\x1b[31m red \\x00" in xml
+    assert not re.search(r"(?<!\\)<(script|img|!--)", shortened)
+    rows = [line for line in shortened.splitlines() if line.startswith("|")]
+    assert len(set(map(columns, rows))) == 2
+    suite = ElementTree.fromstring(xml)
+    assert len(suite.findall("testcase")) == 2 * len(HOSTILE)
+
+
+def test_an_anonymous_report_has_no_paths_host_or_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/carol-the-user")
+    monkeypatch.setattr("platform.node", lambda: "secret-host")
+    files.write(recording(LstmShape(1, 8, 4), "fast", 50.0, warnings=["on secret-host by carol-the-user"]), tmp_path)
+    files.write_failure(failure(LstmShape(1, 9, 4), "fast", "no memory in /home/alice/model.onnx"), tmp_path)
+    hidden = lab.report(tmp_path, *QUESTION, anonymous=True)
+    texts = [html.page(hidden), markdown.page(hidden), junit.page(hidden), str(hidden)]
+    for private in ("/home/", "alice", "secret-host", "carol-the-user", str(tmp_path)):
+        assert not any(private in text for text in texts), private
+    assert "no paths, host name or user" in texts[0] and "on [left out] by [left out]" in texts[0]
+    assert "/home/alice" in junit.page(replace(hidden, anonymous=False))
+
+
+def test_tables_from_elsewhere_have_a_report_without_maps(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("latency_us\n" + "\n".join(str(100 + 7 * trial % 40) for trial in range(80)))
+    found = lab.report(path, 150, "90", out=[tmp_path / "r.html", tmp_path / "r.md", tmp_path / "r.xml"])
+    assert found.exit_status == 0 and 'id="maps"' not in (tmp_path / "r.html").read_text()
+    assert 'classname="table"' in (tmp_path / "r.xml").read_text()
+
+
+def test_a_baseline_is_compared(runs, campaign, tmp_path):
+    slower = tmp_path / "slower"
+    slower.mkdir()
+    for hidden in (8, 16):
+        files.write(recording(LstmShape(1, hidden, 4), "slow", 1.5 * 5 * hidden, draw=1), slower)
+    found = lab.report(slower, *QUESTION, baseline=runs.where(runtime="slow", hidden=[8, 16], sequence=4))
+    tails = [str(each.tail.change) for each in found.comparisons]
+    assert found.exit_status == found.comparisons.exit_status != found.verdicts.exit_status == 0
+    assert "Median compared with the baseline: 2 SLOWER." in str(found)
+    assert f"Tail compared with the baseline: 2 {tails[0]}." in str(found) and len(set(tails)) == 1
+    assert Page(html.page(found)).all("table", id="b")[0][1].count(tails[0]) >= 2
+
+
+@pytest.fixture
+def compared_folders(tmp_path):
+    """Folders of a baseline and of new recordings: one is slower, one faster, one failed, one is on each side alone."""
+    folders = {side: tmp_path / side for side in ("old", "new")}
+    medians = {"old": {8: 100.0, 16: 100.0, 32: 100.0, 64: 100.0}, "new": {8: 60.0, 16: 150.0, 128: 100.0}}
+    for side, folder in folders.items():
+        folder.mkdir()
+        for hidden, median_us in medians[side].items():
+            made = recording(LstmShape(1, hidden, 4), "fast", median_us, draw=side == "new")
+            if side == "new":
+                made.provenance["machine_fingerprint"] = "fedcba9876543210"
+                made.provenance["machine"]["cpu"] = "another processor"
+            files.write(made, folder)
+    files.write_failure(failure(LstmShape(1, 32, 4), "fast", "no memory"), folders["new"])
+    return folders
+
+
+def test_markdown_and_junit_have_the_comparison_with_the_baseline(compared_folders):
+    found = lab.report(compared_folders["new"], 1000, "99", baseline=compared_folders["old"], undecided="skipped")
+    whole = markdown.page(found)
+    rows = {row[0].split(" ")[0]: row for row in markdown_rows(whole.partition("Undecided")[0], "network")}
+    assert list(rows) == ["1x16-s4-b1", "1x8-s4-b1", "1x32-s4-b1"]  # SLOWER first
+    by_name = {both.name: answer for both, answer in found.comparisons.items() if both.on_both_sides}
+    for hidden, ratio in ((8, 0.6), (16, 1.5)):
+        (answer,) = [answer for name, answer in by_name.items() if name.startswith(f"1x{hidden}-")]
+        _, median, tail, median_ratio, tail_ratio, percentile, *_ = rows[f"1x{hidden}-s4-b1"]
+        assert (median, tail) == (answer.median.change, answer.tail.change)
+        assert float(percentile) == answer.tail.percentile
+        assert float(median_ratio) == pytest.approx(ratio, rel=0.02) == pytest.approx(float(tail_ratio), rel=0.02)
+    assert rows["1x32-s4-b1"][1:-1] == ["AMBIGUOUS", "AMBIGUOUS", "-", "-", "-"]
+    assert "no memory" in rows["1x32-s4-b1"][-1] and "On one side only, and not compared: 2 configurations." in whole
+    for text in (whole, html.page(found)):
+        assert (
+            text.index("another processor")
+            < text.index("Baseline recorded")
+            < text.index("a processor, a device (machine")
+        )
+    suite = ElementTree.fromstring(junit.page(found))
+    cases = {case.attrib["name"].split(" ")[0]: case for case in suite.findall("testcase[@classname='baseline']")}
+    assert list(cases) == list(rows)
+    slower = cases["1x16-s4-b1"].find("failure")
+    assert slower.attrib["type"] == "slower" and rows["1x16-s4-b1"][3] in slower.attrib["message"]
+    for name, case in cases.items():
+        assert rows[name][3] in case.findtext("system-out")
+        assert (case.find("skipped") is not None) == (name != "1x16-s4-b1" and Change.AMBIGUOUS in rows[name])
+    assert "no memory" in cases["1x32-s4-b1"].find("skipped").attrib["message"]
+    assert int(suite.attrib["tests"]) == len(suite.findall("testcase")) == len(found.runs) + 3
+    assert int(suite.attrib["failures"]) == len(suite.findall("*/failure")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "r.pdf"), "unknown format of a report '.pdf'"),
+        (("--out", "r.html", "--percentile", "30"), "at least 50"),
+        (("--out", "/dev/null/r.html"), "cannot write /dev/null/r.html: "),
+        (("--out", "r.html", "--hidden", 9), "no recording or row has hidden 9"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(refused, campaign, tmp_path, arguments, message):
+    assert message in refused("report", campaign, "--deadline-us", 150, *arguments, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_all_formats_of_a_selection(lab, campaign, tmp_path):
+    out = [tmp_path / f"r.{ending}" for ending in ("html", "md", "xml")]
+    question = ("--deadline-ms", 0.15, "--percentile", 99)
+    result = lab("report", campaign, *question, "--runtime", "fast", "--hidden", 8, "--out", *out)
+    assert result.returncode == 0 and result.stderr.split() == list(map(str, out))
+    assert "of 3 configurations 3 met it." in result.stdout.partition("\n")[0]
+    assert len(ElementTree.parse(out[2]).findall("testcase")) == 3
+    assert json.loads(lab("report", campaign, *question, "--out", out[1], "--format", "json").stdout)["largest"]
+    for form in ("csv", "md"):
+        printed = lab("report", campaign, *question, "--out", out[1], "--format", form).stdout
+        assert printed == lab("verdict", campaign, *question, "--format", form).stdout
