@@ -13,7 +13,7 @@ DequantizeLinear are computed in all versions by ONNX's newest ones, also those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -24,39 +24,37 @@ from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, nodes, retype
 from lstm_trt.export.sizes import attributes
 
-#: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
-NO_DEFAULT = float("nan")
-
-#: Activation -> function of (x, alpha, beta), and the defaults of both; None: has no such parameter.
-ACTIVATIONS: dict[str, tuple[Callable, float | None, float | None]] = {
-    "Sigmoid": (lambda x, alpha, beta: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
-    "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),
-    "Relu": (lambda x, alpha, beta: np.maximum(x, 0), None, None),
-    "Softsign": (lambda x, alpha, beta: x / (1 + np.abs(x)), None, None),
-    "Softplus": (lambda x, alpha, beta: np.logaddexp(x, 0), None, None),
-    "LeakyRelu": (lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01, None),
-    "ThresholdedRelu": (lambda x, alpha, beta: np.where(x > alpha, x, 0), 1.0, None),
-    "Elu": (lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x), 1.0, None),
+#: Activation -> function of x and its `PARAMETERS`, and the defaults of these; None: has to be given.
+ACTIVATIONS: dict[str, tuple] = {
+    "Sigmoid": (lambda x: 0.5 * (1 + np.tanh(0.5 * x)),),
+    "Tanh": (np.tanh,),
+    "Relu": (lambda x: np.maximum(x, 0),),
+    "Softsign": (lambda x: x / (1 + np.abs(x)),),
+    "Softplus": (lambda x: np.logaddexp(x, 0),),
+    "LeakyRelu": (lambda x, alpha: np.where(x < 0, alpha * x, x), 0.01),
+    "ThresholdedRelu": (lambda x, alpha: np.where(x > alpha, x, 0), 1.0),
+    "Elu": (lambda x, alpha: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x), 1.0),
     "HardSigmoid": (lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), 0.2, 0.5),
-    "ScaledTanh": (lambda x, alpha, beta: alpha * np.tanh(beta * x), NO_DEFAULT, NO_DEFAULT),
-    "Affine": (lambda x, alpha, beta: alpha * x + beta, NO_DEFAULT, NO_DEFAULT),
+    "ScaledTanh": (lambda x, alpha, beta: alpha * np.tanh(beta * x), None, None),
+    "Affine": (lambda x, alpha, beta: alpha * x + beta, None, None),
 }
 
 
 class Activation(NamedTuple):
-    """A key of `ACTIVATIONS` with its parameters, None for one that it does not have."""
+    """A key of `ACTIVATIONS` with its parameters, "alpha" and "beta"."""
 
     name: str
-    alpha: float | None
-    beta: float | None
+    parameters: dict[str, float]
 
 
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
 
-#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the second domain, in which
-#: ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions compute all of these.
-LINEAR, LINEAR_DOMAINS = ("QuantizeLinear", "DequantizeLinear"), ("", "com.microsoft")
+#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the second
+#: domain, in which ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions compute
+#: all of these.
+LINEAR = ("QuantizeLinear", "DequantizeLinear")
+LINEAR_DOMAINS = ("", "com.microsoft")
 
 
 class NotEvaluated(LabError):
@@ -88,9 +86,10 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
 def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """The network with all its float32 numbers, inputs and conversions in float64; it is changed."""
     retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
-    for attribute in (attribute for node in nodes(model.graph) for attribute in node.attribute):
-        if attribute.name in ("to", "dtype") and attribute.i == 1:  # TensorProto.FLOAT
-            attribute.i = 11
+    for node in nodes(model.graph):
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == 1:  # TensorProto.FLOAT
+                attribute.i = 11
     return model
 
 
@@ -104,12 +103,13 @@ def _operators() -> tuple[type, ...]:
         return recurrent_outputs(node.op_type, inputs, attributes(node))[: len(node.output)]
 
     def sigmoid(self, x):
-        return (ACTIVATIONS["Sigmoid"][0](x, None, None).astype(x.dtype),)
+        return (ACTIVATIONS["Sigmoid"][0](x).astype(x.dtype),)
 
     def normalized(self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes):
         if training_mode:
             raise NotEvaluated("BatchNormalization operator in training mode")
-        factor, axes = scale / np.sqrt(variance + x.dtype.type(epsilon)), (-1, *[1] * (x.ndim - 2))
+        factor = scale / np.sqrt(variance + x.dtype.type(epsilon))
+        axes = (-1, *[1] * (x.ndim - 2))
         return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
 
     runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
@@ -126,48 +126,56 @@ def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Map
     before its product with R, are rounded; 0: not at all. Raises `NotEvaluated` for attributes that are not valid and
     for too many operations.
     """
-    given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
-    lengths = given.pop(INPUT_NAMES.index("sequence_lens"))
-    kind_of_number = given[0].dtype
-    computed = np.promote_types(kind_of_number, np.float32)
-    cast: Any = (None if array is None else array.astype(computed) for array in given)
-    x, w, r, b, h, c, p = cast
-    steps_of_x, steps_of_h = has.get("steps", (0, 0))
-    layout = has.get("layout") or 0
-    if layout:
-        cast = (None if array is None else array.swapaxes(0, 1) for array in (x, h, c))
-        x, h, c = cast
+    given = {name: array for name, array in zip(INPUT_NAMES, inputs, strict=False) if array is not None}
+    lengths = given.pop("sequence_lens", None)
+    layout = has.get("layout")
+    operands = _operands(given, layout)
+    x = operands["X"]
     steps, batch, _ = x.shape
-    directions, _, hidden = r.shape
-    _check(kind, has, 2 * steps * batch * (w.size + r.size), directions)
-    functions = _functions(kind, has, directions)
     if lengths is None:
         lengths = np.full(batch, steps)
+    flops = 2 * steps * batch * (operands["W"].size + operands["R"].size)
+    _check(kind, has, flops, len(operands["R"]))
+    functions = _functions(kind, has, len(operands["R"]))
     if not lengths.all():
         raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
-
-    def zeros(array: np.ndarray | None, *shape: int) -> np.ndarray:
-        return np.zeros((directions, *shape), computed) if array is None else array
-
-    h = zeros(h, batch, hidden)
-    c = zeros(c, batch, hidden)
-    b = zeros(b, 2 * w.shape[1])
-    p = zeros(p, 3 * hidden)
-    x = _rounded(x, steps_of_x)
-    flag = bool(has.get("input_forget") or has.get("linear_before_reset"))
-    found = []
-    for index in range(directions):
-        wb, rb = np.split(b[index], 2)
-        product = partial(_product, np.ascontiguousarray(r[index].T), steps_of_h)
-        cell = partial(CELLS[kind], functions[index], flag, product, rb, np.split(p[index], 3))
-        backward = index == 1 or has.get("direction") == "reverse"
-        found.append(_scan(cell, x @ w[index].T + wb, lengths, (h[index], c[index]), backward))
-    y = np.stack([every for every, _ in found], axis=1)
-    states = [np.stack(state) for state in zip(*(last for _, last in found), strict=True)]
+    found = [_direction(kind, has, operands, lengths, index, each) for index, each in enumerate(functions)]
+    y, *states = (np.stack(arrays) for arrays in zip(*found, strict=True))
+    y = y.swapaxes(0, 1)
     if layout:
         y = y.transpose(2, 0, 1, 3)
         states = [state.swapaxes(0, 1) for state in states]
-    return tuple(array.astype(kind_of_number) for array in (y, *states)[: 3 if kind == "LSTM" else 2])
+    results = (y, *states) if kind == "LSTM" else (y, states[0])
+    return tuple(array.astype(inputs[0].dtype) for array in results)
+
+
+def _operands(given: Mapping[str, np.ndarray], layout: int | None) -> dict[str, np.ndarray]:
+    """Inputs of an operator with time first, in float32 or more; zeros for those that are left out."""
+    number = np.promote_types(given["X"].dtype, np.float32)
+    operands = {name: array.astype(number) for name, array in given.items()}
+    if layout:
+        for name in operands.keys() & {"X", "initial_h", "initial_c"}:
+            operands[name] = operands[name].swapaxes(0, 1)
+    directions, rows, hidden = operands["R"].shape
+    state = (operands["X"].shape[1], hidden)
+    shapes = {"B": (2 * rows,), "initial_h": state, "initial_c": state, "P": (3 * hidden,)}
+    for name, shape in shapes.items():
+        operands.setdefault(name, np.zeros((directions, *shape), number))
+    return operands
+
+
+def _direction(
+    kind: str, has: Mapping, operands: Mapping, lengths: np.ndarray, index: int, functions: Sequence[Callable]
+) -> tuple[np.ndarray, ...]:
+    """What `_scan` gives for one direction."""
+    w, r, b, p, h, c = (operands[name][index] for name in ("W", "R", "B", "P", "initial_h", "initial_c"))
+    wb, rb = np.split(b, 2)
+    steps_of_x, steps_of_h = has.get("steps", (0, 0))
+    product = partial(_product, np.ascontiguousarray(r.T), steps_of_h)
+    flag = bool(has.get("input_forget") or has.get("linear_before_reset"))
+    cell = partial(CELLS[kind], functions, flag, product, rb, np.split(p, 3))
+    backward = index == 1 or has.get("direction") == "reverse"
+    return _scan(cell, _rounded(operands["X"], steps_of_x) @ w.T + wb, lengths, (h, c), backward)
 
 
 def _check(kind: str, has: Mapping, flops: int, directions: int) -> None:
@@ -175,7 +183,7 @@ def _check(kind: str, has: Mapping, flops: int, directions: int) -> None:
     if flops > LARGEST_FLOPS:
         raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
     order = has.get("direction") or "forward"
-    if order not in ("forward", "reverse", "bidirectional") or directions != 1 + (order == "bidirectional"):
+    if directions != {"forward": 1, "reverse": 1, "bidirectional": 2}.get(order):
         raise NotEvaluated(f"{kind} operator with direction {order!r} and weights of {directions} directions")
 
 
@@ -184,38 +192,35 @@ def activations_of(kind: str, attributes: Mapping[str, Any], directions: int) ->
 
     Raises `NotEvaluated` for those that ONNX does not define.
     """
-    names = attributes.get("activations") or ()
     default = RECURRENT[kind]
+    names = tuple(attributes.get("activations") or default * directions)
     if kind == "RNN":  # the attribute's default is for two directions
         names = names[:directions]
-    names = tuple(names) or default * directions
-    unknown = [name for name in names if name not in ACTIVATIONS]
-    if unknown or len(names) != len(default) * directions:
+    if not ACTIVATIONS.keys() >= {*names} or len(names) != len(default) * directions:
         raise NotEvaluated(f"{kind} operator with activations {', '.join(names)}")
-    alphas = iter(attributes.get("activation_alpha") or ())
-    betas = iter(attributes.get("activation_beta") or ())
+    given = {key: iter(attributes.get(f"activation_{key}") or ()) for key in ("alpha", "beta")}
     found = []
     for name in names:
-        _, alpha, beta = ACTIVATIONS[name]
-        alpha = alpha if alpha is None else next(alphas, alpha)
-        beta = beta if beta is None else next(betas, beta)
-        if NO_DEFAULT in (alpha, beta):  # by identity
+        _, *defaults = ACTIVATIONS[name]
+        parameters = {key: next(given[key], usual) for key, usual in zip(given, defaults, strict=False)}
+        if None in parameters.values():
             raise NotEvaluated(f"{kind} operator with activation {name}, for which ONNX defines no default parameters")
-        found.append(Activation(name, alpha, beta))
+        found.append(Activation(name, parameters))
     return [found[place : place + len(default)] for place in range(0, len(found), len(default))]
 
 
 def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Callable]]:
     """The activations of each direction as functions of their inputs."""
     clip = attributes.get("clip")
-    return [
-        [partial(_clipped, ACTIVATIONS[name][0], alpha, beta, clip) for name, alpha, beta in each]
-        for each in activations_of(kind, attributes, directions)
-    ]
+    found = []
+    for activations in activations_of(kind, attributes, directions):
+        found.append([partial(_activated, each, clip) for each in activations])
+    return found
 
 
-def _clipped(function: Callable, alpha: Any, beta: Any, clip: float | None, x: np.ndarray) -> np.ndarray:
-    return function(x if clip is None else np.clip(x, -clip, clip), alpha, beta)
+def _activated(activation: Activation, clip: float | None, x: np.ndarray) -> np.ndarray:
+    function = ACTIVATIONS[activation.name][0]
+    return function(x if clip is None else np.clip(x, -clip, clip), *activation.parameters.values())
 
 
 def _rounded(x: np.ndarray, steps: int) -> np.ndarray:
@@ -241,8 +246,10 @@ def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray
 
 
 def _gru(functions, reset_last, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
-    (f, g), size = functions, h.shape[1]
-    first, last = slice(None, 2 * size), slice(2 * size, None)
+    f, g = functions
+    size = h.shape[1]
+    first = slice(None, 2 * size)
+    last = slice(2 * size, None)
     z, reset = np.split(f(xw[:, first] + r(h, first) + b[first]), 2, axis=1)
     new = reset * (r(h, last) + b[last]) if reset_last else r(reset * h, last) + b[last]
     return (1 - z) * g(xw[:, last] + new) + z * h, c
@@ -257,8 +264,8 @@ CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 def _scan(
     cell: Callable, xw: np.ndarray, lengths: np.ndarray, state: tuple[np.ndarray, ...], backward: bool
-) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Y (sequence, batch, hidden), zero after the end of each sequence, and the states after its last step.
+) -> tuple[np.ndarray, ...]:
+    """Y (sequence, batch, hidden), zero after the end of each sequence, and each state after its last step.
 
     Backward, each sequence is read from its own end.
     """
@@ -272,4 +279,4 @@ def _scan(
         new = cell(xw[step], *state)
         y[step] = np.where(inside, new[0], 0)
         state = tuple(np.where(inside, after, before) for after, before in zip(new, state, strict=True))
-    return (y[order] if backward else y), state
+    return (y[order] if backward else y, *state)

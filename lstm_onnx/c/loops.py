@@ -220,11 +220,10 @@ def _activated(
     """The rows of a time step, of which F, G and H are these activations of clipped inputs."""
     for row in rows:
         if row.op_type in "FGH":
-            name, alpha, beta = functions["FGH".index(row.op_type)]
-            row.op_type = name
-            for key, number in (("alpha", alpha), ("beta", beta)):
-                if number is not None:
-                    row.attribute.append(onnx.helper.make_attribute(key, number))
+            activation = functions["FGH".index(row.op_type)]
+            row.op_type = activation.name
+            for key, number in activation.parameters.items():
+                row.attribute.append(onnx.helper.make_attribute(key, number))
             if clip is not None:
                 bounded = onnx.helper.make_node("Clip", row.input, [f"{row.output[0]}, clipped"], min=-clip, max=clip)
                 row.input[:] = bounded.output
