@@ -51,34 +51,44 @@ def streamed(whole: Any, half: Any) -> Streamed:
 
     Raises `UsageError` with the name of the operator that cannot be in a stream.
     """
-    model, inputs = onnx_checks.read(whole.path.read_bytes()), whole.make_inputs(0)
+    model = onnx_checks.read(whole.path.read_bytes())
     fix_inputs(model, whole.constants)
-    operators = [(name, onnx_checks.label(node)) for node in model.graph.node for name in node.output if name]
-    pairs = {name: _halves(array, half.input_shapes[name]) for name, array in inputs.items()}
-    parts = [{name: pair[place] for name, pair in pairs.items()} for place in (0, 1)]
+    labels = {name: onnx_checks.label(node) for node in model.graph.node for name in node.output if name}
+    inputs = whole.make_inputs(0)
+    first = {}
+    second = {}
+    for name, array in inputs.items():
+        first[name], second[name] = _halves(array, half.input_shapes[name])
     with any_error(UsageError, f"{whole.name} has no mode stream: it cannot be run with {SAMPLES[0]} samples"):
-        (long,), (short,) = _results(model, [inputs]), _results(model, parts[:1])
-        carrying = _Carrying(model, inputs | long, parts[0] | short, whole.facts.batch_symbol)
+        (long,) = _results(model, [inputs])
+        (short,) = _results(model, [first])
+        carrying = _Carrying(model, inputs | long, first | short, whole.facts.batch_symbol)
         carrying.carry()
-        calls = _results(model, parts, carrying.states)
-    for name, label in operators:
-        array, both = long[name], [call[name] for call in calls]
-        # No samples may be missing between the calls; what is padded inside has some of them twice.
-        twice = 2 * both[0].size - array.size
-        moves = twice == 0 or (twice > 0 and name not in half.output_shapes)
-        moves = moves and all(map(_same, both, _halves(array, both[0].shape)))
-        # Without an axis of time: sizes and what follows from them, or the final state of a layer.
-        if (
-            not moves
-            and not _same(both[1], array)
-            and not (array.shape == both[1].shape and _same(both[1], short[name]))
-        ):
+        calls = _results(model, [first, second], carrying.states)
+    for name, label in labels.items():
+        one, other = (call[name] for call in calls)
+        without_time = long[name].shape == other.shape and _same(other, short[name])
+        if not without_time and not _continues(long[name], one, other, name not in half.output_shapes):
             raise UsageError(
                 f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or"
                 " RNN that reads forward from a constant state, nor a convolution with zeros before the first sample"
             )
-    stride = math.lcm(*(SAMPLES[0] // long[name].shape[axis] for name, axis in carrying.strided))
-    return Streamed(model.SerializeToString(), {state.input: state.output for state in carrying.states}, stride)
+    states = {state.input: state.output for state in carrying.states}
+    return Streamed(model.SerializeToString(), states, carrying.stride)
+
+
+def _continues(long: np.ndarray, first: np.ndarray, second: np.ndarray, inside: bool) -> bool:
+    """Whether two calls give a tensor of one long run: its final state, or all its samples.
+
+    No samples may be missing between the calls; a tensor `inside` that is padded has some of them
+    twice.
+    """
+    if _same(second, long):
+        return True
+    twice = 2 * first.size - long.size
+    if twice < 0 or (twice and not inside):
+        return False
+    return all(map(_same, (first, second), _halves(long, first.shape)))
 
 
 def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()) -> list[dict]:
@@ -114,8 +124,8 @@ class _Carrying:
         self.batch = batch
         self.nodes: list[onnx.NodeProto] = []
         self.states: list[State] = []
-        #: Outputs of convolutions with a stride along time, each with its axis.
-        self.strided: list[tuple[str, int]] = []
+        #: What a call takes is a multiple of as many samples.
+        self.stride = 1
         self.known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer}
         self.varying = {value.name for value in self.graph.input} - self.known.keys()
 
@@ -125,7 +135,9 @@ class _Carrying:
             if node.op_type not in ("Shape", "Size") and not self.varying.isdisjoint(node.input):
                 self.varying.update(node.output)
             axis = self._axis_of_time(node)
-            if axis >= 0 and node.op_type in ("Conv", "Pad"):
+            if axis >= 0 and node.op_type == "Pad":
+                self._pad(node, axis)
+            elif axis >= 0 and node.op_type == "Conv":
                 self._convolution(node, axis)
             elif self._reads_along_time(node, axis):
                 self._layer(node, axis)
@@ -168,38 +180,41 @@ class _Carrying:
             side.append(onnx.helper.make_tensor_value_info(name, number, sizes))
         return self.states[-1]
 
-    def _convolution(self, node: onnx.NodeProto, axis: int) -> None:
-        """A Conv, or a Pad before one: the zeros before the first sample become earlier samples."""
-        source = node.input[0]
-        has = attributes(node)
-        before = self.long[source].shape[axis]
-        after = self.long[node.output[0]].shape[axis]
-        around = len(self.long[source].shape) - 2
-        place = axis - 2
-        count = after - before
-        stride = 1
-        if node.op_type == "Conv":
-            stride = has.get("strides", [1] * around)[place]
-            if stride > 1:
-                self.strided.append((node.output[0], axis))
-            # by its own padding, if as many samples come out as go in, or as its stride leaves
-            count = has.get("pads", [0] * around)[place] if after * stride == before else 0
-        if count <= 0:
-            self.nodes.append(node)
-            return
+    def _join(self, source: str, axis: int, count: int, joined: str = "") -> str:
+        """The tensor of the samples with `count` earlier ones before them, which become a state."""
         state = self._state(source, axis, count)
-        joined = node.output[0] if node.op_type == "Pad" else f"{state.input}_joined"
+        joined = joined or f"{state.input}_joined"
         places = f"{state.input}_places"
         self.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(-count, 0), places))
         self._add("Concat", [state.input, source], [joined], axis=axis)
         self._add("Gather", [joined, places], [state.output], axis=axis)
-        if node.op_type == "Pad":
-            return
-        node.input[0] = joined
-        (pads,) = (attribute.ints for attribute in node.attribute if attribute.name == "pads")
-        pads[place] = 0
-        if stride > 1:  # what it would add behind the last sample is never read then
-            pads[place + around] = 0
+        return joined
+
+    def _pad(self, node: onnx.NodeProto, axis: int) -> None:
+        """The zeros before the first sample become earlier samples."""
+        source = node.input[0]
+        count = self.long[node.output[0]].shape[axis] - self.long[source].shape[axis]
+        if count > 0:
+            self._join(source, axis, count, node.output[0])
+        else:
+            self.nodes.append(node)
+
+    def _convolution(self, node: onnx.NodeProto, axis: int) -> None:
+        """Its own padding becomes earlier samples, if it gives all samples, or those that its stride
+        leaves."""
+        sizes = self.long[node.input[0]].shape
+        samples = self.long[node.output[0]].shape[axis]
+        place = axis - 2
+        has = attributes(node)
+        stride = has["strides"][place] if "strides" in has else 1
+        if stride > 1:
+            self.stride = math.lcm(self.stride, SAMPLES[0] // samples)
+        for attribute in node.attribute:
+            if attribute.name == "pads" and attribute.ints[place] and samples * stride == sizes[axis]:
+                node.input[0] = self._join(node.input[0], axis, attribute.ints[place])
+                attribute.ints[place] = 0
+                if stride > 1:  # what it would add behind the last sample is never read then
+                    attribute.ints[place + len(sizes) - 2] = 0
         self.nodes.append(node)
 
     def _layer(self, node: onnx.NodeProto, axis: int) -> None:
