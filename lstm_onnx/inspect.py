@@ -17,7 +17,7 @@ from typing import Any
 from lstm_onnx import limits
 from lstm_onnx.operations import name_of
 from lstm_onnx.own_network import OnnxNetwork
-from lstm_onnx.read_onnx import read_shapes, session_of
+from lstm_onnx.read_onnx import session_of
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, UsageError, any_error
@@ -294,7 +294,7 @@ def _tensor_lines(network: OnnxNetwork) -> list[str]:
 
 def _size_lines(network: OnnxNetwork) -> Iterator[str]:
     axes = defaultdict(list)
-    for name, shape in read_shapes(network.path).items():
+    for name, shape in network.file.shapes.items():
         for place, symbol in enumerate(shape):
             axes[symbol].append(f"axis {place} of {name}")
     facts = network.facts

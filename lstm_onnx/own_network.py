@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -22,20 +22,18 @@ from lstm_onnx.input_values import INDEXING, LENGTHS
 from lstm_onnx.limits import time_limit
 from lstm_onnx.read_onnx import (
     NetworkFacts,
+    OnnxFile,
     Tensor,
     deciding,
     flags_text,
     from_inputs,
     network_facts,
     random_inputs,
-    read_file,
-    read_shapes,
 )
 from lstm_trt.config.errors import UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State, Workload
-from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import has_branches, write_sizes
 from lstm_trt.store import cache
 from lstm_trt.store.files import refuse_named_pipe
@@ -57,7 +55,8 @@ class OnnxNetwork(Workload):
     """An ONNX file with fixed sizes.
 
     `OnnxNetwork("model.onnx", sizes={"time": 64, "batch": 1})` reads and checks a file, or the
-    content of one without external data; `name` is by default that of the file. `sizes`: values of
+    content of one without external data, or takes an `OnnxFile`; `name` is by default that of the
+    file. `sizes`: values of
     its symbolic sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `constants`: numbers of
     inputs that are made constants of the network, such as the sampling rate of a speech model, so
     that only one branch of an If is computed. `states`: input -> output of the states that the mode
@@ -89,7 +88,7 @@ class OnnxNetwork(Workload):
     @time_limit()
     def __init__(
         self,
-        path: str | Path | bytes,
+        path: str | Path | bytes | OnnxFile,
         *,
         name: str | None = None,
         sizes: Mapping[str, int] | None = None,
@@ -97,26 +96,27 @@ class OnnxNetwork(Workload):
         inputs: str | Path | None = None,
         constants: Mapping[str, float] | None = None,
     ) -> None:
-        if isinstance(path, bytes):
-            content, sha256 = path, cache.sha256(path)
-            name = name or "network"
+        if isinstance(path, OnnxFile):
+            file = path
+        elif isinstance(path, bytes):
+            file = OnnxFile.of(path, name or "network")
         else:
-            content, sha256 = read_file(Path(path))
-            name = name or Path(path).stem
+            file = OnnxFile.read(Path(path))
+        file = replace(file, name=name or file.name)
         given = {} if inputs is None else _given(Path(inputs))
-        own_sizes, own_constants = from_inputs(content, name, given)
+        own_sizes, own_constants = from_inputs(file, given)
         sizes = {**own_sizes, **(sizes or {})}
         constants = {**own_constants, **(constants or {})}
-        facts = network_facts(content, name, sizes, constants, given)
-        carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
+        facts = network_facts(file, sizes, constants, given)
+        carried = _found_states(facts) if states is None else _checked_states(file.name, facts, states)
         inputs_sha256 = None
         if inputs is not None:
-            _check_inputs(name, facts, constants, given, Path(inputs))
+            _check_inputs(file.name, facts, constants, given, Path(inputs))
             stored = Path(inputs).read_bytes()
             inputs_sha256 = cache.sha256(stored)
             cache.fetch("inputs", inputs_sha256, ".npz", lambda: stored)
-        self._set(name, sha256, sizes, carried, constants, inputs_sha256, facts)
-        cache.fetch("onnx", sha256, ".onnx", lambda: content)
+        self._set(file.name, file.sha256, sizes, carried, constants, inputs_sha256, facts)
+        cache.fetch("onnx", file.sha256, ".onnx", lambda: file.content)
 
     def _set(
         self,
@@ -137,6 +137,11 @@ class OnnxNetwork(Workload):
     def path(self) -> Path:
         """The file in the cache, with symbolic sizes; raises `UsageError` if it is not there."""
         return _cached("onnx", self.sha256, ".onnx", f"{self.name}.onnx is", "--onnx")
+
+    @property
+    def file(self) -> OnnxFile:
+        """The network in the cache, read again."""
+        return OnnxFile.of(self.path.read_bytes(), self.name)
 
     def simplified(self, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
         """The graph with its constants, and of an If that these or its sizes decide only the branch
@@ -268,7 +273,7 @@ class OnnxNetwork(Workload):
         if len(found) == len(inputs) or not outputs:
             found.popitem()
         time = self.facts.time_symbol
-        shapes = read_shapes(self.path)
+        shapes = self.file.shapes
         return {name: found[name] for name in shapes if name in found and time not in shapes[name]}
 
     @property
@@ -348,8 +353,8 @@ class OnnxNetwork(Workload):
         value = ""
         is_index = str(tensor.meaning).startswith(INDEXING)  # which is an input, and no setting
         if math.prod(tensor.shape) == 1 and not is_index:
-            model = onnx_checks.read(self.path.read_bytes(), self.name)
-            value = f"--value {tensor.name}={deciding(model).get(tensor.name, 'N')}, or with "
+            numbers = deciding(self.file.model)
+            value = f"--value {tensor.name}={numbers.get(tensor.name, 'N')}, or with "
         return (
             f"{self.name} does not say which numbers its input {tensor.name} has, and"
             f" {tensor.meaning} depends on them: give them with {value}--inputs FILE.npz"

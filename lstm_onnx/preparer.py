@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from lstm_onnx import evaluate
-from lstm_onnx.constants import fix_inputs, symbolic_shapes
+from lstm_onnx.constants import symbolic_shapes
 from lstm_onnx.operations import FLOATS
 from lstm_onnx.own_network import OnnxNetwork, read_arrays
-from lstm_onnx.read_onnx import checked, in_sequence, run_onnxruntime
+from lstm_onnx.read_onnx import in_sequence, run_onnxruntime
 from lstm_onnx.torch_network import torch_answers
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
@@ -266,8 +266,7 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
     symbol = network.facts.time_symbol
     if symbol is None:
         return
-    model = checked(network.path.read_bytes(), network.name)
-    fix_inputs(model, network.constants)
+    model = network.file.changeable(network.constants)
     shapes = symbolic_shapes(model)
     whole = {state.input: state.zeros() for state in network.states}
     for name, first in sets[0].items():

@@ -7,6 +7,7 @@ one line.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -114,35 +115,69 @@ class NetworkFacts(JsonFields):
     quantized: bool = field(default=False, metadata=ADDED)
 
 
-def read_file(path: Path) -> tuple[bytes, str]:
-    """An ONNX file with its external data included, and the SHA-256 of the file and that data;
-    nothing is executed.
+@dataclass(frozen=True)
+class OnnxFile:
+    """A network that was read and checked once.
 
-    Raises `UsageError` if it cannot be read, with a remedy for files of other formats, told by
-    their ending or first bytes, or if external data is missing or outside the folders in which it
-    may be (`_external_file`).
+    `content` has its external data included, and `sha256` is that of the file and that data. In
+    `model` local functions are inlined; whoever changes it takes `changeable`.
     """
-    require("onnx")
-    from onnx.external_data_helper import uses_external_data
 
-    refuse_named_pipe(path)
-    with file_errors(f"read {path}"):
-        content = path.read_bytes()
-    try:
-        model = work.read(content, path.name)
-    except UsageError:
-        for what, endings, start, offset, remedy in FOREIGN:
-            if path.suffix.lower() in endings or (start and content.startswith(start, offset)):
-                raise UsageError(f"{path.name} is {what}, not ONNX: {remedy}") from None
-        raise
-    external = list(filter(uses_external_data, onnx_checks.tensors(model.graph)))
-    if not external:
-        return content, cache.sha256(content)
-    # ValueError for a location with NUL, an offset that is no number, or above protobuf's 2 GiB
-    with any_error(UsageError, f"the external data of {path} cannot be loaded"):
-        files = _load_external(path, external)
-        whole = model.SerializeToString()
-    return whole, cache.sha256(b"".join((content, *files)))
+    name: str
+    content: bytes
+    sha256: str
+    model: onnx.ModelProto
+
+    @classmethod
+    def read(cls, path: Path) -> OnnxFile:
+        """Read and check a file; nothing is executed.
+
+        Raises `UsageError` if it cannot be read, with a remedy for files of other formats, told by
+        their ending or first bytes, if external data is missing or outside the folders in which it
+        may be (`_external_file`), or if it is not valid ONNX.
+        """
+        require("onnx")
+        from onnx.external_data_helper import uses_external_data
+
+        refuse_named_pipe(path)
+        with file_errors(f"read {path}"):
+            content = path.read_bytes()
+        try:
+            model = work.read(content, path.name)
+        except UsageError:
+            for what, endings, start, offset, remedy in FOREIGN:
+                if path.suffix.lower() in endings or (start and content.startswith(start, offset)):
+                    raise UsageError(f"{path.name} is {what}, not ONNX: {remedy}") from None
+            raise
+        sha256 = cache.sha256(content)
+        external = list(filter(uses_external_data, onnx_checks.tensors(model.graph)))
+        if external:
+            # ValueError for a location with NUL, an offset that is no number, or above protobuf's 2 GiB
+            with any_error(UsageError, f"the external data of {path} cannot be loaded"):
+                files = _load_external(path, external)
+                sha256 = cache.sha256(b"".join((content, *files)))
+                content = model.SerializeToString()
+        _check(model, path.name)
+        return cls(path.stem, content, sha256, model)
+
+    @classmethod
+    def of(cls, content: bytes, name: str) -> OnnxFile:
+        """Check the content of a file without external data; raises `UsageError`."""
+        model = work.read(content, name)
+        _check(model, name)
+        return cls(name, content, cache.sha256(content), model)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """`symbolic_shapes` of its inputs."""
+        return symbolic_shapes(self.model)
+
+    def changeable(self, constants: Mapping[str, float]) -> onnx.ModelProto:
+        """A copy of the model in which these inputs are constants (`fix_inputs`)."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        fix_inputs(model, constants, self.name)
+        return model
 
 
 def _load_external(path: Path, tensors: Sequence[onnx.TensorProto]) -> list[bytes]:
@@ -186,57 +221,39 @@ def _external_file(path: Path, location: str) -> Path:
     raise UsageError(f"the external data {location!r} of {path} {where}")
 
 
-def checked(content: bytes, name: str) -> onnx.ModelProto:
-    """The network, accepted by the ONNX checker, with local functions inlined; raises
-    `UsageError`."""
-    model = work.read(content, name)
+def _check(model: onnx.ModelProto, name: str) -> None:
+    """Raise `UsageError` unless the ONNX checker accepts a network, and its outputs can be read."""
     with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
         for tensor in onnx_checks.tensors(model.graph):
             if tensor.ListFields():
                 onnx.numpy_helper.to_array(tensor)  # which the checker does not try
     outputs = [value.name for value in model.graph.output]
-    wrong = ""
     if not outputs:
-        wrong = "it has no outputs, so nothing could be read"
-    elif len(set(outputs)) < len(outputs):
-        wrong = "two outputs have the same name"
-    if wrong:
-        raise UsageError(f"{name} is not valid ONNX: {wrong}; export it again")
-    return model
-
-
-def read_shapes(path: Path) -> dict[str, tuple[int | str, ...]]:
-    """`symbolic_shapes` of a file; raises `UsageError` if it cannot be read."""
-    return symbolic_shapes(checked(read_file(path)[0], path.name))
+        raise UsageError(f"{name} is not valid ONNX: it has no outputs, so nothing could be read; export it again")
+    if len(set(outputs)) < len(outputs):
+        raise UsageError(f"{name} is not valid ONNX: two outputs have the same name; export it again")
 
 
 def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
     """The symbols in the result of `symbolic_shapes`."""
-    found: dict[str, None] = {}
-    for shape in shapes.values():
-        found |= dict.fromkeys(size for size in shape if isinstance(size, str))
-    return list(found)
+    sizes = itertools.chain.from_iterable(shapes.values())
+    return list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
 
 
-def from_inputs(content: bytes, name: str, given: Mapping[str, np.ndarray]) -> tuple[dict[str, int], dict[str, float]]:
+def from_inputs(file: OnnxFile, given: Mapping[str, np.ndarray]) -> tuple[dict[str, int], dict[str, float]]:
     """Symbolic sizes, and inputs that are constants of the network, by the inputs that a user
     gives.
 
-    The latter are single whole numbers that decide between branches. Raises `UsageError` for an
-    invalid file, which is not read if there are no inputs.
+    The latter are single whole numbers that decide between branches.
     """
-    if not given:
-        return {}, {}
-    model = checked(content, name)
     constants = {}
-    for key in deciding(model):
+    sizes = {}
+    for key in deciding(file.changeable({})) if given else ():
         if key in given and given[key].size == 1 and given[key].dtype.kind in "iub":
             constants[key] = given[key].item()
-    sizes = {}
-    for key, shape in symbolic_shapes(model).items():
-        if key in given and key not in constants:
-            sizes.update(zip(shape, given[key].shape, strict=False))
+    for key in given.keys() & file.shapes - constants.keys():
+        sizes.update(zip(file.shapes[key], given[key].shape, strict=False))
     return {symbol: size for symbol, size in sizes.items() if isinstance(symbol, str)}, constants
 
 
@@ -289,22 +306,21 @@ def _checked_sizes(shapes: Mapping[str, Sequence[int | str]], name: str, sizes: 
 
 
 def network_facts(
-    content: bytes, name: str, sizes: Mapping[str, int], constants: Mapping, given: Mapping, *, measured: bool = False
+    file: OnnxFile, sizes: Mapping[str, int], constants: Mapping, given: Mapping, *, measured: bool = False
 ) -> NetworkFacts:
-    """What the content of an ONNX file says at these values of its symbolic sizes; raises
-    `UsageError`.
+    """What an ONNX file says at these values of its symbolic sizes; raises `UsageError`.
 
     `constants`: numbers of inputs that are made constants of the graph (`fix_inputs`). `given`:
     values of other inputs, with which sizes of outputs are measured that cannot be derived, or all
     of them if `measured`.
     """
-    model = checked(content, name)
-    fix_inputs(model, constants, name)
+    name = file.name
+    model = file.changeable(constants)
     symbols = symbolic_shapes(model)
     missing = _checked_sizes(symbols, name, sizes)
     if missing:
         decided = {key: number for key, number in deciding(model).items() if number != "N"}
-        example = _example(content, name, sizes, missing, {**decided, **constants})
+        example = _example(file, sizes, missing, {**decided, **constants})
         flags = flags_text("--size", dict.fromkeys(missing, "N"))
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
@@ -313,9 +329,9 @@ def network_facts(
     wrong = onnx_checks.refusal(derived, onnx_checks.DEFINITION)
     if wrong:
         raise UsageError(f"{name} is not valid ONNX: {wrong}")
-    inputs = _inputs(model, derived, name, content, shapes, given)
-    outputs = _outputs(model, derived, name, inputs, given, measured)
-    _check_memory(name, content, [*inputs, *outputs])
+    inputs = _inputs(file, model, derived, shapes, given)
+    outputs = _outputs(file, model, derived, inputs, given, measured)
+    _check_memory(file, [*inputs, *outputs])
     layers = layers_of(derived.graph, shapes)
     symbol_of = _symbols_of_layers(model, symbols, sizes, layers)
     flops, complete = count_flops(derived.graph, {}, shapes)
@@ -335,15 +351,15 @@ def network_facts(
     )
 
 
-def _check_memory(name: str, content: bytes, tensors: Iterable[Tensor]) -> None:
-    size = len(content)
+def _check_memory(file: OnnxFile, tensors: Iterable[Tensor]) -> None:
+    size = len(file.content)
     for tensor in tensors:
         size += math.prod(tensor.shape) * np.dtype(tensor.type).itemsize
     needed = 3 * size  # random numbers are in float64 first
     available = available_memory_bytes()
     if needed > available:
         raise UsageError(
-            f"{name} does not fit into the memory: at these sizes it needs at least"
+            f"{file.name} does not fit into the memory: at these sizes it needs at least"
             f" {bytes_text(needed)}, {bytes_text(available)} are available"
         )
 
@@ -354,10 +370,9 @@ def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> di
 
 
 def _inputs(
+    file: OnnxFile,
     model: onnx.ModelProto,
     derived: onnx.ModelProto,
-    name: str,
-    content: bytes,
     shapes: Mapping[str, tuple[int, ...]],
     given: Mapping[str, np.ndarray],
 ) -> list[Tensor]:
@@ -370,9 +385,9 @@ def _inputs(
     bare = []
     for value in model.graph.input:
         if value.name in shapes:
-            kind = _numpy_type(value, name, "input")
+            kind = _numpy_type(value, file.name, "input")
             bare.append(Tensor(value.name, kind, shapes[value.name]))
-    _check_memory(name, content, bare)
+    _check_memory(file, bare)
     values = InputValues(derived, bare)
     meanings = values.meanings()
     arrays = dict(given)
@@ -395,9 +410,9 @@ def _inputs(
 
 
 def _outputs(
+    file: OnnxFile,
     model: onnx.ModelProto,
     derived: onnx.ModelProto,
-    name: str,
     inputs: Sequence[Tensor],
     given: Mapping[str, np.ndarray],
     measured: bool,
@@ -405,10 +420,10 @@ def _outputs(
     """The outputs, with sizes that are derived, or measured where that is asked for or needed."""
     types = {}
     for value in derived.graph.output:
-        types[value.name] = _numpy_type(value, name, "output")
+        types[value.name] = _numpy_type(value, file.name, "output")
     known: dict[str, Any] = known_sizes(derived.graph)
     if measured or any(None in known.get(key, (None,)) for key in types):
-        known = _measured_shapes(model, name, inputs, given)
+        known = _measured_shapes(model, file.name, inputs, given)
     stated: dict[str, Any] = known_sizes(model.graph)
     found = []
     for key, kind in types.items():
@@ -445,7 +460,7 @@ def _symbols_of_layers(
     return found
 
 
-def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
+def _example(file: OnnxFile, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
     """Flags of the first call that ONNX Runtime computes with random inputs, or nothing.
 
     One of the missing sizes, or all of them, are a power of two, others 1; `numbers` are those of
@@ -456,7 +471,7 @@ def _example(content: bytes, name: str, sizes: Mapping[str, int], missing: Seque
             limits.check_time()
             trial = {symbol: 2**power if symbol in grown else 1 for symbol in missing}
             with suppress(LabError):
-                network_facts(content, name, {**sizes, **trial}, numbers, {}, measured=True)
+                network_facts(file, {**sizes, **trial}, numbers, {}, measured=True)
                 return f"; for example {flags_text('--size', trial)}{flags_text(' --value', numbers)}"
     return ""
 

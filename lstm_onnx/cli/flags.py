@@ -58,20 +58,21 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         return []
     from lstm_onnx.own_network import OnnxNetwork
-    from lstm_onnx.read_onnx import read_shapes, symbols_in
+    from lstm_onnx.read_onnx import OnnxFile, symbols_in
 
     sizes = _size_values(arguments.size)
     numbers = _numbers(arguments.value)
     states = dict(pair("--state", "INPUT=OUTPUT", text) for text in getattr(arguments, "state", ()))
-    shapes = {path: read_shapes(path) for path in arguments.onnx}
+    files = {path: OnnxFile.read(path) for path in arguments.onnx}
+    shapes = {path: file.shapes for path, file in files.items()}
     symbols = {path: symbols_in(each) for path, each in shapes.items()}
     networks = []
-    for path in shapes:
+    for path, file in files.items():
         sizes_of_file = _of_file(path, symbols, sizes)
         constants = _of_file(path, shapes, numbers)
         for values in itertools.product(*sizes_of_file.values()):
             network = OnnxNetwork(
-                path,
+                file,
                 sizes=dict(zip(sizes_of_file, values, strict=True)),
                 constants=constants,
                 states=states or None,

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from lstm_onnx import evaluate, read_onnx
 from lstm_onnx.constants import resolved
 from lstm_onnx.own_network import OnnxNetwork
-from lstm_onnx.read_onnx import network_facts
+from lstm_onnx.read_onnx import OnnxFile, network_facts
 from lstm_trt.config.errors import UsageError
 from lstm_trt.export.sizes import static_model
 from lstm_trt.machine import roofline
@@ -422,7 +422,7 @@ def test_the_sizes_of_the_cases_of_onnx_are_those_of_their_outputs(seed, monkeyp
         numbers = (np.ndarray, np.generic)  # a few cases give scalars
         given = {name: np.asarray(each) for name, each in zip(names, arrays, strict=False) if isinstance(each, numbers)}
         try:
-            facts = network_facts(case.model.SerializeToString(), case.name, {}, {}, given)
+            facts = network_facts(OnnxFile.of(case.model.SerializeToString(), case.name), {}, {}, given)
         except UsageError as error:
             assert "\n" not in str(error)
             refused += 1
