@@ -54,8 +54,7 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
         if value.name in constants:
             continue
         if not value.type.HasField("tensor_type"):
-            others = "sequences, maps and optionals are not supported"
-            raise UsageError(f"the input {value.name} is not a tensor: {others}")
+            raise UsageError(f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported")
         dims = value.type.tensor_type.shape.dim
         if any(dim.dim_value < 0 for dim in dims):
             raise UsageError(f"the input {value.name} has a size below 0: export the network again")
@@ -123,9 +122,11 @@ class _Known(NamedTuple):
 
     def within(self, graph: onnx.GraphProto) -> _Known:
         """What is known in a graph, which sees what is around it."""
-        small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= SMALL_ELEMENTS]
-        values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in small}
-        return _Known({**self.sizes, **known_sizes(graph)}, {**self.values, **values}, self.opsets)
+        values = dict(self.values)
+        for tensor in graph.initializer:
+            if math.prod(tensor.dims) <= SMALL_ELEMENTS:
+                values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        return _Known({**self.sizes, **known_sizes(graph)}, values, self.opsets)
 
 
 def _fold(graph: onnx.GraphProto, outer: _Known) -> None:

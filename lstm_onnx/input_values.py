@@ -68,9 +68,7 @@ class InputValues:
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[Any]) -> None:
         self._inputs = {each.name: each for each in inputs}
         self._opsets = {each.domain: each.version for each in model.opset_import}
-        self._constants = {}
-        for each in model.graph.initializer:
-            self._constants[each.name] = onnx.numpy_helper.to_array(each)
+        self._constants = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
         self._makers: dict[str, onnx.NodeProto] = {}
         self._uses: list[Use] = []
         # Tensor -> the inputs from which it is computed without weights.
@@ -177,14 +175,11 @@ def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
 def _compared(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:
     """If more numbers stand on one side of a comparison, they may be the positions in sequences of
     these lengths."""
-    sides = []
-    for name in node.input:
-        sizes = [size or 1 for size in known.get(name, ())]
-        sides.append((math.prod(sizes), name, sizes))
-    (few, name, _), (many, _, sizes) = sorted(sides)
-    if few < many:
-        steps = max(sizes)
-        yield Use(label(node), name, steps - 1, steps, lengths=True, certain=False)
+    sizes = {name: [size or 1 for size in known.get(name, ())] for name in node.input}
+    few, many = sorted(node.input, key=lambda name: math.prod(sizes[name]))
+    if math.prod(sizes[few]) < math.prod(sizes[many]):
+        steps = max(sizes[many])
+        yield Use(label(node), few, steps - 1, steps, lengths=True, certain=False)
 
 
 def _tried(uses: Sequence[Use], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -116,7 +116,17 @@ class Inspection:
     frame = property(lambda self: frame_of(self.runtimes))
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        network = self.network
+        parts = [
+            [f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"],
+            _tensor_lines(network),
+            [*_size_lines(network), *_layer_lines(network.recurrent_layers)],
+            _work_lines(network, self.roofline),
+            _runtime_lines(self.runtimes),
+        ]
+        if self.profile:
+            parts.append(_profile_lines(self.profile[:MOST_SHARES]))
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def inspect(
@@ -135,13 +145,13 @@ def inspect(
     """
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
+    roofline = roofline_of(network, 1)
     answers = []
     with temporary_folder() as folder, WorkerPool() as pool:
         for name in registry.table("RUNTIMES"):
             for row in rows_of(name):
                 answer = _untried(network, content, row)
                 answers.append(answer or _attempt(pool, network, row, folder, listener))
-    roofline = roofline_of(network, 1)
     shares = operator_shares(network, roofline) if profile else ()
     return Inspection(network, roofline, tuple(answers), tuple(shares))
 
@@ -158,12 +168,11 @@ def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAn
     if not getattr(module, "NEEDS_ONNX", False):
         return _answer(row, NO_ONNX)
     refusal = None
-    rules = getattr(module, "ONNX_RULES", None)
-    if rules:
-        refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules)
-    if refusal is None and row.ready:
+    if hasattr(module, "ONNX_RULES"):
+        refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), module.ONNX_RULES)
+    if not refusal and row.ready:
         return None
-    if refusal is None and hasattr(module, "parser_refusal"):
+    if not refusal and hasattr(module, "parser_refusal"):
         refusal = module.parser_refusal(content, network.name)
     return _answer(row, REFUSED, refusal) if refusal else _answer(row, NOT_READY, row.reason)
 
@@ -175,12 +184,9 @@ def _attempt(
     first mode."""
     refused = []
     able = getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",))
-    for mode in network.modes:
-        if mode not in able:
-            continue
-        options = Options(device=row.device or "cpu")
+    for mode in filter(able.__contains__, network.modes):
         try:
-            configuration = describe(network, row.runtime, _ONCE, options, mode)
+            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
         except UsageError as error:  # of an input whose numbers only the user knows
             return _answer(row, REFUSED, str(error))
         outcome = pool.record_configuration(configuration, 0, folder, listener)
@@ -209,9 +215,7 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
         inside = operator in ("If", "Loop", "Scan")  # whose operators have events, too
         if name != event["name"] and not inside:
             times[operator, name].append(event["dur"])
-    spent = {}
-    for key, each in times.items():
-        spent[key] = sum(sorted(each)[: math.ceil(KEPT * len(each))])
+    spent = {key: sum(sorted(each)[: math.ceil(KEPT * len(each))]) for key, each in times.items()}
     whole = sum(spent.values()) or 1
     bounds = {}
     for layer in network.recurrent_layers if roofline["floor_ns"] else ():
@@ -220,7 +224,7 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
         if of_layer:
             bounds[layer.name] = of_layer / roofline["floor_ns"]
     shares = []
-    for operator, name in sorted(spent, key=lambda key: -spent[key]):
+    for operator, name in sorted(spent, key=spent.__getitem__, reverse=True):
         time = spent[operator, name] / whole
         shares.append({"operator": operator, "name": name, "time": time, "bound": bounds.get(name)})
     return shares
@@ -233,8 +237,7 @@ def _profiled(network: OnnxNetwork) -> list[dict]:
     for node in onnx_checks.nodes(model.graph):
         node.name = name_of(node)
     inputs = network.make_inputs(0)
-    failed = f"ONNX Runtime does not run {network.name}"
-    with temporary_folder() as folder, any_error(BuildFailed, failed):
+    with temporary_folder() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
         settings: Any = onnxruntime.SessionOptions()
         settings.enable_profiling = True
         settings.profile_file_prefix = str(folder / "run")
@@ -257,23 +260,6 @@ def _parameters(layer: RecurrentLayer) -> int:
     return sum(map(math.prod, layer.weight_shapes.values()))
 
 
-def _lines(found: Inspection) -> Iterator[str]:
-    network = found.network
-    yield f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"
-    yield ""
-    yield from _tensor_lines(network)
-    yield ""
-    yield from _size_lines(network)
-    yield from _layer_lines(network.recurrent_layers)
-    yield ""
-    yield from _work_lines(network, found.roofline)
-    yield ""
-    yield from _runtime_lines(found.runtimes)
-    if found.profile:
-        yield ""
-        yield from _profile_lines(found.profile[:MOST_SHARES])
-
-
 def _tensor_lines(network: OnnxNetwork) -> list[str]:
     remarks = {}
     if "stream" in network.modes:
@@ -287,8 +273,7 @@ def _tensor_lines(network: OnnxNetwork) -> list[str]:
     rows = []
     for side, tensors in (("input", network.facts.inputs), ("output", network.facts.outputs)):
         for each in tensors:
-            remark = remarks.get(each.name, "")
-            rows.append((side, each.name, each.type, _shape(each.shape), remark))
+            rows.append((side, each.name, each.type, _shape(each.shape), remarks.get(each.name, "")))
     return table_lines(("", "name", "type", "shape", ""), rows, left=("shape",))
 
 
@@ -306,8 +291,7 @@ def _size_lines(network: OnnxNetwork) -> Iterator[str]:
 def _layer_lines(layers: Sequence[RecurrentLayer]) -> list[str]:
     if not layers:
         return ["no recurrent layer: the network has no LSTM, GRU or RNN operator"]
-    sizes = ("hidden", "steps", "batch", "W", "R", "B", "parameters")
-    header = ("operator", "name", "direction", *sizes, "within")
+    header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
     columns = len(header) if any(layer.within for layer in layers) else -1
     rows = [_layer_row(layer)[:columns] for layer in layers]
     return table_lines(header[:columns], rows, left=("W", "R", "B", "within"))
@@ -318,14 +302,12 @@ def _work_lines(network: OnnxNetwork, roofline: Mapping) -> Iterator[str]:
     flops = "unknown"
     if network.least_flops or not at_least:
         flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP"
-    parameters = count(network.parameters, "parameter")
-    yield f"{parameters}; {flops} per call (matrix products and convolutions)"
+    yield f"{count(network.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
     if "missing" in roofline:
         yield f"no roofline bound: {roofline['missing']}"
     else:
-        bound = f"{at_least}{latency(roofline['floor_ns'] / 1e3)}"
-        limit = roofline["limited_by"]
-        yield f"roofline bound: {bound} on one core in fp32, limited by {limit}"
+        bound = latency(roofline["floor_ns"] / 1e3)
+        yield f"roofline bound: {at_least}{bound} on one core in fp32, limited by {roofline['limited_by']}"
 
 
 def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
@@ -333,10 +315,8 @@ def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
     for state in (RUNS, REFUSED, NOT_READY):
         for each in answers:
             if each.state == state:
-                device = each.device or "-"
-                rows.append((state, each.runtime, device, each.version or "-", _remark(each)))
-    header = ("state", "runtime", "device", "version", "")
-    yield from table_lines(header, rows, left=("version",), wrap=True)
+                rows.append((state, each.runtime, each.device or "-", each.version or "-", _remark(each)))
+    yield from table_lines(("state", "runtime", "device", "version", ""), rows, left=("version",), wrap=True)
     others = dict.fromkeys(each.runtime for each in answers if each.state == NO_ONNX)
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
@@ -346,21 +326,22 @@ def _profile_lines(shares: Sequence[Mapping]) -> Iterator[str]:
     yield "shares of the operators in the time of ONNX Runtime, and in the roofline bound"
     rows = []
     for each in shares:
-        time = percent_number(each["time"])
-        rows.append((time, percent_number(each["bound"]), each["operator"], each["name"]))
-    header = ("time %", "bound %", "operator", "name")
-    yield from table_lines(header, rows, left=("operator", "name"))
+        rows.append((percent_number(each["time"]), percent_number(each["bound"]), each["operator"], each["name"]))
+    yield from table_lines(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
 
 
 def _remark(answer: RuntimeAnswer) -> str:
     if answer.state != RUNS:
         return answer.reason
-    checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
-    compared = f"not checked: {answer.not_checked}"
-    if answer.error is not None:
-        compared = f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
-    only = "" if answer.mode == "forward" else f"in the mode {answer.mode} only"
-    return "; ".join(filter(None, (only, compared, nan_text(answer.nan_reaches_output))))
+    remarks = []
+    if answer.mode != "forward":
+        remarks.append(f"in the mode {answer.mode} only")
+    if answer.error is None:
+        remarks.append(f"not checked: {answer.not_checked}")
+    else:
+        checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
+        remarks.append(f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}")
+    return "; ".join(filter(None, (*remarks, nan_text(answer.nan_reaches_output))))
 
 
 def _shape(sizes: tuple[int, ...]) -> str:
@@ -369,12 +350,7 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
     shapes = {name: _shape(shape) for name, shape in layer.weight_shapes.items()}
-    if not layer.bias:
-        shapes["B"] = "-"
-    steps = layer.sequence
-    if layer.steps is not None:
-        steps = f"{layer.steps:g} of {layer.sequence}"
-    weights = [shapes.get(name) for name in ("W", "R", "B")]
-    sizes = (layer.hidden, steps, layer.batch, *weights, _parameters(layer))
-    shown = [str(size or "?") for size in sizes]
-    return (layer.operator, layer.name, layer.direction, *shown, layer.within)
+    bias = shapes["B"] if layer.bias else "-"
+    steps = layer.sequence if layer.steps is None else f"{layer.steps:g} of {layer.sequence}"
+    sizes = (layer.hidden, steps, layer.batch, shapes.get("W"), shapes.get("R"), bias, _parameters(layer))
+    return (layer.operator, layer.name, layer.direction, *(str(size or "?") for size in sizes), layer.within)

@@ -71,17 +71,14 @@ def layers_of(graph: onnx.GraphProto, inputs: Iterable[str]) -> tuple[RecurrentL
     found = []
     for node, known, within in operators(graph):
         constant = not within and varying.isdisjoint(node.input)
-        layer = _layer(node, known, CONSTANTS if constant else within)
-        if layer:
-            found.append(layer)
-    return tuple(found)
+        found.append(_layer(node, known, CONSTANTS if constant else within))
+    return tuple(filter(None, found))
 
 
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
     """A recurrent operator with its sizes as far as they are known, those of ONNX Runtime included;
     None for others."""
-    domains = (*ONNX_DOMAINS, "com.microsoft")
-    if not node.op_type.endswith(tuple(RECURRENT)) or node.domain not in domains:
+    if not node.op_type.endswith(tuple(RECURRENT)) or node.domain not in (*ONNX_DOMAINS, "com.microsoft"):
         return None
     shapes = []
     for name in node.input[:3]:
@@ -91,12 +88,12 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
     has = attributes(node)
     if has.get("layout"):
         sequence, batch = batch, sequence
-    transposed = node.op_type.startswith("DynamicQuantize")
+    columns = 1 if node.op_type.startswith("DynamicQuantize") else 2  # which has them transposed
     steps = has.get(MEAN_LENGTH)
     return RecurrentLayer(
         node.op_type,
-        r[1 if transposed else 2] or has.get("hidden_size"),
-        w[1 if transposed else 2],
+        r[columns] or has.get("hidden_size"),
+        w[columns],
         sequence,
         batch,
         has.get("direction", "forward"),
@@ -109,8 +106,7 @@ def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLay
 
 def name_of(node: onnx.NodeProto) -> str:
     """The name of an operator; that of its first output if it has none."""
-    named = [name for name in (node.name, *node.output) if name]
-    return named[0] if named else ""
+    return next(filter(None, (node.name, *node.output)), "")
 
 
 def _varying(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
@@ -172,10 +168,7 @@ def _flops(node: onnx.NodeProto, known: Sizes) -> Operations:
         return layer.flops, layer.counted
     if node.op_type not in PRODUCTS:
         return 0, True
-    unknown = (None,)
-    first = known.get(node.input[0], unknown)
-    second = known.get(node.input[1], unknown)
-    result = known.get(node.output[0], unknown)
+    first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
     per_place = first if node.op_type == "ConvTranspose" else result
     if not second or not per_place or None in (*second, *per_place):
         return 0, False

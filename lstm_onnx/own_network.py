@@ -105,8 +105,8 @@ class OnnxNetwork(Workload):
         file = replace(file, name=name or file.name)
         given = {} if inputs is None else _given(Path(inputs))
         own_sizes, own_constants = from_inputs(file, given)
-        sizes = {**own_sizes, **(sizes or {})}
-        constants = {**own_constants, **(constants or {})}
+        sizes = own_sizes | dict(sizes or {})
+        constants = own_constants | dict(constants or {})
         facts = network_facts(file, sizes, constants, given)
         carried = _found_states(facts) if states is None else _checked_states(file.name, facts, states)
         inputs_sha256 = None
@@ -170,7 +170,7 @@ class OnnxNetwork(Workload):
         """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left
         out."""
         time = self.facts.time_symbol
-        whole = {self.axes["sequence"], dict(self.sizes).get(time or "")}
+        whole = (self.axes["sequence"], dict(self.sizes).get(time))
         texts = {}
         for name, (low, high) in self.lengths.items():
             texts[name] = str(low)
@@ -268,44 +268,35 @@ class OnnxNetwork(Workload):
             if same:
                 found[tensor.name] = same[-1].name
                 outputs.remove(same[-1])
-        if not found:
-            return {}
-        if len(found) == len(inputs) or not outputs:
+        if found and (len(found) == len(inputs) or not outputs):
             found.popitem()
-        time = self.facts.time_symbol
-        shapes = self.file.shapes
-        return {name: found[name] for name in shapes if name in found and time not in shapes[name]}
+        shapes = self.file.shapes if found else {}
+        return {name: found[name] for name in shapes if name in found and self.facts.time_symbol not in shapes[name]}
 
     @property
     def states(self) -> tuple[State, ...]:
         inputs = {tensor.name: tensor for tensor in self.facts.inputs}
-        pairs = [(inputs[before], after) for before, after in self.carried]
-        return tuple(State(each.name, after, each.shape, each.type) for each, after in pairs)
+        return tuple(State(name, after, inputs[name].shape, inputs[name].type) for name, after in self.carried)
 
     @property
     def axes(self) -> dict[str, int | None]:
         """Sizes of the recurrent operators, as far as they have the same; sequence, batch and
         features of the first."""
         layers = self.facts.layers
-        found = dict.fromkeys(super().axes)
+        found: dict[str, int | None] = dict.fromkeys(super().axes)
         if layers:
-            first = layers[0]
             found["layers"] = len(layers)
-            if all(layer.hidden == first.hidden for layer in layers):
-                found["hidden"] = first.hidden
-            for name in ("sequence", "batch", "features"):
-                found[name] = getattr(first, name)
             found["directions"] = max(layer.directions for layer in layers)
+            for name in ("sequence", "batch", "features"):
+                found[name] = getattr(layers[0], name)
+            if len({layer.hidden for layer in layers}) == 1:
+                found["hidden"] = layers[0].hidden
         return found
 
     @property
     def label_fields(self) -> dict[str, object]:
-        fields: dict[str, object] = {
-            "kind": self.KIND,
-            "workload": f"{self.name}@{self.sha256[:8]}",
-        }
-        lengths = self.length_texts().items()
-        named = {"size": self.sizes, "value": self.fixed, "lengths": lengths}
+        fields: dict[str, object] = {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}"}
+        named = {"size": self.sizes, "value": self.fixed, "lengths": self.length_texts().items()}
         for what, pairs in named.items():
             for name, value in pairs:
                 fields[f"{what} {name}"] = value
@@ -320,14 +311,11 @@ class OnnxNetwork(Workload):
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         """Flags of `record`; of the file and of the inputs only the names are known."""
-        recognized = dict(self.carried) == _found_states(self.facts)
-        found = {
-            "--onnx": (f"{self.name}.onnx",),
-            "--size": _pairs(self.sizes),
-            "--value": _pairs(self.fixed),
-            "--state": () if recognized else _pairs(self.carried),
-            "--inputs": (f"{self.inputs_sha256[:8]}.npz",) if self.inputs_sha256 else (),
-        }
+        found = {"--onnx": (f"{self.name}.onnx",), "--size": _pairs(self.sizes), "--value": _pairs(self.fixed)}
+        if dict(self.carried) != _found_states(self.facts):
+            found["--state"] = _pairs(self.carried)
+        if self.inputs_sha256:
+            found["--inputs"] = (f"{self.inputs_sha256[:8]}.npz",)
         return {flag: values for flag, values in found.items() if values}
 
     @property
@@ -353,8 +341,7 @@ class OnnxNetwork(Workload):
         value = ""
         is_index = str(tensor.meaning).startswith(INDEXING)  # which is an input, and no setting
         if math.prod(tensor.shape) == 1 and not is_index:
-            numbers = deciding(self.file.model)
-            value = f"--value {tensor.name}={numbers.get(tensor.name, 'N')}, or with "
+            value = f"--value {tensor.name}={deciding(self.file.model).get(tensor.name, 'N')}, or with "
         return (
             f"{self.name} does not say which numbers its input {tensor.name} has, and"
             f" {tensor.meaning} depends on them: give them with {value}--inputs FILE.npz"
@@ -363,21 +350,17 @@ class OnnxNetwork(Workload):
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
-            several = []
-            for name, outputs in _candidates(self.facts).items():
-                if outputs:
-                    several.append(f"{name} ({' or '.join(outputs)})")
+            candidates = _candidates(self.facts)
+            several = [f"{name} ({' or '.join(outputs)})" for name, outputs in candidates.items() if outputs]
             if several:
                 return (
                     f"it is not clear which outputs are its states, {listed(several)}: choose with --state INPUT=OUTPUT"
                 )
-            inputs = listed(self.input_shapes)
-            outputs = listed(self.output_shapes)
             return (
                 "no states were recognized that could be carried; if it has none, --mode forward"
-                " makes the same calls, else name them with --state INPUT=OUTPUT"
-                f" (inputs: {inputs}; outputs: {outputs}), or export it with a symbolic number of"
-                " samples"
+                " makes the same calls, else name them with --state INPUT=OUTPUT (inputs:"
+                f" {listed(self.input_shapes)}; outputs: {listed(self.output_shapes)}), or export it"
+                " with a symbolic number of samples"
             )
         if len(self.carried) == len(self.facts.outputs):
             return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"
@@ -390,17 +373,15 @@ class OnnxNetwork(Workload):
         """Inputs by name: the user's own, and random numbers for the others; states only if they
         are not carried."""
         own = self._own_inputs()
-        given = read_arrays(own) if own else {}
-        carried = [state.input for state in self.states] if mode == "stream" else []
+        carried = dict(self.carried) if mode == "stream" else ()
         drawn = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
-        return random_inputs(drawn, given, seed)
+        return random_inputs(drawn, read_arrays(own) if own else {}, seed)
 
     def _own_inputs(self) -> Path | None:
         """The file in the cache with the user's inputs; raises `UsageError` if it is not there."""
         if not self.inputs_sha256:
             return None
-        what = f"the inputs of {self.name} are"
-        return _cached("inputs", self.inputs_sha256, ".npz", what, "--inputs")
+        return _cached("inputs", self.inputs_sha256, ".npz", f"the inputs of {self.name} are", "--inputs")
 
 
 @lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
@@ -412,11 +393,11 @@ def stream_of(network: OnnxNetwork) -> Any:
     sizes: dict[Any, int] = dict(network.sizes)
     if network.facts.batch_symbol:
         sizes[network.facts.batch_symbol] = 1
+    file = network.file
     runs = []
     for samples in streamed.SAMPLES:
         sizes[network.facts.time_symbol] = samples
-        run = OnnxNetwork(network.path, name=network.name, sizes=sizes, constants=network.constants)
-        runs.append(run)
+        runs.append(OnnxNetwork(file, sizes=sizes, constants=network.constants))
     return streamed.streamed(*runs)
 
 
@@ -479,13 +460,9 @@ def _candidates(facts: NetworkFacts) -> dict[str, list[str]]:
 def _found_states(facts: NetworkFacts) -> dict[str, str]:
     """Input -> output of the states that are recognized; empty if one input has several, or two
     have the same."""
-    found = {}
-    for name, outputs in _candidates(facts).items():
-        if len(outputs) > 1:
-            return {}
-        for output in outputs:
-            found[name] = output
-    return found if len(set(found.values())) == len(found) else {}
+    found = [(name, output) for name, outputs in _candidates(facts).items() for output in outputs]
+    clear = all(len(set(names)) == len(found) for names in zip(*found, strict=True))
+    return dict(found) if clear else {}
 
 
 def _tensor(name: str, what: str, wanted: str, tensors: Sequence[Tensor]) -> Tensor:
@@ -493,8 +470,7 @@ def _tensor(name: str, what: str, wanted: str, tensors: Sequence[Tensor]) -> Ten
     for tensor in tensors:
         if tensor.name == wanted:
             return tensor
-    known = listed(tensor.name for tensor in tensors)
-    raise UsageError(f"{name} has no {what} {wanted!r}: its {what}s are {known}")
+    raise UsageError(f"{name} has no {what} {wanted!r}: its {what}s are {listed(each.name for each in tensors)}")
 
 
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:
@@ -513,9 +489,9 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
 
 def _given(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file of a user; raises `UsageError`."""
+    invalid = f"{path} is not an .npz file of arrays, as numpy.savez writes it"
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-    invalid = any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it")
-    with invalid, file_errors(f"read {path}"):
+    with any_error(UsageError, invalid), file_errors(f"read {path}"):
         refuse_named_pipe(path)
         return read_arrays(path)
 
@@ -529,7 +505,6 @@ def _check_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float]
             continue
         if key not in tensors:
             raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}")
-        needed = tensors[key].form
         found = Tensor(key, array.dtype.name, array.shape).form
-        if found != needed:
-            raise UsageError(f"{key} in {path} is {found}, but {name} needs {needed}")
+        if found != tensors[key].form:
+            raise UsageError(f"{key} in {path} is {found}, but {name} needs {tensors[key].form}")

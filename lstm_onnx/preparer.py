@@ -62,18 +62,18 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not _reads_onnx(runtime):
-            every = registry.table("RUNTIMES")
-            able = [other for other in every if _reads_onnx(runtimes.load_runtime(other))]
+            able = [other for other in registry.table("RUNTIMES") if _reads_onnx(runtimes.load_runtime(other))]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` also for what the runtime refuses or would misread in the file."""
         super().check(configuration)
-        rules = getattr(self.runtime(configuration.runtime), "ONNX_RULES", None)
-        if rules:
+        runtime = self.runtime(configuration.runtime)
+        if hasattr(runtime, "ONNX_RULES"):
             network = configuration.workload
-            onnx_checks.checked(static_model(network.path, network), rules, configuration.options.precision)
+            model = static_model(network.path, network)
+            onnx_checks.checked(model, runtime.ONNX_RULES, configuration.options.precision)
 
     def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
         network = configuration.workload
@@ -90,30 +90,24 @@ class OwnPreparer(Preparer):
         answers: dict[str, Any] = stacked(every) if every else {}
         if name == ONNX_RUNTIME and options.precision != Options.precision:
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
-            rounded = run_onnxruntime(_rounded(model, options.precision), less, states)
-            for key, array in stacked(rounded).items():
-                answers[ROUNDED + key] = array
+            rounded = stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
+            answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with reference_path.open("wb") as file:
             np.savez(file, **answers)
+        itself = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         named = {"reference": name, "checked_by": checked_by, "least_bound": limit}
-        itself = (configuration.runtime, options.device, options.precision)
         if not every:
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
-        elif itself == ("onnxruntime", "cpu", "fp32") and checked_by is None:
+        elif checked_by is None and itself:
             named["not_checked"] = "it is its own reference"
-        provenance = {
-            "network_sha256": network.sha256,
-            "lengths": network.lengths or None,
-            **bound,
-        }
+        provenance = {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound}
         return {"onnx_path": str(path), "provenance": provenance, "named": named}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
         network = configuration.workload
-        mode = configuration.mode
-        inputs = network.make_inputs(configuration.protocol.seed, mode)
+        inputs = network.make_inputs(configuration.protocol.seed, configuration.mode)
         path = Path(reference["onnx_path"])
-        return Request(network, configuration.options, inputs, {}, path, mode)
+        return Request(network, configuration.options, inputs, {}, path, configuration.mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last
@@ -152,8 +146,7 @@ def _reads_onnx(runtime: Any) -> bool:
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of
     a stream need."""
-    values = map(math.prod, network.output_shapes.values())
-    calls = gate_calls(mode, network.axes["sequence"] or 1, values, 2)
+    calls = gate_calls(mode, network.axes["sequence"] or 1, map(math.prod, network.output_shapes.values()), 2)
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 
@@ -192,12 +185,10 @@ def reference_outputs(
         found = run_onnxruntime(model, sets, states)
     except Exception:  # the package's own classes; others can still run it
         found = []
-        answers = None
         compared = (model, sets, states)
     narrow = _evaluated(*compared)
-    wide = []
-    if not network.facts.quantized:  # of which more numbers fall on the other side of an edge
-        wide = _evaluated(*compared, in_float64=True)
+    # Of quantized numbers, more fall on the other side of an edge.
+    wide = [] if network.facts.quantized else _evaluated(*compared, in_float64=True)
     evaluated = wide or narrow
     limits = limits_of(network, narrow, wide)
     limit = max(limits.values())
@@ -244,11 +235,8 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     `narrow` and `wide`: its outputs evaluated in float32 and in float64, whose difference counts
     `ROUNDING_MULTIPLE` times.
     """
-    least = PARITY_BOUNDS["fp32"]
-    if network.facts.quantized:
-        least = PARITY_BOUNDS["int8"]
-    elif network.facts.half:
-        least = PARITY_BOUNDS["fp16"]
+    precision = "fp16" if network.facts.half else "fp32"
+    least = PARITY_BOUNDS["int8" if network.facts.quantized else precision]
     limits = dict.fromkeys(network.output_shapes, least)
     if narrow and wide and not network.facts.half:
         outputs = stacked(narrow)
@@ -268,12 +256,10 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
         return
     model = network.file.changeable(network.constants)
     shapes = symbolic_shapes(model)
-    whole = {state.input: state.zeros() for state in network.states}
-    for name, first in sets[0].items():
-        whole[name] = first
+    whole = {state.input: state.zeros() for state in network.states} | sets[0]
+    for name in sets[0]:
         if symbol in shapes[name]:
-            axis = shapes[name].index(symbol)
-            whole[name] = np.concatenate([inputs[name] for inputs in sets], axis)
+            whole[name] = np.concatenate([inputs[name] for inputs in sets], shapes[name].index(symbol))
     try:
         (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
@@ -301,7 +287,7 @@ def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray |
     if last.shape == shape:
         return last
     if last.ndim == len(shape):
-        grown = next(axis for axis, size in enumerate(last.shape) if size != shape[axis])
+        grown = np.not_equal(last.shape, shape).argmax()
         joined = np.concatenate(calls, grown)
         return joined if joined.shape == shape else None
     wanted = [size for size in shape if size > 1]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,23 +185,22 @@ def _load_external(path: Path, tensors: Sequence[onnx.TensorProto]) -> list[byte
     """Put their external data into tensors; the files that have it, in the order of their names."""
     from onnx.external_data_helper import ExternalDataInfo
 
-    places = [ExternalDataInfo(tensor) for tensor in tensors]
     files = {}
-    for location in sorted({place.location for place in places}):
-        file = _external_file(path, location)
-        with file_errors(f"read {file}"):
-            files[location] = file.read_bytes()
-    for tensor, place in zip(tensors, places, strict=True):
+    for tensor in tensors:
+        place = ExternalDataInfo(tensor)
+        if place.location not in files:
+            file = _external_file(path, place.location)
+            with file_errors(f"read {file}"):
+                files[place.location] = file.read_bytes()
         content = files[place.location]
         begin = place.offset or 0
         end = len(content) if place.length is None else begin + place.length
         if not 0 <= begin <= end <= len(content):  # some versions of onnx allow less than 0
-            part = f"has no bytes {begin} to {end}, where {tensor.name!r} should be"
-            raise ValueError(f"{place.location} {part}")
+            raise ValueError(f"{place.location} has no bytes {begin} to {end}, where {tensor.name!r} should be")
         tensor.raw_data = content[begin:end]
         tensor.ClearField("data_location")
         tensor.ClearField("external_data")
-    return list(files.values())
+    return [files[location] for location in sorted(files)]
 
 
 def _external_file(path: Path, location: str) -> Path:
@@ -271,12 +271,11 @@ def deciding(model: onnx.ModelProto) -> dict[str, Any]:
         if node.op_type == "If":
             found.setdefault(node.input[0], "N")
         decided = [found[name] for name in node.output if name in found]
-        if not decided or node.op_type in ("Shape", "Size"):
-            continue
         if "N" in decided:
-            decided = [numbers[name] for name in node.input if name in numbers] or decided
-        for name in filter(None, node.input):
-            found.setdefault(name, decided[0])
+            decided = [numbers[name] for name in node.input if name in numbers] + decided
+        if decided and node.op_type not in ("Shape", "Size"):
+            for name in filter(None, node.input):
+                found.setdefault(name, decided[0])
     return {value.name: found[value.name] for value in graph.input if value.name in found}
 
 
@@ -335,8 +334,6 @@ def network_facts(
     layers = layers_of(derived.graph, shapes)
     symbol_of = _symbols_of_layers(model, symbols, sizes, layers)
     flops, complete = count_flops(derived.graph, {}, shapes)
-    kinds = {tensor.data_type for tensor in stored_numbers(model)}
-    operators = {node.op_type for node in onnx_checks.nodes(model.graph)}
     return NetworkFacts(
         tuple(inputs),
         tuple(outputs),
@@ -345,9 +342,9 @@ def network_facts(
         flops=flops if complete else None,
         time_symbol=symbol_of.get("sequence"),
         batch_symbol=symbol_of.get("batch"),
-        half=FLOATS["float16"] in kinds,
+        half=any(tensor.data_type == FLOATS["float16"] for tensor in stored_numbers(model)),
         least_flops=flops,
-        quantized=any(kind.startswith(QUANTIZING) for kind in operators),
+        quantized=any(node.op_type.startswith(QUANTIZING) for node in onnx_checks.nodes(model.graph)),
     )
 
 
@@ -385,8 +382,7 @@ def _inputs(
     bare = []
     for value in model.graph.input:
         if value.name in shapes:
-            kind = _numpy_type(value, file.name, "input")
-            bare.append(Tensor(value.name, kind, shapes[value.name]))
+            bare.append(Tensor(value.name, _numpy_type(value, file.name, "input"), shapes[value.name]))
     _check_memory(file, bare)
     values = InputValues(derived, bare)
     meanings = values.meanings()
@@ -404,8 +400,7 @@ def _inputs(
     for node in onnx_checks.recurrent_nodes(derived):
         lengths = values.value("".join(node.input[4:5]), arrays)
         if lengths is not None:
-            mean = float(lengths.mean())
-            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, mean))
+            node.attribute.append(onnx.helper.make_attribute(MEAN_LENGTH, float(lengths.mean())))
     return found
 
 
@@ -418,9 +413,7 @@ def _outputs(
     measured: bool,
 ) -> list[Tensor]:
     """The outputs, with sizes that are derived, or measured where that is asked for or needed."""
-    types = {}
-    for value in derived.graph.output:
-        types[value.name] = _numpy_type(value, file.name, "output")
+    types = {value.name: _numpy_type(value, file.name, "output") for value in derived.graph.output}
     known: dict[str, Any] = known_sizes(derived.graph)
     if measured or any(None in known.get(key, (None,)) for key in types):
         known = _measured_shapes(model, file.name, inputs, given)
@@ -428,8 +421,7 @@ def _outputs(
     found = []
     for key, kind in types.items():
         declared = stated.get(key, known[key])
-        fits = fit(declared, known[key])
-        found.append(Tensor(key, kind, known[key], declared=None if fits else declared))
+        found.append(Tensor(key, kind, known[key], declared=None if fit(declared, known[key]) else declared))
     return found
 
 
@@ -439,8 +431,9 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
         if kind.kind in "fiub" and kind.isbuiltin == 1:
             return kind.name
-    text = onnx_checks.type_name(number)
-    raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
+    raise UsageError(
+        f"the {what} {value.name} of {name} has the type {onnx_checks.type_name(number)}, which is not supported"
+    )
 
 
 def _symbols_of_layers(
@@ -450,9 +443,9 @@ def _symbols_of_layers(
     that change it."""
     found: dict[str, str] = {}
     for symbol in sizes if layers else ():
-        larger = _sized(symbols, {**sizes, symbol: 2 * sizes[symbol]})
         with suppress(Exception):  # not every size is possible: an addition of two inputs, for example
-            other = layers_of(with_sizes(model, larger).graph, symbols)[0]
+            larger = with_sizes(model, _sized(symbols, {**sizes, symbol: 2 * sizes[symbol]}))
+            other = layers_of(larger.graph, symbols)[0]
             if other.sequence != layers[0].sequence:
                 found["sequence"] = symbol
             elif other.batch != layers[0].batch:
@@ -491,8 +484,7 @@ def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor]
         raise
     except Exception as error:  # the package's own classes
         if given.keys() >= arrays.keys():
-            reason = first_line(error)
-            raise UsageError(f"{name} gives no outputs for the given inputs: {reason}") from error
+            raise UsageError(f"{name} gives no outputs for the given inputs: {first_line(error)}") from error
         values = flags_text(", or --value", deciding(model))
         raise UsageError(
             f"{name} gives no outputs for random inputs: give real ones with --inputs FILE.npz{values}"
@@ -511,13 +503,10 @@ def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[St
     session = session_of(model, onnxruntime.SessionOptions())
     names = [value.name for value in session.get_outputs()]
 
-    def all_outputs(options: Any) -> list[Arrays]:
-        def call(inputs: Arrays) -> Arrays:
-            return dict(zip(names, session.run(names, inputs, options), strict=True))
+    def call(options: Any, inputs: Arrays) -> Arrays:
+        return dict(zip(names, session.run(names, inputs, options), strict=True))
 
-        return in_sequence(call, sets, states)
-
-    return limits.run(all_outputs)
+    return limits.run(lambda options: in_sequence(partial(call, options), sets, states))
 
 
 def session_of(model: onnx.ModelProto, settings: Any) -> Any:

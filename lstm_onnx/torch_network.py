@@ -78,16 +78,8 @@ def TorchNetwork(
         arguments = _by_name(name, "input", parameters, probe)
         outputs = _by_name(name, "output", answers, results)
         axes = _axes(dynamic_axes or {})
-        own_sizes = _sizes_of_symbols(axes, arguments, outputs)
-        content = exported(
-            module,
-            example,
-            name,
-            input_names=parameters,
-            output_names=answers,
-            dynamic_axes=axes,
-        )
-    chosen = {**own_sizes, **(sizes or {})}
+        chosen = _sizes_of_symbols(axes, arguments, outputs) | dict(sizes or {})
+        content = exported(module, example, name, input_names=parameters, output_names=answers, dynamic_axes=axes)
     network = OnnxNetwork(content, name=name, sizes=chosen, states=states, inputs=inputs)
     _keep_answers(network, arguments, outputs)
     return network
@@ -119,8 +111,7 @@ def torch_answers(
 @contextmanager
 def _evaluating(module: torch.nn.Module, name: str) -> Iterator[None]:
     """The module in evaluation mode, and then in its own mode again."""
-    no_mode = f"{name} has no evaluation mode: give the module itself, not what was exported from it"
-    with any_error(UsageError, no_mode):
+    with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
         training = module.training
         module.train(training)
     module.eval()
@@ -184,8 +175,10 @@ def _sizes_of_symbols(
     found = {}
     for name, axes in dynamic_axes.items():
         if name not in tensors:
-            known = f"{nearest(name, tensors)}: there are {listed(tensors)}"
-            raise UsageError(f"dynamic_axes: no input or output is called {name!r}{known}")
+            raise UsageError(
+                f"dynamic_axes: no input or output is called {name!r}{nearest(name, tensors)}:"
+                f" there are {listed(tensors)}"
+            )
         shape = tensors[name].shape
         for axis, symbol in axes.items():
             if not isinstance(symbol, str):
