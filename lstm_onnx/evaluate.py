@@ -113,9 +113,10 @@ def _operators() -> tuple[type, ...]:
         return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
 
     runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
-    own = [type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items()]
-    newest = [type(kind, (load_op("", kind),), {"op_domain": domain}) for kind in LINEAR for domain in LINEAR_DOMAINS]
-    return (*own, *newest)
+    found = [type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items()]
+    for domain in LINEAR_DOMAINS:
+        found += [type(kind, (load_op("", kind),), {"op_domain": domain}) for kind in LINEAR]
+    return tuple(found)
 
 
 def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Mapping) -> tuple[np.ndarray, ...]:

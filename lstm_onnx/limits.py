@@ -27,7 +27,9 @@ LIMIT_S = 120.0
 #: Time in s between two looks at a call, and how long it may take to end; the share of the memory
 #: available at the first look that it must leave, since an operator that doubles its input is not
 #: ended before it is done. Most calls end before that look, which takes longer than many of them.
-LOOK_S, PATIENCE_S, LEFT = 0.2, 5.0, 0.5
+LOOK_S = 0.2
+PATIENCE_S = 5.0
+LEFT = 0.5
 
 #: When the time for reading is over, by `time.monotonic`.
 _END: ContextVar[float] = ContextVar("_END", default=math.inf)

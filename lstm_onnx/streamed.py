@@ -95,8 +95,8 @@ def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[S
     """What all operators compute, by name, for sets of inputs one after another."""
     copy = onnx.load_from_string(model.SerializeToString())
     del copy.graph.output[:]
-    made = (name for node in model.graph.node for name in node.output if name)
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    for node in model.graph.node:
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
     return run_onnxruntime(copy.SerializeToString(), sets, states)
 
 
@@ -150,10 +150,9 @@ class _Carrying:
         """The axis of the first input along which more samples are longer; -1 without one."""
         source = node.input[0] if node.input else ""
         if source in self.short:
-            sizes = zip(self.long[source].shape, self.short[source].shape, strict=True)
-            for axis, (one, other) in enumerate(sizes):
-                if one != other:
-                    return axis
+            longer = np.not_equal(self.long[source].shape, self.short[source].shape)
+            if longer.any():
+                return int(longer.argmax())
         return -1
 
     def _reads_along_time(self, node: onnx.NodeProto, axis: int) -> bool:
@@ -228,10 +227,10 @@ class _Carrying:
             if begin in self.varying and not from_zero:
                 continue
             state = self._state(node.input[0], axis, 1, attributes(node)["hidden_size"])
-            node.input[5 + place] = state.input
             end = node.output[1 + place] or f"{state.output}_of_layer"
             node.output[1 + place] = end
             if from_zero:
+                node.input[5 + place] = state.input
                 behind.append(("Identity", [end], [state.output]))
             else:
                 node.input[5 + place] = f"{state.input}{SUM}"

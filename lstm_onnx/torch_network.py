@@ -77,18 +77,16 @@ def TorchNetwork(
         answers = as_list(output_names or (numbered if len(results) > 1 else ["output"]))
         arguments = _by_name(name, "input", parameters, probe)
         outputs = _by_name(name, "output", answers, results)
-        axes = _axes(dynamic_axes or {})
-        chosen = _sizes_of_symbols(axes, arguments, outputs) | dict(sizes or {})
+        axes, own_sizes = _axes(dynamic_axes or {}, arguments, outputs)
         content = exported(module, example, name, input_names=parameters, output_names=answers, dynamic_axes=axes)
-    network = OnnxNetwork(content, name=name, sizes=chosen, states=states, inputs=inputs)
+    network = OnnxNetwork(content, name=name, sizes={**own_sizes, **(sizes or {})}, states=states, inputs=inputs)
     _keep_answers(network, arguments, outputs)
     return network
 
 
 def _keep_answers(network: OnnxNetwork, inputs: Mapping, outputs: Mapping) -> None:
-    arrays: dict[str, Any] = {f"input/{name}": tensor.numpy() for name, tensor in inputs.items()}
-    for name, tensor in outputs.items():
-        arrays[f"output/{name}"] = tensor.float().numpy()
+    arrays: dict[str, Any] = {f"input/{name}": tensor for name, tensor in inputs.items()}
+    arrays |= {f"output/{name}": tensor.float() for name, tensor in outputs.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     cache.keep("onnx", network.sha256, ANSWERS, buffer.getvalue())
@@ -155,39 +153,34 @@ def _by_name(name: str, what: str, names: Sequence[str], tensors: Tensors) -> di
     return dict(zip(names, tensors, strict=True))
 
 
-def _axes(given: Mapping[str, Mapping[int, Any]]) -> dict[str, dict[int, Any]]:
-    """`dynamic_axes` with the name of each `torch.export.Dim`, which is that of a class."""
-    named = {}
-    for name, axes in given.items():
-        named[name] = {axis: getattr(size, "__name__", size) for axis, size in axes.items()}
-    return named
-
-
-def _sizes_of_symbols(
-    dynamic_axes: Mapping[str, Mapping[int, str]], inputs: Mapping, outputs: Mapping
-) -> dict[str, int]:
-    """The size of each symbol of an input in the example.
+def _axes(
+    given: Mapping[str, Mapping[int, Any]], inputs: Mapping, outputs: Mapping
+) -> tuple[dict[str, dict[int, str]], dict[str, int]]:
+    """`dynamic_axes` with the name of each `torch.export.Dim`, which is that of a class, and the
+    size of each symbol of an input in the example.
 
     Raises `UsageError` for an unknown input or output, or an axis that it lacks; PyTorch would
     ignore them.
     """
     tensors = {**inputs, **outputs}
-    found = {}
-    for name, axes in dynamic_axes.items():
+    named: dict[str, dict[int, str]] = {}
+    sizes = {}
+    for name, axes in given.items():
         if name not in tensors:
             raise UsageError(
                 f"dynamic_axes: no input or output is called {name!r}{nearest(name, tensors)}:"
                 f" there are {listed(tensors)}"
             )
+        named[name] = {axis: getattr(size, "__name__", size) for axis, size in axes.items()}
         shape = tensors[name].shape
-        for axis, symbol in axes.items():
+        for axis, symbol in named[name].items():
             if not isinstance(symbol, str):
                 raise UsageError(f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}")
             if axis not in range(len(shape)):
                 raise UsageError(f"dynamic_axes: {name!r} has the axes 0 to {len(shape) - 1}, not {axis!r}")
             if name in inputs:
-                found[symbol] = shape[axis]
-    return found
+                sizes[symbol] = shape[axis]
+    return named, sizes
 
 
 def exported(module: torch.nn.Module, example: tuple[torch.Tensor, ...], name: str, **options: Any) -> bytes:

@@ -14,7 +14,7 @@ from lstm_onnx.constants import scanned
 from lstm_trt.config.errors import UsageError, any_error, one_line
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.sizes import bodies, graphs, known_sizes
+from lstm_trt.export.sizes import bodies, known_sizes
 
 #: Most operators of a network with its local functions expanded, and most passes through its loops
 #: in a call.
@@ -43,7 +43,7 @@ def operators(part: Any, functions: Mapping[tuple[str, str], Any], counted: dict
     `counted`: those of functions that are known already, to which others are added.
     """
     total = 0.0
-    for node in [node for graph in graphs(part) for node in graph.node]:
+    for node in onnx_checks.nodes(part):
         name = (node.domain, node.op_type)
         if name in functions and name not in counted:
             counted[name] = math.inf  # until it is known
@@ -60,7 +60,8 @@ def passes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> flo
     """
     stored = {tensor.name: tensor for tensor in graph.initializer if not tensor.external_data}
     made = {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
-    constants, sizes = {**outer, **stored, **made}, known_sizes(graph)
+    constants = {**outer, **stored, **made}
+    sizes = known_sizes(graph)
     total = 0.0
     for node in graph.node:
         inner = sum(passes(body, constants) for body in bodies(node).values())

@@ -27,23 +27,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `export`."""
     field_arguments(parser, LstmShape)
     add = parser.add_argument
-    mode = (
-        "forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step, for"
-        " --sequence samples"
+    add(
+        "--mode",
+        choices=LstmShape.modes,
+        help="forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step,"
+        " for --sequence samples",
     )
-    add("--mode", choices=LstmShape.modes, help=mode)
     add("--symbolic", action="store_true", help="leave sequence length and batch size symbolic")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the file")
     group = parser.add_argument_group("C code")
     add = group.add_argument
-    code = "write C code: a function run for --sequence samples, and a function step for one, which carries the state"
-    add("--c", action="store_true", help=code)
-    add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
-    precision = (
-        "bf16: weights take half the memory; int8: those for a recurrent layer's output a quarter (default fp32)"
+    add(
+        "--c",
+        action="store_true",
+        help="write C code: a function run for --sequence samples, and a function step for one, which carries"
+        " the state",
     )
-    add("--precision", choices=tuple(PRECISIONS), help=precision)
+    add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
+    add(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        help="bf16: weights take half the memory; int8: those for a recurrent layer's output a quarter (default fp32)",
+    )
     add("--threads", type=int, metavar="N", help="threads of the program that compute a call together (default 1)")
     add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
     flags.add_arguments(group)
@@ -55,14 +61,22 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.c:
         if arguments.symbolic:
             raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")
-        settings = {name: getattr(arguments, name) for name in ("mode", "name", "seed")}
-        settings |= {"target": arguments.target or NATIVE, "precision": arguments.precision or "fp32"}
-        settings["threads"] = 1 if arguments.threads is None else arguments.threads
-        written = export_c(network, arguments.out, **settings)
+        written = export_c(
+            network,
+            arguments.out,
+            mode=arguments.mode,
+            name=arguments.name,
+            seed=arguments.seed,
+            target=arguments.target or NATIVE,
+            precision=arguments.precision or "fp32",
+            threads=1 if arguments.threads is None else arguments.threads,
+        )
     else:
-        for flag in ("target", "precision", "threads", "name", "onnx"):
-            if getattr(arguments, flag) is not None and (flag, arguments.mode) != ("onnx", "stream"):
-                raise UsageError(f"--{flag} is for C code: add --c" + ", or --mode stream" * (flag == "onnx"))
-        settings = {"mode": arguments.mode or LstmShape.modes[0], "seed": arguments.seed}
-        written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, **settings)
+        for flag in ("target", "precision", "threads", "name"):
+            if getattr(arguments, flag) is not None:
+                raise UsageError(f"--{flag} is for C code: add --c")
+        mode = arguments.mode or LstmShape.modes[0]
+        if arguments.onnx and mode != "stream":
+            raise UsageError("--onnx is for C code: add --c, or --mode stream")
+        written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, mode=mode, seed=arguments.seed)
     print_answer(written, arguments.format)

@@ -22,12 +22,22 @@ T = TypeVar("T")
 
 def add_arguments(group: argparse._ActionsContainer, several: bool = False) -> None:
     """Add ONNX files (one, or a list if `several`), their sizes, inputs and states."""
-    files = "ONNX files" if several else "ONNX file"
-    number = "+" if several else 1
-    group.add_argument("--onnx", type=Path, nargs=number, metavar="FILE", help=f"{files} instead of a stacked LSTM")
+    group.add_argument(
+        "--onnx",
+        type=Path,
+        nargs="+" if several else 1,
+        metavar="FILE",
+        help=f"ONNX file{'s' if several else ''} instead of a stacked LSTM",
+    )
     input_arguments(group, several)
-    state = "input and output that a stream carries (default: those that are recognized by their names)"
-    group.add_argument("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
+    group.add_argument(
+        "--state",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="INPUT=OUTPUT",
+        help="input and output that a stream carries (default: those that are recognized by their names)",
+    )
 
 
 def input_arguments(parser: argparse._ActionsContainer, several: bool = False) -> None:
@@ -63,13 +73,13 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     sizes = _size_values(arguments.size)
     numbers = _numbers(arguments.value)
     states = dict(pair("--state", "INPUT=OUTPUT", text) for text in getattr(arguments, "state", ()))
-    files = {path: OnnxFile.read(path) for path in arguments.onnx}
-    shapes = {path: file.shapes for path, file in files.items()}
-    symbols = {path: symbols_in(each) for path, each in shapes.items()}
+    files = [OnnxFile.read(path) for path in dict.fromkeys(arguments.onnx)]
+    symbols = [symbols_in(file.shapes) for file in files]
+    inputs = [file.shapes for file in files]
     networks = []
-    for path, file in files.items():
-        sizes_of_file = _of_file(path, symbols, sizes)
-        constants = _of_file(path, shapes, numbers)
+    for file in files:
+        sizes_of_file = _of_file(symbols_in(file.shapes), symbols, sizes)
+        constants = _of_file(file.shapes, inputs, numbers)
         for values in itertools.product(*sizes_of_file.values()):
             network = OnnxNetwork(
                 file,
@@ -83,10 +93,10 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     return networks
 
 
-def _of_file(path: Path, names: Mapping[Path, Iterable[str]], values: Mapping[str, T]) -> dict[str, T]:
-    """The values that are for a file, by the `names` of each; what no file has goes to all, and the
-    first refuses it."""
-    others = set().union(*names.values()).difference(names[path])
+def _of_file(own: Iterable[str], names: Iterable[Iterable[str]], values: Mapping[str, T]) -> dict[str, T]:
+    """The values that are for a file with its `own` names, by the `names` of each; what no file has
+    goes to all, and the first refuses it."""
+    others = set().union(*names).difference(own)
     return {name: value for name, value in values.items() if name not in others}
 
 
