@@ -21,7 +21,7 @@ import numpy as np
 
 from lstm_trt.config.errors import LabError, first_line
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, nodes, retype
+from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, inlined, nodes, retype
 from lstm_trt.export.sizes import attributes
 
 #: Activation -> function of x and its `PARAMETERS`, and the defaults of these; None: has to be given.
@@ -67,13 +67,11 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
     Raises `NotEvaluated` if an operator is unknown to the evaluator or fails in it, if ONNX does not define the result,
     or if a recurrent layer has more than `LARGEST_FLOPS` operations.
     """
-    import onnx.inliner
     from onnx.reference import ReferenceEvaluator
 
     try:
-        if model.functions:  # its recurrent operators would not be replaced
-            model = onnx.inliner.inline_local_functions(model)
-        evaluator: Any = ReferenceEvaluator(model, new_ops=list(_operators()))
+        # Recurrent operators inside of functions would not be replaced.
+        evaluator: Any = ReferenceEvaluator(inlined(model), new_ops=list(_operators()))
         with np.errstate(over="ignore"):
             outputs = evaluator.run(None, dict(inputs))
     except NotEvaluated:

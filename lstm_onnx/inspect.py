@@ -212,8 +212,8 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
     for event in _profiled(network):
         name = event["name"].removesuffix("_kernel_time")
         operator = event.get("args", {}).get("op_name")
-        inside = operator in ("If", "Loop", "Scan")  # whose operators have events, too
-        if name != event["name"] and not inside:
+        # The operators inside of these have events, too.
+        if name != event["name"] and operator not in ("If", "Loop", "Scan"):
             times[operator, name].append(event["dur"])
     spent = {key: sum(sorted(each)[: math.ceil(KEPT * len(each))]) for key, each in times.items()}
     whole = sum(spent.values()) or 1
@@ -282,8 +282,7 @@ def _size_lines(network: OnnxNetwork) -> Iterator[str]:
     for name, shape in network.file.shapes.items():
         for place, symbol in enumerate(shape):
             axes[symbol].append(f"axis {place} of {name}")
-    facts = network.facts
-    known = {facts.time_symbol: "sequence length, ", facts.batch_symbol: "batch size, "}
+    known = {network.facts.time_symbol: "sequence length, ", network.facts.batch_symbol: "batch size, "}
     for name, size in network.sizes:
         yield f"size {name} = {size}: {known.get(name, '')}{listed(axes[name])}"
 

@@ -158,10 +158,9 @@ class OnnxNetwork(Workload):
 
     def _named(self, without: Sequence[str | None] = ()) -> str:
         """Name, hashes, constants, and sizes except those in `without`."""
-        lengths = self.length_texts(without).items()
         numbers = [pair for pair in (*self.sizes, *self.fixed) if pair[0] not in without]
         parts = [f"{self.name}@{self.sha256[:8]}"]
-        parts += [f"{name}{value}" for name, value in (*numbers, *lengths)]
+        parts += [f"{name}{value}" for name, value in (*numbers, *self.length_texts(without).items())]
         if self.inputs_sha256:
             parts += ["inputs", self.inputs_sha256[:8]]
         return "-".join(parts)
@@ -228,8 +227,8 @@ class OnnxNetwork(Workload):
 
     @property
     def types(self) -> dict[str, str]:
-        tensors = (*self.facts.inputs, *self.facts.outputs)
-        return {tensor.name: tensor.type for tensor in tensors if tensor.type != "float32"}
+        every = (*self.facts.inputs, *self.facts.outputs)
+        return {tensor.name: tensor.type for tensor in every if tensor.type != "float32"}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -243,7 +242,7 @@ class OnnxNetwork(Workload):
                 )
         likely = self.likely_states
         if likely:
-            flags = flags_text("--state", {**dict(self.carried), **likely})
+            flags = flags_text("--state", dict(self.carried) | likely)
             warnings.append(
                 f"{self.name}.onnx may have a state: an output has the shape and type of its input"
                 f" {' and of '.join(likely)}; if so, carry it with {flags}"

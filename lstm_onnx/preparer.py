@@ -287,8 +287,7 @@ def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray |
     if last.shape == shape:
         return last
     if last.ndim == len(shape):
-        grown = np.not_equal(last.shape, shape).argmax()
-        joined = np.concatenate(calls, grown)
+        joined = np.concatenate(calls, np.not_equal(last.shape, shape).argmax())
         return joined if joined.shape == shape else None
     wanted = [size for size in shape if size > 1]
     for axis in range(last.ndim + 1):

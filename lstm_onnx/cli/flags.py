@@ -44,12 +44,28 @@ def input_arguments(parser: argparse._ActionsContainer, several: bool = False) -
     """Add --size, --value and --inputs."""
     add = parser.add_argument
     values, example = ("value or values", "16,64") if several else ("value", "64")
-    size = f"{values} of a symbolic size of the ONNX file, for example --size time={example}"
-    add("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
-    value = "number of an input that is made a constant of the network, for example --value sr=16000"
-    add("--value", nargs="+", action="extend", default=[], metavar="INPUT=N", help=value)
-    inputs = "file of inputs by name, as numpy.savez writes it; it also gives their sizes (default: random numbers)"
-    add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
+    add(
+        "--size",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=N",
+        help=f"{values} of a symbolic size of the ONNX file, for example --size time={example}",
+    )
+    add(
+        "--value",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="INPUT=N",
+        help="number of an input that is made a constant of the network, for example --value sr=16000",
+    )
+    add(
+        "--inputs",
+        type=Path,
+        metavar="FILE.npz",
+        help="file of inputs by name, as numpy.savez writes it; it also gives their sizes (default: random numbers)",
+    )
 
 
 def given(arguments: argparse.Namespace) -> str | None:
@@ -75,11 +91,10 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     states = dict(pair("--state", "INPUT=OUTPUT", text) for text in getattr(arguments, "state", ()))
     files = [OnnxFile.read(path) for path in dict.fromkeys(arguments.onnx)]
     symbols = [symbols_in(file.shapes) for file in files]
-    inputs = [file.shapes for file in files]
     networks = []
-    for file in files:
-        sizes_of_file = _of_file(symbols_in(file.shapes), symbols, sizes)
-        constants = _of_file(file.shapes, inputs, numbers)
+    for file, own in zip(files, symbols, strict=True):
+        sizes_of_file = _of_file(own, symbols, sizes)
+        constants = _of_file(file.shapes, [each.shapes for each in files], numbers)
         for values in itertools.product(*sizes_of_file.values()):
             network = OnnxNetwork(
                 file,
@@ -113,10 +128,10 @@ def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:
 
 def _numbers(texts: Iterable[str]) -> dict[str, float]:
     """`["sr=16000", "gain=0.5"]` -> `{"sr": 16000, "gain": 0.5}`."""
+    pairs = [pair("--value", "INPUT=N", text) for text in texts]
     found: dict[str, float] = {}
-    texts_of = dict(pair("--value", "INPUT=N", text) for text in texts)
     with refused("--value needs numbers", ValueError):
-        for name, text in texts_of.items():
-            whole = text.lstrip("+-").isdecimal()
-            found[name] = int(decimal(text)) if whole else float(decimal(text))
+        for name, text in pairs:
+            number = decimal(text)
+            found[name] = int(number) if text.lstrip("+-").isdecimal() else float(number)
     return found

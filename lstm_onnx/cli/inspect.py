@@ -18,8 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `inspect`."""
     parser.add_argument("onnx", type=Path, nargs=1, metavar="FILE", help="ONNX file")
     flags.input_arguments(parser)
-    profile = "also list the operators with the largest shares of the time, by ONNX Runtime's profiler, in extra calls"
-    parser.add_argument("--profile", action="store_true", help=profile)
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="also list the operators with the largest shares of the time, by ONNX Runtime's profiler, in extra calls",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
